@@ -1,0 +1,60 @@
+# Every target that needs it makes the environment first: .venv, from the pinned versions in constraints.txt.
+PYTHON ?= python3
+DATASET ?=
+ENCODER ?=
+ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Run from the root, Python would take ./data or ./evaluate for other packages of those names.
+export PYTHONSAFEPATH := 1
+
+.PHONY: help setup demo extract test check lint types bench clean
+
+help:
+	@echo "make demo                       try everything on rendered videos, no download"
+	@echo "make extract DATASET=pour_milk  run the vision model over a dataset (also ENCODER=..., ARGS=...)"
+	@echo "make test                       run the tests; SLOW=1 for all of them"
+	@echo "make check                      lint, types and tests"
+	@echo "make bench                      measure speed and memory"
+	@echo "make clean                      remove the environment and build files, keep data and results"
+
+setup: $(READY)
+
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "byov needs Python 3.11 or newer; use make PYTHON=python3.11"; exit 2; }
+	@echo "setting up .venv, once; this takes a few minutes"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/byov-extract --dataset demo
+	$(BIN)/byov-cache ls
+
+extract: $(READY)
+	@test -n "$(DATASET)" || { echo "which dataset? make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }
+	$(BIN)/byov-extract --dataset $(DATASET) $(if $(ENCODER),--encoder $(ENCODER)) $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(ARGS)
+
+check: lint types test
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy does not see an editable install: it checks the same folders through links under their installed name.
+types: $(READY)
+	@mkdir -p build/typing/byov
+	@for folder in cache data extract; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
+	$(BIN)/mypy -p byov
+
+bench: $(READY)
+	$(BIN)/python benchmarks/extract.py $(ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,113 @@
+"""Files that appear whole or not at all.
+
+A file is written under a temporary name in its own folder, synced, and renamed. The writer holds a lock on the
+temporary file for as long as it lives, so that a later process can tell the leftovers of a killed writer (no
+lock: remove) from the work of a live one (locked: leave alone).
+"""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PARTIAL_SUFFIX = ".partial"
+_live: set[Path] = set()  # this process's own temporary files
+
+
+class PartialFile:
+    """A locked temporary file beside `final`: `commit` gives it that name, `discard` removes it."""
+
+    def __init__(self, final: Path) -> None:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        self.final = final
+        self.path, self._lock = _create_locked(final)
+        _live.add(self.path)
+
+    def commit(self) -> None:
+        try:
+            _sync(self.path)
+            self.path.replace(self.final)
+            _sync(self.final.parent)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        with suppress(OSError):  # a folder that became unwritable must not hide the error that brought us here
+            self.path.unlink()
+        _live.discard(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes `final` when the block ends, and vanishes when it raises."""
+    partial = PartialFile(final)
+    try:
+        yield partial.path
+        partial.commit()
+    finally:
+        partial.discard()
+
+
+def write_text(final: Path, text: str) -> None:
+    """Replace the text file `final`, unless it holds exactly this text already."""
+    if final.is_file() and final.read_text(encoding="utf-8") == text:
+        return
+    with replacing(final) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files below `folder` whose writers are dead."""
+    for partial in folder.rglob(f".*{PARTIAL_SUFFIX}"):
+        with suppress(OSError):  # locked by a live writer, gone meanwhile, or not ours to remove
+            descriptor = os.open(partial, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                partial.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def discard_own() -> None:
+    """Remove this process's temporary files, for an exit that does not wait for their writers."""
+    for path in list(_live):
+        with suppress(OSError):
+            path.unlink()
+
+
+@contextmanager
+def exclusive(lock_file: Path) -> Iterator[None]:
+    """Let one process at a time through, on this machine and on shared disks that support locks."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with suppress(OSError):  # a disk without locks: the rename still keeps the file whole
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _create_locked(final: Path) -> tuple[Path, int | None]:
+    while True:
+        partial = final.with_name(f".{final.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        # Between creation and lock another process may have taken the file for abandoned.
+        if partial.exists():
+            return partial, descriptor
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

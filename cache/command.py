@@ -1,0 +1,102 @@
+"""Habits that all commands share: options, errors of one line, exit codes."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+# 0: all done; 1: some work failed; 2: the command or its input was wrong; 128 + n: stopped by signal n.
+FAILED, BAD_USAGE = 1, 2
+
+FeaturesDir = Annotated[
+    Path, typer.Option(envvar="BYOV_FEATURES", help="The feature cache.", rich_help_panel="Folders")
+]
+DatasetsDir = Annotated[
+    Path, typer.Option(envvar="BYOV_DATASETS", help="Videos and labels.", rich_help_panel="Folders")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"byov {version('byov')}")
+        raise typer.Exit()
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
+def new_app(**settings: object) -> typer.Typer:
+    return typer.Typer(pretty_exceptions_enable=False, add_completion=False, **settings)  # type: ignore[arg-type]
+
+
+def note(message: str) -> None:
+    """Tell the person, not the pipe."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, whose exit code the command-line library would decide."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.exit_code = 128 + signal_number
+
+
+def run(app: typer.Typer, mistakes: tuple[type[Exception], ...]) -> NoReturn:
+    """Run a command. `mistakes` are the errors whose text is all that a user needs; others are our bugs."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        app()
+    except Stopped as stopped:
+        note("interrupted")
+        sys.exit(stopped.exit_code)
+    except mistakes as error:
+        note(f"error: {error}")
+        sys.exit(BAD_USAGE)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(FAILED)
+    except OSError as error:
+        note(f"error: {describe(error)}")
+        sys.exit(FAILED)
+    raise AssertionError("a typer app ends in SystemExit")
+
+
+def run_in_thread(work: Callable[[], T]) -> T:
+    """Run `work` beside the main thread, which stays free to hear signals: one long call into PyTorch or FFmpeg would
+    keep Python from seeing Ctrl-C until it returns."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def describe(error: OSError) -> str:
+    """`path: reason` of an operating-system error."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _stop(signal_number: int, _: FrameType | None) -> None:
+    raise Stopped(signal_number)

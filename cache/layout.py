@@ -1,0 +1,57 @@
+"""Where things lie in the cache, and which names may become file names.
+
+features/<dataset>/manifest.json
+features/<dataset>/<encoder slug>/<view>/<video>.h5
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from byov.cache.errors import CacheError
+
+VIEWS = ("ego", "exo")
+SPLITS = ("train", "val", "test")
+
+# Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
+_SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
+_LONGEST_NAME_BYTES = 200  # file systems stop at 255, and temporary names are longer than final ones
+
+
+def check_name(name: str, what: str) -> str:
+    """Return `name` if it can be a file name that stays in its folder, else raise."""
+    if not _SAFE_NAME.fullmatch(name) or name != name.rstrip(" .") or len(name.encode()) > _LONGEST_NAME_BYTES:
+        raise CacheError(
+            f"{what} {name[:80]!r} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
+        )
+    return name
+
+
+def encoder_slug(encoder_id: str) -> str:
+    """openai/clip-vit-base-patch16 → openai--clip-vit-base-patch16; of a local folder, its last name."""
+    parts = encoder_id.split("/")
+    name = parts[-1] if len(parts) > 2 or encoder_id.startswith((".", "/", "~")) else "--".join(parts)
+    return check_name(name, "encoder")
+
+
+def manifest_path(features_dir: Path, dataset: str) -> Path:
+    return features_dir / check_name(dataset, "dataset") / "manifest.json"
+
+
+def encoder_dir(features_dir: Path, dataset: str, encoder_id: str) -> Path:
+    return features_dir / check_name(dataset, "dataset") / encoder_slug(encoder_id)
+
+
+def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
+    return encoder_folder / view / f"{check_name(video_id, 'video id')}.h5"
+
+
+def cached_files(encoder_folder: Path) -> Iterator[Path]:
+    """The finished files of one encoder, in a fixed order."""
+    for view in VIEWS:
+        yield from sorted(path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith("."))
+
+
+def ratio_key(ratio: float) -> str:
+    """0.3 → "0.3", 1 → "1.0": the name of a ratio's dataset below merged/."""
+    return repr(float(ratio))

@@ -1,0 +1,96 @@
+"""The manifest of a dataset in the cache: its videos, views, splits, labels. All that later stages know of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from byov.cache.atomic import write_text
+from byov.cache.errors import CacheError
+from byov.cache.layout import SPLITS, VIEWS, check_name
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class VideoEntry:
+    id: str
+    view: str  # "ego" or "exo"
+    split: str  # "train", "val" or "test"
+    frames: int | None  # None until the video has been decoded
+    fps: float | None
+    labels: tuple[int, ...] | None  # phase index of each frame, if the dataset has phases
+    actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
+
+
+@dataclass(frozen=True)
+class Manifest:
+    dataset: str
+    phases: tuple[str, ...]
+    actions: tuple[str, ...]
+    videos: tuple[VideoEntry, ...]
+
+    def save(self, path: Path) -> None:
+        write_text(path, self.to_json())
+
+    def to_json(self) -> str:
+        """JSON with one video on a line, so that people can read it and diffs stay small."""
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "dataset": self.dataset,
+            "phases": self.phases,
+            "actions": self.actions,
+        }
+        videos = ",\n".join("  " + json.dumps(asdict(video), ensure_ascii=False) for video in self.videos)
+        return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "videos": [\n{videos}\n ]\n}}\n'
+
+
+def load_manifest(path: Path) -> Manifest:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["schema_version"] != SCHEMA_VERSION:
+            raise CacheError(f"{path}: manifest schema {raw['schema_version']}, this byov reads {SCHEMA_VERSION}")
+        videos = tuple(_video_entry(video) for video in raw["videos"])
+        return Manifest(str(raw["dataset"]), tuple(raw["phases"]), tuple(raw["actions"]), videos)
+    except FileNotFoundError:
+        raise CacheError(f"{path}: no such file; run byov-extract") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CacheError(f"{path}: not a readable manifest ({error!r}); run byov-extract again") from error
+
+
+def _video_entry(raw: dict[str, object]) -> VideoEntry:
+    return VideoEntry(
+        id=check_name(str(raw["id"]), "video id"),
+        view=_one_of(raw["view"], VIEWS),
+        split=_one_of(raw["split"], SPLITS),
+        frames=_integer(raw["frames"]),
+        fps=_number(raw["fps"]),
+        labels=_integers(raw["labels"]),
+        actions=_integers(raw["actions"]),
+    )
+
+
+def _one_of(value: object, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+    return str(value)
+
+
+def _integer(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{value!r} is not a whole number")
+
+
+def _number(value: object) -> float | None:
+    if value is None or isinstance(value, int | float):
+        return value
+    raise ValueError(f"{value!r} is not a number")
+
+
+def _integers(value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        raise ValueError("labels are not a list of whole numbers")
+    return tuple(value)

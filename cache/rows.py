@@ -1,0 +1,143 @@
+"""An HDF5 file of arrays that grow together by one row per frame.
+
+Memory stays bounded: rows are buffered to blocks of fixed size and appended. The bytes of the finished file depend
+only on its contents, never on how the rows arrived: blocks have a fixed size, and nothing records a time.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from byov.cache.atomic import PartialFile
+
+BLOCK_ROWS = 64
+# HDF5's own structures: a fixed part for headers, attributes and trees, and a small share of the data.
+METADATA_BYTES, METADATA_SHARE = 1 << 20, 0.02
+
+
+class RowWriter:
+    """Appends rows to the named columns; the file appears under its name only after `finish`.
+
+    columns: name → (shape of one row, dtype). Used as a context manager; leaving it without `finish` leaves nothing.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
+        self.path = path
+        self.rows = 0
+        self._reserved_bytes = 0
+        self._columns = {
+            name: _Column(name, row_shape, np.dtype(dtype)) for name, (row_shape, dtype) in columns.items()
+        }
+        self._partial = PartialFile(path)
+        try:
+            self._reserve(METADATA_BYTES)
+            # The partial file carries our own lock (see atomic); HDF5's would collide with it.
+            self._file = h5py.File(self._partial.path, "w", locking=False)
+            self._reserve(0)  # opening has emptied the file
+        except BaseException:
+            self._partial.discard()
+            raise
+
+    def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Add rows: one array (n, *row shape) for each column, n the same for all."""
+        counts = {name: len(rows[name]) for name in self._columns}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"columns of different length: {counts}")
+        for name, column in self._columns.items():
+            column.push(rows[name])
+        while self._pending() >= BLOCK_ROWS:
+            self._write_block(BLOCK_ROWS)
+
+    def finish(self, attrs: Mapping[str, str | int | float | bool]) -> None:
+        """Write what is left and the attributes, close the file, and give it its name."""
+        if self._pending() or not self.rows:
+            self._write_block(self._pending())
+        for name, column in self._columns.items():
+            self._file[name].attrs["sha256"] = column.digest.hexdigest()
+        for key in sorted(attrs):
+            self._file.attrs[key] = attrs[key]
+        self._file.flush()
+        size = self._file.id.get_filesize()
+        self._file.close()
+        os.truncate(self._partial.path, size)  # give back what was reserved and not needed
+        self._partial.commit()
+
+    def close(self) -> None:
+        """Drop the file, unless it is finished."""
+        if self._file:
+            self._file.close()
+        self._partial.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pending(self) -> int:
+        return next(iter(self._columns.values())).pending
+
+    def _write_block(self, count: int) -> None:
+        blocks = {name: column.pop(count) for name, column in self._columns.items()}
+        self._reserve(sum(column.chunk_bytes for column in self._columns.values()))
+        for name, block in blocks.items():
+            column = self._columns[name]
+            if name not in self._file:
+                self._file.create_dataset(
+                    name,
+                    shape=(0, *column.row_shape),
+                    maxshape=(None, *column.row_shape),
+                    chunks=(BLOCK_ROWS, *column.row_shape),
+                    dtype=column.dtype,
+                    fletcher32=True,  # a rotten block raises on read instead of giving wrong numbers
+                )
+            dataset = self._file[name]
+            dataset.resize(self.rows + count, axis=0)
+            dataset[self.rows :] = block
+        self.rows += count
+
+    def _reserve(self, data_bytes: int) -> None:
+        """Claim disk space before HDF5 needs it: HDF5 crashes the process when a write of its own finds none."""
+        self._reserved_bytes += int(data_bytes * (1 + METADATA_SHARE))
+        if not hasattr(os, "posix_fallocate"):
+            return
+        descriptor = os.open(self._partial.path, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, 0, self._reserved_bytes)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from None
+        finally:
+            os.close(descriptor)
+
+
+class _Column:
+    """Rows on their way to one dataset: the buffer and the running digest."""
+
+    def __init__(self, name: str, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.name, self.row_shape, self.dtype = name, row_shape, dtype
+        self.digest = hashlib.sha256()
+        self.pending = 0
+        self.chunk_bytes = BLOCK_ROWS * int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
+        self._parts: list[NDArray[Any]] = []
+
+    def push(self, rows: NDArray[Any]) -> None:
+        if rows.shape[1:] != self.row_shape:
+            raise ValueError(f"{self.name}: rows of shape {rows.shape[1:]}, expected {self.row_shape}")
+        self._parts.append(np.ascontiguousarray(rows, dtype=self.dtype))
+        self.pending += len(rows)
+
+    def pop(self, count: int) -> NDArray[Any]:
+        joined = np.concatenate(self._parts) if self._parts else np.empty((0, *self.row_shape), self.dtype)
+        block, rest = joined[:count], joined[count:]
+        self._parts = [rest.copy()] if len(rest) else []
+        self.pending -= count
+        self.digest.update(block.tobytes())
+        return block

@@ -1,0 +1,1 @@
+"""Datasets of ego and exo videos, and the decoder that reads them."""

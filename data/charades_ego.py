@@ -1,0 +1,62 @@
+"""Charades-Ego, read from its download as it is: CharadesEgo_v1_{train,test}.csv and <id>.mp4.
+
+Its labels are actions of the whole video (157 classes), not phases. It has no val split.
+"""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from byov.data.dataset import Dataset, Split, Video, inside, require_views
+from byov.data.errors import DatasetError
+
+CLASSES = 157
+COLUMNS = ("id", "egocentric", "actions")
+_ACTION = re.compile(r"c(\d{3}) \S+ \S+")
+
+
+def read_charades_ego(name: str, root: Path) -> Dataset:
+    videos = [video for split in ("train", "test") for video in _read_list(root, split)]
+    dataset = Dataset(name, root, tuple(videos), action_names=tuple(f"c{index:03d}" for index in range(CLASSES)))
+    require_views(dataset, ("train", "test"))
+    return dataset
+
+
+def _read_list(root: Path, split: Split) -> Iterator[Video]:
+    path = root / f"CharadesEgo_v1_{split}.csv"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            if missing:
+                raise DatasetError(f"{path}: no column {missing[0]!r}; it has {reader.fieldnames}")
+            for row in reader:
+                yield _read_row(root, split, row, f"{path}:{reader.line_num}")
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: not there; it is part of the dataset's download") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
+
+
+def _read_row(root: Path, split: Split, row: dict[str, str], where: str) -> Video:
+    if row["egocentric"] not in ("Yes", "No"):
+        raise DatasetError(f"{where}: egocentric is {row['egocentric']!r}, expected Yes or No")
+    return Video(
+        id=row["id"],
+        view="ego" if row["egocentric"] == "Yes" else "exo",
+        split=split,
+        path=inside(root, f"{row['id']}.mp4", where),
+        actions=_read_actions(row["actions"] or "", where),
+    )
+
+
+def _read_actions(text: str, where: str) -> tuple[int, ...]:
+    """ "c092 11.90 21.20;c147 0.00 12.60" → (92, 147)."""
+    classes = set()
+    for part in filter(None, text.split(";")):
+        match = _ACTION.fullmatch(part.strip())
+        if match is None or int(match[1]) >= CLASSES:
+            raise DatasetError(f"{where}: action {part!r}, expected like 'c092 11.90 21.20'")
+        classes.add(int(match[1]))
+    return tuple(sorted(classes))

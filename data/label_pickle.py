@@ -1,0 +1,86 @@
+"""Reads label.pickle without running what a pickle can run.
+
+A pickle is a program that may call anything importable. This reader admits containers, numbers, strings and numpy
+arrays; a pickle that names anything else is refused by that name before it is looked up.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from byov.data.errors import DatasetError
+
+_BUILTINS = {"set", "frozenset", "bytearray"}
+# How numpy 1 and 2 spell an array, a dtype and a scalar in a pickle.
+_NUMPY = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    **{
+        (f"numpy.{core}.{module}", name): function
+        for core in ("core", "_core")
+        for module, name, function in (
+            ("multiarray", "_reconstruct", np._core.multiarray._reconstruct),  # type: ignore[attr-defined]
+            ("multiarray", "scalar", np._core.multiarray.scalar),  # type: ignore[attr-defined]
+            ("numeric", "_frombuffer", np._core.numeric._frombuffer),  # type: ignore[attr-defined]
+        )
+    },
+}
+
+
+class ForbiddenName(pickle.UnpicklingError):
+    """The pickle names something that is not plain data."""
+
+
+class _PlainDataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _NUMPY:
+            return _NUMPY[module, name]
+        if module in ("builtins", "__builtin__") and name in _BUILTINS:
+            return {"set": set, "frozenset": frozenset, "bytearray": bytearray}[name]
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1_bytes
+        raise ForbiddenName(f"{module}.{name}")
+
+
+def _latin1_bytes(text: str, encoding: str) -> bytes:
+    """How protocol 2 spells the bytes of an array: text of one character per byte."""
+    if encoding != "latin1":
+        raise ForbiddenName(f"_codecs.encode with {encoding!r}")
+    return text.encode("latin1")
+
+
+def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
+    """File stem → phase index of each frame."""
+    return {stem: _phase_indices(path, stem, values) for stem, values in _unpickle(path).items()}
+
+
+def _unpickle(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            labels = _PlainDataUnpickler(file, encoding="latin1").load()
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: not there; it is part of the dataset's download") from None
+    except ForbiddenName as error:
+        raise DatasetError(
+            f"{path}: refused, it names {error}, which is not plain data; nothing of it was run"
+        ) from None
+    except OSError:
+        raise
+    except (Exception, MemoryError) as error:  # a broken pickle can raise anything
+        raise DatasetError(f"{path}: not a readable label file ({type(error).__name__}: {error})") from error
+    if not isinstance(labels, dict) or not all(isinstance(stem, str) for stem in labels):
+        raise DatasetError(f"{path}: expected a dict from file stem to phases, found {type(labels).__name__}")
+    return labels
+
+
+def _phase_indices(path: Path, stem: str, values: Any) -> tuple[int, ...]:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.empty(())
+    whole = array.dtype.kind in "iub" or (array.dtype.kind == "f" and bool(np.all(array == np.floor(array))))
+    if array.ndim != 1 or not whole or (array.size and array.min() < 0):
+        raise DatasetError(f"{path}: the labels of {stem!r} are not a row of phase indices")
+    return tuple(int(value) for value in array)

@@ -1,0 +1,129 @@
+"""Decoding in worker threads, ahead of the encoder and in bounded memory.
+
+Each worker decodes one video at a time and hands over its frames in blocks; blocks of several videos arrive mixed,
+those of one video in order. FFmpeg runs without Python's lock, so the workers run side by side.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from byov.data.errors import DatasetError, VideoError
+from byov.data.fingerprint import fingerprint, sha256
+from byov.data.video import Decoder, FrameBlock, OnTruncated
+from byov.extract.plan import Job, OnMismatch
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a source file once it has been read to its end."""
+
+    bytes: int
+    sha256: str
+    fingerprint: str
+    fps: float
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """The next thing that happened to a job: frames, or its end, or its failure."""
+
+    job: Job
+    frames: FrameBlock | None = None
+    finished: Source | None = None
+    failed: Exception | None = None
+
+
+class DecodeAhead:
+    """Iterates over the events of all jobs until each has finished or failed."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        workers: int,
+        threads_per_video: int = 1,
+        on_truncated: OnTruncated = "error",
+        on_mismatch: OnMismatch = "error",
+    ) -> None:
+        self._jobs = iter(jobs)
+        self._open_jobs = len(jobs)
+        self._threads_per_video = threads_per_video
+        self._on_truncated, self._on_mismatch = on_truncated, on_mismatch
+        self._take_lock = threading.Lock()
+        self._stopped = threading.Event()
+        # Two blocks per worker: one on its way, one ready. A block is bounded in bytes (see data.video).
+        self._events: queue.Queue[Event] = queue.Queue(maxsize=2 * workers)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"decoder-{index}", daemon=True) for index in range(workers)
+        ]
+
+    def __iter__(self) -> Iterator[Event]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            while self._open_jobs:
+                event = self._events.get()
+                if event.frames is None:
+                    self._open_jobs -= 1
+                yield event
+        finally:
+            self._stopped.set()
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            with self._take_lock:
+                job = next(self._jobs, None)
+            if job is None:
+                return
+            try:
+                self._put(Event(job, finished=self._decode(job)))
+            except _Stopped:
+                return
+            except Exception as error:  # handed to the consumer, who knows which errors stop the run
+                self._put(Event(job, failed=error))
+
+    def _decode(self, job: Job) -> Source:
+        path = job.video.path
+        size = path.stat().st_size
+        digest = sha256(path)
+        decoder = Decoder(path, threads=self._threads_per_video, on_truncated=self._on_truncated)
+        limit = job.label_count
+        frames = 0
+        for block in decoder.blocks():
+            wanted = block if limit is None else _first(block, limit - frames)
+            frames += len(block.pixels)
+            if wanted is not None:
+                self._put(Event(job, frames=wanted))
+            elif self._on_mismatch == "trim":
+                break
+        if limit is not None and frames != limit and self._on_mismatch == "error":
+            raise VideoError(
+                f"{path}: {frames} frames decoded, {limit} labels; re-export the labels or use --on-mismatch trim"
+            )
+        source = Source(size, digest, fingerprint(path), decoder.fps, decoder.truncated)
+        if path.stat().st_size != size:
+            raise DatasetError(f"{path}: changed while it was read; run again when it is complete")
+        return source
+
+    def _put(self, event: Event) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._events.put(event, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+        raise _Stopped
+
+
+class _Stopped(Exception):
+    """The consumer has left."""
+
+
+def _first(block: FrameBlock, count: int) -> FrameBlock | None:
+    """The first frames of a block; None if there are none to keep."""
+    if count <= 0:
+        return None
+    return FrameBlock(block.pixels[:count], block.pts_seconds[:count])

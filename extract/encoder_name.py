@@ -1,0 +1,108 @@
+"""Which encoder is meant: a HuggingFace id, a local folder, or random/<architecture>. Loads no library to tell."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from byov.cache.layout import encoder_slug
+from byov.data.fingerprint import fingerprint
+from byov.extract.errors import EncoderError
+
+DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
+Resize = Literal["squash", "crop"]
+Device = Literal["auto", "cuda", "mps", "cpu"]
+RANDOM_PREFIX = "random/"
+RANDOM_SEED = 0
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class EncoderName:
+    """An encoder before it is loaded."""
+
+    id: str  # as it stands in the cache: for a folder its name, so that a moved folder is still the same encoder
+    source: str  # what from_pretrained takes
+    revision: str | None  # None: whatever the hub calls main today
+
+    @property
+    def is_random(self) -> bool:
+        return self.id.startswith(RANDOM_PREFIX)
+
+    @property
+    def architecture(self) -> str:
+        return self.id.removeprefix(RANDOM_PREFIX)
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.is_random and Path(self.source).expanduser().is_dir()
+
+
+def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
+    """What --encoder and --revision mean."""
+    if text.startswith(RANDOM_PREFIX):
+        if revision is not None:
+            raise EncoderError(f"{text} is made here and has no --revision")
+        return EncoderName(text, text, f"seed {RANDOM_SEED}")
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise EncoderError(f"{text} is a folder and has no --revision")
+        return EncoderName(encoder_slug(str(folder.resolve())), str(folder.resolve()), _folder_revision(folder))
+    if text.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
+        raise EncoderError(f"{text}: no such folder, nor a HuggingFace id like {DEFAULT_ENCODER}")
+    return EncoderName(text, text, revision)
+
+
+def resolve_revision(name: EncoderName) -> EncoderName:
+    """The same encoder with its revision as a commit, so that all that follows loads exactly one version.
+
+    What the local HuggingFace cache holds is taken without asking the hub for something newer.
+    """
+    if name.is_random or name.is_folder or (name.revision and _COMMIT.fullmatch(name.revision)):
+        return name
+    config = hub_file(name, "config.json")
+    if config is None:
+        raise EncoderError(f"{name.source}: has no config.json, so it is not a model that transformers can load")
+    return EncoderName(name.id, name.source, config.parent.name)
+
+
+def hub_file(name: EncoderName, file_name: str) -> Path | None:
+    """A file of a model on the hub, from the local HuggingFace cache if it is there; None if the model has no such."""
+    from huggingface_hub import errors as hub
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        cached = try_to_load_from_cache(name.source, file_name, revision=name.revision)
+        if isinstance(cached, str):
+            return Path(cached)
+        return Path(hf_hub_download(name.source, file_name, revision=name.revision))
+    except hub.LocalEntryNotFoundError as error:
+        reason = "not in the local HuggingFace cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
+        advice = "go online once, give a local folder, or try --encoder random/tiny"
+        raise EncoderError(f"{name.source}: {file_name} is {reason}; {advice}") from error
+    except hub.EntryNotFoundError:
+        return None
+    except hub.GatedRepoError as error:
+        raise EncoderError(
+            f"{name.source}: its owner asks for a login; accept its terms and run hf auth login"
+        ) from error
+    except hub.RevisionNotFoundError as error:
+        raise EncoderError(f"{name.source}: no revision {name.revision!r}") from error
+    except (hub.RepositoryNotFoundError, hub.HFValidationError) as error:
+        raise EncoderError(f"{name.source}: no such model on the HuggingFace hub, and no such folder") from error
+    except OSError as error:
+        raise EncoderError(f"{name.source}: the HuggingFace hub cannot be reached ({error})") from error
+
+
+def _folder_revision(folder: Path) -> str:
+    """Tells two states of a local folder apart without loading it."""
+    weights = sorted(path for pattern in _WEIGHT_FILES for path in folder.glob(pattern))
+    if not (folder / "config.json").is_file() or not weights:
+        raise EncoderError(f"{folder}: not a HuggingFace model folder; it needs config.json and model.safetensors")
+    digest = hashlib.sha256()
+    for path in (folder / "config.json", *weights):
+        digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return f"folder {digest.hexdigest()[:16]}"

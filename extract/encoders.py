@@ -1,0 +1,255 @@
+"""Frozen vision models as one thing: frames in, patch tokens and class token out.
+
+B frames, N tokens, D width.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
+from byov.extract.encoder_name import RANDOM_SEED, Device, EncoderName, Resize, hub_file, resolve_revision
+from byov.extract.errors import EncoderError
+from byov.extract.preprocess import Preprocessing
+
+# Position tables of these are stretched by the model itself; they are used at their image processor's size.
+ANY_SIZE = ("dinov2", "dinov2_with_registers")
+CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What comes out of an encoder for one frame."""
+
+    tokens: int
+    width: int
+    has_cls: bool
+
+
+class VitTokens(nn.Module):
+    """Patch tokens of a vision transformer: its last hidden states without the prefix (class and register tokens)."""
+
+    def __init__(self, model: nn.Module, prefix: int) -> None:
+        super().__init__()
+        self.model, self.prefix = model, prefix
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        states = self.model(pixel_values=images).last_hidden_state  # (B, prefix + N, D)
+        return states[:, self.prefix :], states[:, 0] if self.prefix else None
+
+
+class ResNetTokens(nn.Module):
+    """The Conv4c feature map of a ResNet-50, its 14 x 14 places as tokens."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        stages = cast(Any, model).encoder.stages
+        self.embedder = cast(nn.Module, model.embedder)
+        self.blocks = nn.Sequential(*stages[:CONV4C_STAGE], *stages[CONV4C_STAGE].layers[:CONV4C_BLOCKS])
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.blocks(self.embedder(images)).flatten(2).mT, None  # (B, N, D)
+
+
+class FrameEncoder:
+    """A frozen model on its device, with its preparation of frames and its provenance."""
+
+    def __init__(
+        self,
+        name: EncoderName,
+        tokens: nn.Module,
+        shape: Shape,
+        preprocessing: Preprocessing,
+        device: torch.device,
+    ) -> None:
+        self.name, self.shape, self.preprocessing, self.device = name, shape, preprocessing, device
+        self.sha256 = _weights_sha256(tokens)
+        self.dtype = torch.float16 if device.type == "cuda" else torch.float32
+        self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = tokens.to(device, self.dtype)
+
+    def compile(self) -> None:
+        self._tokens = torch.compile(self._tokens, dynamic=False)
+
+    @torch.inference_mode()
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, 3, size, size) uint8 on the device → tokens (B, N, D) and class tokens (B, D) or None."""
+        return self._tokens(self.preprocessing.normalised(images, self.dtype))
+
+
+def load_encoder(name: EncoderName, *, resize: Resize = "squash", device: Device = "auto") -> FrameEncoder:
+    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model."""
+    name = resolve_revision(name)
+    config = _load_config(name)
+    size = _image_size(name, config)
+    prefix, shape = _measure(name, config, size)
+    model = _build_random(config) if name.is_random else _load_weights(name, config)
+    mean, std = _normalisation(name, config)
+    tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
+    return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), choose_device(device))
+
+
+def encoder_shape(name: EncoderName) -> Shape:
+    """What the encoder gives for one frame, told from its configuration alone."""
+    name = resolve_revision(name)
+    config = _load_config(name)
+    return _measure(name, config, _image_size(name, config))[1]
+
+
+def choose_device(device: Device) -> torch.device:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    if not available[device]:
+        raise EncoderError(f"--device {device}: PyTorch finds none here; use --device auto")
+    return torch.device(device)
+
+
+def _load_config(name: EncoderName) -> Any:
+    """The configuration of the vision part."""
+    if name.is_random:
+        if name.architecture not in ARCHITECTURES:
+            raise EncoderError(f"{name.id}: unknown architecture; choose random/ {', '.join(ARCHITECTURES)}")
+        model_type, settings = ARCHITECTURES[name.architecture]
+        return transformers.AutoConfig.for_model(model_type, **settings)
+    with _transformers_errors(name):
+        config = transformers.AutoConfig.from_pretrained(name.source, revision=_revision(name), trust_remote_code=False)
+    return getattr(config, "vision_config", config)
+
+
+def _load_weights(name: EncoderName, config: Any) -> nn.Module:
+    with _transformers_errors(name):
+        model, report = transformers.AutoModel.from_pretrained(
+            name.source,
+            config=config,
+            revision=_revision(name),
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    # A pooling head that we do not use may be missing; anything else would be left at random values.
+    missing = sorted(key for key in report["missing_keys"] if "pool" not in key and "head" not in key)
+    if missing:
+        raise EncoderError(f"{name.source}: its weights lack {len(missing)} tensors, first {missing[0]}")
+    return cast(nn.Module, model)
+
+
+def _build_random(config: Any) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_SEED)
+        return _from_config(config)
+
+
+def _from_config(config: Any) -> nn.Module:
+    return cast(nn.Module, transformers.AutoModel.from_config(config))  # type: ignore[no-untyped-call]
+
+
+def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
+    return ResNetTokens(model) if config.model_type == "resnet" else VitTokens(model, prefix)
+
+
+def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
+    """Prefix tokens and shape, from a run of the model without weights or values (PyTorch's meta device)."""
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            model = _from_config(config).eval()
+            states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
+    except Exception as error:
+        raise EncoderError(
+            f"{name.id}: does not take {size} x {size} images ({type(error).__name__}: {error})"
+        ) from error
+    prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
+    return prefix, Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
+
+
+def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:
+    """How many tokens stand before the patch tokens in states (1, prefix + N, D)."""
+    patch = getattr(config, "patch_size", None)
+    if isinstance(patch, int) and states.ndim == 3:
+        prefix = states.shape[1] - (size // patch) ** 2
+        registers = getattr(config, "num_register_tokens", None) or 0
+        if prefix in {0, 1, 1 + registers} or (prefix == 2 and config.model_type == "deit"):
+            return prefix
+    raise EncoderError(
+        f"{name.id}: cannot tell the patch tokens of a {config.model_type} from its other tokens "
+        f"(output {tuple(states.shape)} for a {size} x {size} frame, patch size {patch}); use a plain ViT"
+    )
+
+
+def _image_size(name: EncoderName, config: Any) -> int:
+    sizes: object = getattr(config, "image_size", None)
+    if config.model_type in ANY_SIZE or sizes is None:
+        processor = _processor_settings(name)
+        crop = processor.get("crop_size") or {}
+        sizes = crop.get("height") if isinstance(crop, dict) else crop
+        sizes = sizes or 224
+    if isinstance(sizes, list | tuple):
+        sizes = sizes[0] if len(set(sizes)) == 1 else None
+    if not isinstance(sizes, int) or not 16 <= sizes <= 4096:
+        raise EncoderError(f"{name.id}: image size {sizes!r}; expected one side of a square")
+    return sizes
+
+
+def _normalisation(name: EncoderName, config: Any) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    try:
+        settings = _processor_settings(name)
+    except EncoderError:  # a model that was cached without its image processor, and no way to the hub
+        if config.model_type not in NORMALISATION:
+            raise
+        settings = {}
+    mean, std = NORMALISATION.get(config.model_type, (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
+    try:
+        (m0, m1, m2), (s0, s1, s2) = (tuple(float(value) for value in values) for values in (mean, std))
+    except (TypeError, ValueError):
+        raise EncoderError(f"{name.id}: image_mean {mean!r}, image_std {std!r}; expected three numbers each") from None
+    return (m0, m1, m2), (s0, s1, s2)
+
+
+def _processor_settings(name: EncoderName) -> dict[str, Any]:
+    """The model's preprocessor_config.json, read as data; {} if it has none."""
+    if name.is_random:
+        return {}
+    file_name = "preprocessor_config.json"
+    path = Path(name.source) / file_name if name.is_folder else hub_file(name, file_name)
+    if path is None or not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EncoderError(f"{name.source}: preprocessor_config.json is not readable ({error})") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def _revision(name: EncoderName) -> str:
+    return "main" if name.is_folder or name.revision is None else name.revision
+
+
+def _weights_sha256(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _transformers_errors(name: EncoderName) -> Iterator[None]:
+    """Loads quietly; what transformers raises becomes one line."""
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    except EncoderError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "trust_remote_code" in str(error):
+            reason = "it needs code of its own to run, and byov never runs code that comes with a model"
+        raise EncoderError(f"{name.source}: cannot be loaded as a vision model ({reason})") from error
