@@ -55,10 +55,11 @@ def replacing(final: Path) -> Iterator[Path]:
 
 def write_text(final: Path, text: str) -> None:
     """Replace the text file `final`, unless it holds exactly this text already."""
-    if final.is_file() and final.read_text(encoding="utf-8") == text:
+    content = text.encode()
+    if final.is_file() and final.read_bytes() == content:
         return
     with replacing(final) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content)
 
 
 def remove_abandoned(folder: Path) -> None:

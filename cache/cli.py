@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from tqdm import tqdm
 
 from byov.cache import command
@@ -32,11 +32,16 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
     if as_json:
         _print_json([asdict(summary) for summary in summaries])
         return
-    table = Table("dataset", "encoder", "videos", "frames", "STM ratios", "size", box=None, pad_edge=False)
+    if not summaries:
+        print(command.printable(f"{features_dir} holds no features"))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("dataset", "encoder", "videos", "frames", "STM ratios", "size"):
+        table.add_column(heading, overflow="fold")
     for summary in summaries:
         table.add_row(
-            escape(summary.dataset),
-            escape(summary.encoder),
+            Text(command.printable(summary.dataset)),
+            Text(command.printable(summary.encoder)),
             f"{summary.cached_videos}/{summary.dataset_videos}"
             + (f", {summary.unreadable} unreadable" if summary.unreadable else "")
             + (f", {summary.failures} failed" if summary.failures else ""),
@@ -44,7 +49,7 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
             " ".join(summary.ratios),
             size_text(summary.disk_bytes),
         )
-    Console().print(table if summaries else f"{features_dir} holds no features")
+    Console().print(table)
 
 
 @app.command()
@@ -56,7 +61,7 @@ def show(file: Annotated[Path, typer.Argument(help="A .h5 file of the cache.")],
         _print_json({"columns": header.columns, **facts})
         return
     for name, (shape, dtype) in header.columns.items():
-        print(f"{name:<20} {'x'.join(map(str, shape)):<14} {dtype}")
+        print(f"{command.printable(name):<20} {'x'.join(map(str, shape)):<14} {dtype}")
     print()
     for key, value in facts.items():
         # As JSON, so that no control character of a hostile file reaches the terminal.
@@ -82,7 +87,7 @@ def verify(
         _print_json({"checked": checked, "bad": bad})
     else:
         for name, problem in bad.items():
-            print(f"{name}: {problem}")
+            print(command.printable(f"{name}: {problem}"))
         print(f"{checked} files checked, {len(bad)} bad")
     raise typer.Exit(command.FAILED if bad else 0)
 

@@ -1,5 +1,7 @@
 """Habits that all commands share: options, errors of one line, exit codes."""
 
+import io
+import os
 import signal
 import sys
 import threading
@@ -43,6 +45,13 @@ def note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """`text` with control characters spelt out, so that no file's contents can steer the terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
 class Stopped(BaseException):
     """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, whose exit code the command-line library would decide."""
 
@@ -54,19 +63,28 @@ def run(app: typer.Typer, mistakes: tuple[type[Exception], ...]) -> NoReturn:
     """Run a command. `mistakes` are the errors whose text is all that a user needs; others are our bugs."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's alphabet lacks must not be an error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a closed pipe or a full disk can still be answered
     except Stopped as stopped:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         note("interrupted")
         sys.exit(stopped.exit_code)
     except mistakes as error:
-        note(f"error: {error}")
+        note(f"error: {printable(str(error))}")
         sys.exit(BAD_USAGE)
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_output()
         sys.exit(FAILED)
     except OSError as error:
-        note(f"error: {describe(error)}")
+        note(f"error: {printable(describe(error))}")
+        _drop_output()
         sys.exit(FAILED)
     raise AssertionError("a typer app ends in SystemExit")
 
@@ -96,6 +114,12 @@ def describe(error: OSError) -> str:
     """`path: reason` of an operating-system error."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere, else Python tries it once more as it ends, and complains."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(signal_number: int, _: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byov.cache.errors import CacheError
-from byov.cache.features import Header, open_file, read_header
+from byov.cache.features import Header, open_file, read_attributes, read_header
 from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.rows import BLOCK_ROWS
@@ -49,10 +49,10 @@ def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path
 def summarise(folder: Path) -> EncoderSummary:
     headers, unreadable, disk_bytes = [], 0, 0
     for path in cached_files(folder):
-        disk_bytes += path.stat().st_size
         try:
+            disk_bytes += path.stat().st_size
             headers.append(read_header(path))
-        except CacheError:
+        except (CacheError, OSError):
             unreadable += 1
     manifest = load_manifest(folder.parent / "manifest.json")
     return EncoderSummary(
@@ -85,7 +85,7 @@ def read_failures(folder: Path) -> dict[str, str]:
         return {str(video): str(reason) for video, reason in raw.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise CacheError(f"{failures_path(folder)}: not readable ({error}); delete it") from error
 
 
@@ -120,7 +120,7 @@ def _check_digests(path: Path) -> None:
             digest = hashlib.sha256()
             for first in range(0, file[name].shape[0], BLOCK_ROWS):
                 digest.update(file[name][first : first + BLOCK_ROWS].tobytes())
-            if digest.hexdigest() != file[name].attrs.get("sha256"):
+            if digest.hexdigest() != read_attributes(file[name]).get("sha256"):
                 raise CacheError(f"{path}: {name} does not match its digest; delete the file and extract again")
 
 

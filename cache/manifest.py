@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
 from byov.cache.atomic import write_text
@@ -49,18 +50,23 @@ def load_manifest(path: Path) -> Manifest:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["schema_version"] != SCHEMA_VERSION:
-            raise CacheError(f"{path}: manifest schema {raw['schema_version']}, this byov reads {SCHEMA_VERSION}")
-        videos = tuple(_video_entry(video) for video in raw["videos"])
-        return Manifest(str(raw["dataset"]), tuple(raw["phases"]), tuple(raw["actions"]), videos)
+            raise ValueError(f"schema {raw['schema_version']!r}, this byov reads {SCHEMA_VERSION}")
+        return Manifest(
+            dataset=check_name(_string(raw["dataset"]), "dataset"),
+            phases=_strings(raw["phases"]),
+            actions=_strings(raw["actions"]),
+            videos=tuple(_video_entry(video) for video in raw["videos"]),
+        )
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file; run byov-extract") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CacheError(f"{path}: not a readable manifest ({error!r}); run byov-extract again") from error
+    except (CacheError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
 
 
 def _video_entry(raw: dict[str, object]) -> VideoEntry:
     return VideoEntry(
-        id=check_name(str(raw["id"]), "video id"),
+        id=check_name(_string(raw["id"]), "video id"),
         view=_one_of(raw["view"], VIEWS),
         split=_one_of(raw["split"], SPLITS),
         frames=_integer(raw["frames"]),
@@ -70,6 +76,18 @@ def _video_entry(raw: dict[str, object]) -> VideoEntry:
     )
 
 
+def _string(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{value!r} is not a text")
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of texts")
+    return tuple(_string(item) for item in value)
+
+
 def _one_of(value: object, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"{value!r} is none of {', '.join(choices)}")
@@ -77,13 +95,13 @@ def _one_of(value: object, choices: Sequence[str]) -> str:
 
 
 def _integer(value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+    if value is None or (type(value) is int and value >= 0):
         return value
-    raise ValueError(f"{value!r} is not a whole number")
+    raise ValueError(f"{value!r} is not a number of frames")
 
 
 def _number(value: object) -> float | None:
-    if value is None or isinstance(value, int | float):
+    if value is None or (type(value) is int or (type(value) is float and -inf < value < inf)):
         return value
     raise ValueError(f"{value!r} is not a number")
 
@@ -91,6 +109,6 @@ def _number(value: object) -> float | None:
 def _integers(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise ValueError("labels are not a list of whole numbers")
     return tuple(value)

@@ -47,9 +47,13 @@ class RowWriter:
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Add rows: one array (n, *row shape) for each column, n the same for all."""
-        counts = {name: len(rows[name]) for name in self._columns}
+        if rows.keys() != self._columns.keys():
+            raise ValueError(f"columns {', '.join(rows)}; expected {', '.join(self._columns)}")
+        counts = {name: len(values) for name, values in rows.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(f"columns of different length: {counts}")
+        for name, column in self._columns.items():
+            column.check(rows[name])
         for name, column in self._columns.items():
             column.push(rows[name])
         while self._pending() >= BLOCK_ROWS:
@@ -60,9 +64,9 @@ class RowWriter:
         if self._pending() or not self.rows:
             self._write_block(self._pending())
         for name, column in self._columns.items():
-            self._file[name].attrs["sha256"] = column.digest.hexdigest()
+            self._file[name].attrs["sha256"] = _storable(column.digest.hexdigest())
         for key in sorted(attrs):
-            self._file.attrs[key] = attrs[key]
+            self._file.attrs[key] = _storable(attrs[key])
         self._file.flush()
         size = self._file.id.get_filesize()
         self._file.close()
@@ -89,8 +93,8 @@ class RowWriter:
         self._reserve(sum(column.chunk_bytes for column in self._columns.values()))
         for name, block in blocks.items():
             column = self._columns[name]
-            if name not in self._file:
-                self._file.create_dataset(
+            if column.dataset is None:
+                column.dataset = self._file.create_dataset(
                     name,
                     shape=(0, *column.row_shape),
                     maxshape=(None, *column.row_shape),
@@ -98,9 +102,8 @@ class RowWriter:
                     dtype=column.dtype,
                     fletcher32=True,  # a rotten block raises on read instead of giving wrong numbers
                 )
-            dataset = self._file[name]
-            dataset.resize(self.rows + count, axis=0)
-            dataset[self.rows :] = block
+            column.dataset.resize(self.rows + count, axis=0)
+            column.dataset[self.rows :] = block
         self.rows += count
 
     def _reserve(self, data_bytes: int) -> None:
@@ -118,20 +121,31 @@ class RowWriter:
             os.close(descriptor)
 
 
+def _storable(value: str | int | float | bool) -> NDArray[Any] | int | float | bool:
+    """Text as bytes of fixed length: of variable length, one damaged byte can hang or crash HDF5's reading of it."""
+    if not isinstance(value, str):
+        return value
+    text = value.encode("utf-8", "surrogateescape")
+    return np.array(text, dtype=h5py.string_dtype("utf-8", max(len(text), 1)))
+
+
 class _Column:
     """Rows on their way to one dataset: the buffer and the running digest."""
 
     def __init__(self, name: str, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.name, self.row_shape, self.dtype = name, row_shape, dtype
+        self.dataset: h5py.Dataset | None = None  # made with the first block
         self.digest = hashlib.sha256()
         self.pending = 0
         self.chunk_bytes = BLOCK_ROWS * int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
         self._parts: list[NDArray[Any]] = []
 
-    def push(self, rows: NDArray[Any]) -> None:
+    def check(self, rows: NDArray[Any]) -> None:
         if rows.shape[1:] != self.row_shape:
             raise ValueError(f"{self.name}: rows of shape {rows.shape[1:]}, expected {self.row_shape}")
-        self._parts.append(np.ascontiguousarray(rows, dtype=self.dtype))
+
+    def push(self, rows: NDArray[Any]) -> None:
+        self._parts.append(np.array(rows, dtype=self.dtype))  # a copy: the caller may use its array again
         self.pending += len(rows)
 
     def pop(self, count: int) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _EBML_MAGIC = b"\x1a\x45\xdf\xa3"
+_MAX_EBML_HEADER = 1 << 20  # it has some 40 bytes
 _SEGMENT_ID = b"\x18\x53\x80\x67"
 
 
@@ -58,7 +59,10 @@ def _mp4_boxes(file: BinaryIO, file_bytes: int) -> list[tuple[bytes, int, int]]:
 
 def _mp4_end(file: BinaryIO, file_bytes: int) -> int:
     boxes = _mp4_boxes(file, file_bytes)
-    return boxes[-1][2] if boxes else 0
+    if not boxes:
+        return 0
+    kind, _, end = boxes[-1]
+    return end + 8 if kind == b"moof" and end <= file_bytes else end  # its mdat is to follow
 
 
 def _riff_end(file: BinaryIO, file_bytes: int) -> int:
@@ -69,7 +73,10 @@ def _riff_end(file: BinaryIO, file_bytes: int) -> int:
         head = file.read(8)
         if head[:4] != b"RIFF":
             break
-        end = position + 8 + int.from_bytes(head[4:], "little")
+        size = int.from_bytes(head[4:], "little")
+        if size == 0xFFFFFFFF:  # written to a pipe: unknown
+            return end
+        end = position + 8 + size
         position = end + end % 2
     return end
 
@@ -78,7 +85,7 @@ def _matroska_end(file: BinaryIO) -> int:
     """The end of the segment that follows the EBML header; 0 if of unknown size."""
     file.seek(4)
     header_bytes = _ebml_size(file)
-    if header_bytes is None:
+    if header_bytes is None or header_bytes > _MAX_EBML_HEADER:
         return 0
     file.seek(header_bytes, 1)
     if file.read(4) != _SEGMENT_ID:

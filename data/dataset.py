@@ -73,6 +73,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def inside(root: Path, name: str, where: str) -> Path:
     """root / name, unless the name leads out of root. Looks at the name only: links on disk are their owner's."""
     path = Path(os.path.normpath(root / name))
-    if not path.is_relative_to(os.path.normpath(root)) or path == root or "\0" in name:
+    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))  # root may be "." or ".."
+    if "\0" in name or folder not in target.parents:
         raise DatasetError(f"{where}: the path {name!r} leaves the dataset folder {root}")
     return path

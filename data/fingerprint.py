@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 SAMPLES = 16
-SAMPLE_BYTES = 64 << 10
+SAMPLE_BYTES = 16 << 10
 
 
 def sha256(path: Path) -> str:
@@ -13,10 +13,10 @@ def sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """A digest of the size and of 16 evenly spaced samples; of everything up to 1 MiB.
+    """A digest of the size and of 16 evenly spaced samples; of everything up to 256 KiB.
 
-    Reads at most 1 MiB, so that every run can look at every source. It sees whatever a new export, cut or re-encoding
-    does; a byte flipped in place between two samples of a large file, it does not.
+    Reads at most 256 KiB, so that every run can look at every source. It sees whatever a new export, cut or re-encoding
+    does, and not a byte that is changed in place between two samples.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

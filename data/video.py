@@ -3,6 +3,7 @@
 Header counts and seeking are not trusted: frame t is the t-th frame that decoding to the end of the file gives.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +30,10 @@ _OPEN_OPTIONS = {
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,mxf,nut,rm,dv,"
     "h264,hevc,av1,mjpeg,gif,yuv4mpegpipe,wav,mp3,flac,aac",
 }
-BLOCK_BYTES = 8 << 20
-BLOCK_FRAMES = 64
+# They store frames in coding order and no display times; what FFmpeg makes up instead goes wrong with B-frames.
+_WITHOUT_TIMES = ("avi", "mpegvideo")
+BLOCK_BYTES = 4 << 20
+BLOCK_FRAMES = 32
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,22 @@ class Decoder:
         self._threads = threads
         self._on_truncated = on_truncated
         self._reformatter = VideoReformatter()
+        self._slots: deque[float] = deque()  # times of the packets whose frames are still to come, if frames have none
 
     def blocks(self) -> Iterator[FrameBlock]:
         """All frames, in blocks of one size that stay below BLOCK_BYTES (or hold one frame)."""
-        images: list[NDArray[np.uint8]] = []
+        room = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
         for image, time in self._frames():
-            if images and (image.shape != images[0].shape or _full(images)):
-                yield FrameBlock(np.stack(images), np.array(times))
-                images, times = [], []
-            images.append(image)
+            if len(times) == len(room) or image.shape != room.shape[1:]:
+                if times:
+                    yield FrameBlock(room[: len(times)], np.array(times))
+                capacity = max(1, min(BLOCK_FRAMES, BLOCK_BYTES // image.nbytes))
+                room, times = np.empty((capacity, *image.shape), np.uint8), []
+            room[len(times)] = image
             times.append(time)
-        if images:
-            yield FrameBlock(np.stack(images), np.array(times))
+        if times:
+            yield FrameBlock(room[: len(times)], np.array(times))
 
     def _frames(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
         count = 0
@@ -92,7 +98,12 @@ class Decoder:
             self.fps = float(stream.average_rate or stream.guessed_rate or 0)
             first_time: float | None = None
             for frame in self._decoded(container, stream):
-                time = frame.time if frame.time is not None else _time_at(count, self.fps)
+                if self._slots:
+                    time = self._slots.popleft()
+                elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last ones
+                    time = float(frame.pts * stream.time_base)
+                else:
+                    time = _time_at(count, self.fps)
                 first_time = time if first_time is None else first_time
                 count += 1
                 yield self._to_rgb(frame), time - first_time
@@ -100,22 +111,38 @@ class Decoder:
             raise VideoError(f"{self.path}: no frame could be decoded")
 
     def _decoded(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.VideoFrame]:
-        count = 0
+        count, last_dts, reason = 0, None, ""
+        without_times = container.format.name in _WITHOUT_TIMES
+        frame: av.VideoFrame | None = None
+        held_back: list[av.VideoFrame] = []
         try:
             for packet in container.demux(stream):
+                if not packet.size:  # the end
+                    continue
                 if packet.is_corrupt:
                     raise av.error.InvalidDataError(0, "packet cut off")
+                if without_times and packet.dts is not None:
+                    self._slots.append(float(packet.dts * packet.time_base))
                 for frame in packet.decode():
                     count += 1
                     yield frame
+                last_dts = packet.dts
         except av.error.FFmpegError as error:
-            self._broken_off(count, str(error.strerror))
-            for frame in _flushed(stream):
-                count += 1
-                yield frame
+            reason = str(error.strerror)
+        try:
+            held_back = stream.decode(None)
+        except av.error.FFmpegError as error:
+            reason = reason or str(error.strerror)
         lacking = missing_bytes(self.path)
-        if lacking and not self.truncated:
-            self._broken_off(count, f"the file is {lacking} bytes short")
+        if lacking and not reason:
+            reason = f"the file is {lacking} bytes short"
+        if reason and stream.codec_context.has_b_frames:
+            held_back = [] if without_times else _before_gap(frame, held_back, last_dts)
+        for frame in held_back:
+            count += 1
+            yield frame
+        if reason:
+            self._broken_off(count, reason)
 
     def _broken_off(self, count: int, reason: str) -> None:
         if self._on_truncated == "error":
@@ -128,7 +155,8 @@ class Decoder:
     def _to_rgb(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         converted = self._reformatter.reformat(frame, format="rgb24", threads=1)
         image = np.asarray(converted.to_ndarray(), dtype=np.uint8)
-        turns = _quarter_turns(frame)
+        mirrored, turns = _orientation(frame)
+        image = image[:, ::-1] if mirrored else image
         return np.rot90(image, turns) if turns else image
 
 
@@ -158,10 +186,11 @@ def probe(path: Path) -> Probe:
         try:
             for packet in container.demux(stream):
                 if packet.size:
-                    seconds.append(float(packet.pts * packet.time_base) if packet.pts is not None else np.nan)
+                    stamp = packet.dts if container.format.name in _WITHOUT_TIMES else packet.pts
+                    seconds.append(float(stamp * packet.time_base) if stamp is not None else np.nan)
                 if turns is None:
                     for frame in packet.decode():
-                        turns, size = _quarter_turns(frame), (frame.width, frame.height)
+                        (_, turns), size = _orientation(frame), (frame.width, frame.height)
         except av.error.FFmpegError:
             pass  # the extraction will say where it breaks; the figures up to there are still of use
         width, height = size if (turns or 0) % 2 == 0 else size[::-1]
@@ -184,25 +213,40 @@ def _varies(seconds: NDArray[np.float64], tick_seconds: float) -> bool:
     return bool(len(gaps)) and bool(np.ptp(gaps) > 2.5 * tick_seconds + 1e-9)
 
 
-def _full(images: list[NDArray[np.uint8]]) -> bool:
-    return len(images) >= BLOCK_FRAMES or (len(images) + 1) * images[0].nbytes > BLOCK_BYTES
-
-
 def _time_at(index: int, fps: float) -> float:
     return index / fps if fps else float(index)
 
 
-def _quarter_turns(frame: av.VideoFrame) -> int:
-    """Counter-clockwise quarter turns that show the frame upright."""
-    return round(frame.rotation / 90) % 4
-
-
-def _flushed(stream: av.VideoStream) -> list[av.VideoFrame]:
-    """Frames that the decoder still holds back for reordering."""
+def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
+    """What shows the frame upright: swap left and right or not, then so many counter-clockwise quarter turns."""
+    turns = round(frame.rotation / 90)
     try:
-        return stream.decode(None)
-    except av.error.FFmpegError:
-        return []
+        matrix = bytes(frame.side_data["DISPLAYMATRIX"])  # type: ignore[typeddict-item]
+        a, b, _, c, d, *_ = np.frombuffer(matrix, dtype=np.int32).astype(float)
+    except (KeyError, ValueError):  # no matrix, or something else on the frame that PyAV has no name for
+        return False, turns % 4
+    mirrored = bool(a * d < b * c)
+    return mirrored, (turns + 2 * mirrored) % 4
+
+
+def _before_gap(
+    previous: av.VideoFrame | None, held_back: list[av.VideoFrame], last_dts: int | None
+) -> list[av.VideoFrame]:
+    """Of the frames that the decoder holds back for reordering, those before the first that was cut off.
+
+    A B-frame comes later in the file than the frame it is shown before: the last frames may have lost one in between.
+    """
+    kept: list[av.VideoFrame] = []
+    for frame in held_back:
+        if previous is not None:
+            if frame.pts is None or previous.pts is None:
+                break
+            settled = last_dts is not None and frame.pts <= last_dts
+            if not settled and frame.pts - previous.pts > 1.5 * (previous.duration or 0):
+                break
+        kept.append(frame)
+        previous = frame
+    return kept
 
 
 def _why_not_opened(path: Path, error: av.error.FFmpegError | OSError) -> str:

@@ -6,13 +6,26 @@ those of one video in order. FFmpeg runs without Python's lock, so the workers r
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from byov.data.errors import DatasetError, VideoError
 from byov.data.fingerprint import fingerprint, sha256
 from byov.data.video import Decoder, FrameBlock, OnTruncated
 from byov.extract.plan import Job, OnMismatch
+
+
+@dataclass(frozen=True)
+class PreparedFrames:
+    """Consecutive frames of a video, as `prepare` has left them."""
+
+    images: Tensor  # (n, ...)
+    pts_seconds: NDArray[np.float64]  # (n,)
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class Event:
     """The next thing that happened to a job: frames, or its end, or its failure."""
 
     job: Job
-    frames: FrameBlock | None = None
+    frames: "PreparedFrames | None" = None
     finished: Source | None = None
     failed: Exception | None = None
 
@@ -43,6 +56,7 @@ class DecodeAhead:
         self,
         jobs: Sequence[Job],
         *,
+        prepare: Callable[[Tensor], Tensor],
         workers: int,
         threads_per_video: int = 1,
         on_truncated: OnTruncated = "error",
@@ -50,12 +64,13 @@ class DecodeAhead:
     ) -> None:
         self._jobs = iter(jobs)
         self._open_jobs = len(jobs)
+        self._prepare = prepare
         self._threads_per_video = threads_per_video
         self._on_truncated, self._on_mismatch = on_truncated, on_mismatch
         self._take_lock = threading.Lock()
         self._stopped = threading.Event()
-        # Two blocks per worker: one on its way, one ready. A block is bounded in bytes (see data.video).
-        self._events: queue.Queue[Event] = queue.Queue(maxsize=2 * workers)
+        # Some slack, so that a pause to write does not stop the decoders. A block is bounded in bytes (see data.video).
+        self._events: queue.Queue[Event] = queue.Queue(maxsize=4 * workers)
         self._threads = [
             threading.Thread(target=self._work, name=f"decoder-{index}", daemon=True) for index in range(workers)
         ]
@@ -73,6 +88,7 @@ class DecodeAhead:
             self._stopped.set()
 
     def _work(self) -> None:
+        torch.set_num_threads(1)  # of this thread: the workers are the parallelism
         while not self._stopped.is_set():
             with self._take_lock:
                 job = next(self._jobs, None)
@@ -96,7 +112,8 @@ class DecodeAhead:
             wanted = block if limit is None else _first(block, limit - frames)
             frames += len(block.pixels)
             if wanted is not None:
-                self._put(Event(job, frames=wanted))
+                images = self._prepare(torch.from_numpy(wanted.pixels))
+                self._put(Event(job, frames=PreparedFrames(images, wanted.pts_seconds)))
             elif self._on_mismatch == "trim":
                 break
         if limit is not None and frames != limit and self._on_mismatch == "error":

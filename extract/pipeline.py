@@ -4,7 +4,8 @@ The encoder always sees the same batch shape, and a frame's tokens do not depend
 a video's file holds depends on that video alone, not on what else was extracted with it or on an earlier interruption.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from byov.cache.features import FeatureWriter, Provenance
 from byov.data.errors import DatasetError, VideoError
-from byov.data.video import DECODER, FrameBlock
-from byov.extract.decode_ahead import Event, Source
+from byov.data.video import DECODER
+from byov.extract.decode_ahead import Event, PreparedFrames, Source
 from byov.extract.encoder_name import EncoderName
 from byov.extract.encoders import Shape
 from byov.extract.plan import Job
@@ -64,19 +65,25 @@ class Extraction:
     def __init__(self, encoder: Encoder, *, batch_size: int, progress: Progress) -> None:
         self.outcome = Outcome()
         self._encoder, self._progress = encoder, progress
+        self._encoder_threads = torch.get_num_threads()
         size = encoder.preprocessing.size
-        self._batch = torch.zeros(batch_size, 3, size, size, dtype=torch.uint8, device=encoder.device)
-        self._owners: list[tuple[_OpenVideo, int]] = []  # whose frames the batch holds, in order
-        self._filled = 0
+        # Colours innermost, as frames come from the decoder: filling the batch is then a plain copy.
+        self._batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device).permute(
+            0, 3, 1, 2
+        )
+        self._owners: list[_OpenVideo] = []  # whose frame stands at each place of the batch, as far as it is filled
         self._open: dict[str, _OpenVideo] = {}  # by video id
 
     @torch.inference_mode()
     def run(self, events: Iterable[Event]) -> Outcome:
         try:
-            for event in events:
-                self._handle(event)
-            if self._filled:
-                self._run_batch()
+            # Copying and merging are too small to share out: waiting for a second thread, on cores that are busy
+            # decoding, costs many times what it saves.
+            with _torch_threads(1):
+                for event in events:
+                    self._handle(event)
+                if self._owners:
+                    self._run_batch()
         finally:
             self.close()
         return self.outcome
@@ -101,28 +108,28 @@ class Extraction:
             video.source = event.finished
             self._finish_if_complete(video)
 
-    def _add_frames(self, video: "_OpenVideo", block: FrameBlock) -> None:
-        frames = torch.from_numpy(block.pixels).to(self._encoder.device)
-        images = self._encoder.preprocessing.resized(frames)
-        video.pts_seconds.append(block.pts_seconds)
+    def _add_frames(self, video: "_OpenVideo", frames: PreparedFrames) -> None:
+        images = self._encoder.preprocessing.on_device(frames.images, self._encoder.device)
+        video.pts_seconds.append(frames.pts_seconds)
         video.waiting += len(images)
         while len(images):
-            fitting = images[: len(self._batch) - self._filled]
-            self._batch[self._filled : self._filled + len(fitting)] = fitting
-            self._filled += len(fitting)
-            self._owners.append((video, len(fitting)))
+            filled = len(self._owners)
+            fitting = images[: len(self._batch) - filled]
+            self._batch[filled : filled + len(fitting)] = fitting
+            self._owners += [video] * len(fitting)
             images = images[len(fitting) :]
-            if self._filled == len(self._batch):
+            if len(self._owners) == len(self._batch):
                 self._run_batch()
 
     def _run_batch(self) -> None:
         """Encode the batch, whole even where its end is not filled, and hand each video its frames."""
-        tokens, cls = self._encoder.encode(self._batch)
-        owners, self._owners, self._filled = self._owners, [], 0
-        first = 0
-        for video, count in owners:
-            mine = slice(first, first + count)
-            first += count
+        with _torch_threads(self._encoder_threads):
+            tokens, cls = self._encoder.encode(self._batch)
+        places: dict[_OpenVideo, list[int]] = {}
+        for place, video in enumerate(self._owners):
+            places.setdefault(video, []).append(place)
+        self._owners = []
+        for video, mine in places.items():
             if self._open.get(video.job.video.id) is not video:
                 continue  # it failed after these frames were decoded
             try:
@@ -130,7 +137,7 @@ class Extraction:
             except VideoError as error:
                 self._fail(video.job, error)
                 continue
-            self._progress.frames_done(count)
+            self._progress.frames_done(len(mine))
             self._finish_if_complete(video)
 
     def _finish_if_complete(self, video: "_OpenVideo") -> None:
@@ -194,13 +201,24 @@ class _OpenVideo:
         return self.writer.frames
 
     def _write(self, frames: MergedFrames) -> None:
-        merged = {ratio: _stored(values) for ratio, values in frames.merged.items()}
-        for values in merged.values():
-            if not np.isfinite(values).all():
-                raise VideoError(f"{self.job.video.path}: the encoder gave NaN or Inf near frame {self.writer.frames}")
+        merged = _stored(frames.merged)  # (T, R, D)
+        if not np.isfinite(merged).all():
+            raise VideoError(f"{self.job.video.path}: the encoder gave NaN or Inf near frame {self.writer.frames}")
         order = frames.order.cpu().numpy()
         cls = _take(self._cls, len(frames)) if self._cls else None
-        self.writer.append(merged, order, cls, _take(self.pts_seconds, len(frames)))
+        by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
+        self.writer.append(by_ratio, order, cls, _take(self.pts_seconds, len(frames)))
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """How many threads this thread's calls into PyTorch may use."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stored(values: Tensor) -> NDArray[Any]:

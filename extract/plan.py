@@ -10,7 +10,7 @@ from byov.cache.errors import CacheError
 from byov.cache.features import Header, Provenance, read_header
 from byov.cache.layout import encoder_dir, ratio_key, video_path
 from byov.data.dataset import Dataset, Video
-from byov.data.fingerprint import fingerprint
+from byov.data.fingerprint import fingerprint, sha256
 from byov.extract.encoder_name import EncoderName, Resize
 
 OnMismatch = Literal["error", "trim"]
@@ -88,7 +88,7 @@ def _examine(
         header = read_header(path)
     except CacheError as error:
         return "stale", str(error), None
-    conflict = _conflict(header.provenance, video, encoder, resize)
+    conflict = _conflict(header.provenance, encoder, resize) or _source_conflict(header, video)
     if conflict:
         return "conflict", f"{path}: {conflict}", header
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in header.ratios]
@@ -104,7 +104,7 @@ def _miscounted(labels: int, frames: int, on_mismatch: OnMismatch) -> bool:
     return labels < frames if on_mismatch == "trim" else labels != frames
 
 
-def _conflict(found: Provenance, video: Video, encoder: EncoderName, resize: Resize) -> str:
+def _conflict(found: Provenance, encoder: EncoderName, resize: Resize) -> str:
     """What of the file's making differs from what is asked for; "" if nothing does."""
     if found.encoder != encoder.id:
         return f"made with encoder {found.encoder}, this is {encoder.id}"
@@ -112,11 +112,19 @@ def _conflict(found: Provenance, video: Video, encoder: EncoderName, resize: Res
         return f"made with revision {found.encoder_revision} of {encoder.id}, this is {encoder.revision}"
     if found.preprocessing.split()[0] != resize:
         return f"made with --resize {found.preprocessing.split()[0]}, this is {resize}"
-    if found.source_bytes != video.path.stat().st_size:
-        return f"made from {found.source_bytes} bytes of {found.source_name}, which has {video.path.stat().st_size} now"
-    now = fingerprint(video.path)
-    if found.source_fingerprint != now:
-        return f"made from {found.source_name} as it was ({found.source_fingerprint[:12]}), it has changed ({now[:12]})"
+    return ""
+
+
+def _source_conflict(header: Header, video: Video) -> str:
+    """Has the source changed? A sample of it tells, unless it was written to since: then all of it is read."""
+    found, source = header.provenance, video.path.stat()
+    if found.source_bytes != source.st_size:
+        return f"made from {found.source_name} of {found.source_bytes} bytes, {video.path} has {source.st_size} now"
+    touched_since = source.st_mtime_ns > header.path.stat().st_mtime_ns
+    expected = found.source_sha256 if touched_since else found.source_fingerprint
+    now = sha256(video.path) if touched_since else fingerprint(video.path)
+    if now != expected:
+        return f"made from {found.source_name} with digest {expected[:12]}, {video.path} has changed to {now[:12]}"
     return ""
 
 

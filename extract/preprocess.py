@@ -36,6 +36,16 @@ class Preprocessing:
         height, width = _short_side_to(self.size, images.shape[2], images.shape[3])
         return _resample(images, height, width, _middle(height, self.size), _middle(width, self.size))
 
+    def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
+        """What the decoding threads do to (B, H, W, 3) uint8: for a model on the CPU, the resizing."""
+        if device.type == "cpu":
+            return self.resized(frames)
+        return frames.pin_memory() if device.type == "cuda" else frames
+
+    def on_device(self, frames: Tensor, device: torch.device) -> Tensor:
+        """The rest of the way to (B, 3, size, size) uint8, where the model is."""
+        return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
+
     def normalised(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, 3, size, size) uint8 → the same in the model's dtype, with the model's mean and deviation."""
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]

@@ -41,6 +41,7 @@ def run_plan(plan: Plan, jobs: Sequence[Job], settings: Settings) -> Outcome:
     workers, threads = decoder_threads(len(jobs), settings.decoders)
     decoded = DecodeAhead(
         jobs,
+        prepare=lambda frames: encoder.preprocessing.on_host(frames, encoder.device),
         workers=workers,
         threads_per_video=threads,
         on_truncated=settings.on_truncated,

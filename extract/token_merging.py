@@ -17,7 +17,7 @@ from torch import Tensor
 class MergedFrames:
     """Merged tokens of T consecutive frames."""
 
-    merged: dict[float, Tensor]  # ratio → (T, D) float32
+    merged: Tensor  # (T, R, D) float32, R in the order of the ratios
     order: Tensor  # (T, N): token indices by falling score
 
     def __len__(self) -> int:
@@ -28,7 +28,8 @@ def merge_tokens(tokens: Tensor, ratios: Sequence[float]) -> dict[float, Tensor]
     """tokens (T, N, D) of one video → ratio → (T, D)."""
     merger = TokenMerger(ratios)
     parts = [merger.push(tokens), merger.finish()]
-    return {ratio: torch.cat([part.merged[ratio] for part in parts]) for ratio in ratios}
+    merged = torch.cat([part.merged for part in parts])
+    return dict(zip(ratios, merged.unbind(1), strict=True))
 
 
 def check_ratios(ratios: Sequence[float]) -> None:
@@ -78,9 +79,8 @@ class TokenMerger:
         frame, scores = self._held, self._last_scores
         self._held = self._last_scores = None
         if scores is None:  # one frame: nothing to compare, every ratio keeps all tokens
-            everything = frame.mean(1)
-            order = torch.arange(frame.shape[1], device=frame.device)[None]
-            return MergedFrames(dict.fromkeys(self._ratios, everything), order)
+            everything = frame.mean(1, keepdim=True).expand(-1, len(self._ratios), -1)
+            return MergedFrames(everything, torch.arange(frame.shape[1], device=frame.device)[None])
         return self._merge(frame, scores)
 
     def _merge(self, frames: Tensor, scores: Tensor) -> MergedFrames:
@@ -92,5 +92,4 @@ class TokenMerger:
         ranks = order.argsort(dim=-1)  # (T, N): each token's place in that order
         counts = torch.tensor([selected_tokens(frames.shape[1], ratio) for ratio in self._ratios], device=frames.device)
         chosen = (ranks[:, None] < counts[:, None]).to(frames.dtype)  # (T, R, N)
-        means = chosen @ frames / counts[:, None]  # (T, R, D)
-        return MergedFrames(dict(zip(self._ratios, means.unbind(1), strict=True)), order)
+        return MergedFrames(chosen @ frames / counts[:, None], order)

@@ -1,0 +1,245 @@
+"""Speed and memory of the extraction, as ratios measured in one run.
+
+python benchmarks/extract.py            everything, about five minutes on two cores
+python benchmarks/extract.py decode     one of: compute decode ratios memory rerun
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import av
+import numpy as np
+import torch
+
+from byov.data.own_videos import read_own_videos
+from byov.data.video import Decoder
+from byov.extract.decode_ahead import DecodeAhead
+from byov.extract.encoder_name import EncoderName, parse_encoder
+from byov.extract.encoders import Shape, load_encoder
+from byov.extract.pipeline import Encoder, Extraction
+from byov.extract.plan import Job, make_plan
+from byov.extract.preprocess import Preprocessing
+from byov.extract.run import decoder_threads
+
+SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+BATCH = 32
+
+
+class FreeEncoder:
+    """Stands for a device so fast that it costs nothing: the same tokens for every frame, made once."""
+
+    name = EncoderName("random/free", "random/free", "none")
+    sha256 = "none"
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.preprocessing = Preprocessing("squash", 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        self._tokens = torch.randn(BATCH, shape.tokens, shape.width)
+
+    def encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._tokens[: len(images)], None
+
+
+class Silent:
+    def frames_done(self, count: int) -> None: ...
+    def video_done(self, _: Job, failure: str | None) -> None:
+        if failure:
+            raise RuntimeError(failure)
+
+
+def write_videos(root: Path, count: int, frames: int, width: int = 640, height: int = 480) -> Path:
+    """A dataset of moving patterns with camera noise, h264; returns its CSV."""
+    root.mkdir(parents=True)
+    noise = np.random.default_rng(0).normal(0, 4, (height, width, 3))
+    rows, columns = np.mgrid[:height, :width]
+    lines = ["path,view,split"]
+    for index in range(count):
+        path = root / f"v{index:04d}.mp4"
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("libx264", rate=30, options={"preset": "veryfast", "crf": "23"})
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            for time_step in range(frames):
+                wave = 96 * np.sin((rows + 3 * time_step) / 23) * np.cos((columns - 5 * time_step) / 31) + 128
+                image = np.clip(wave[..., None] + np.roll(noise, time_step, 1), 0, 255).astype(np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            container.mux(stream.encode(None))
+        lines.append(f"{path.name},{'ego' if index % 2 else 'exo'},train")
+    table = root / "videos.csv"
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+def extraction_fps(table: Path, encoder: Encoder, ratios: Sequence[float] = SIX_RATIOS) -> float:
+    """Frames per second of the whole pipeline into an empty cache, the encoder already loaded."""
+    with tempfile.TemporaryDirectory() as features:
+        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, resize="squash", ratios=ratios)
+        jobs = plan.in_state("missing")
+        workers, threads = decoder_threads(len(jobs))
+        decoded = DecodeAhead(
+            jobs,
+            prepare=lambda frames: encoder.preprocessing.on_host(frames, encoder.device),
+            workers=workers,
+            threads_per_video=threads,
+        )
+        started = time.perf_counter()
+        outcome = Extraction(encoder, batch_size=BATCH, progress=Silent()).run(decoded)
+        return outcome.frames / (time.perf_counter() - started)
+
+
+def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
+    """The same number of threads doing nothing but decoding and resizing."""
+    paths = [video.path for video in read_own_videos("bench", table).videos]
+    workers, threads = decoder_threads(len(paths))
+    waiting: Iterator[Path] = iter(paths)
+    lock, counts = threading.Lock(), []
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        while True:
+            with lock:
+                path = next(waiting, None)
+            if path is None:
+                return
+            for block in Decoder(path, threads=threads).blocks():
+                preprocessing.resized(torch.from_numpy(block.pixels))
+                counts.append(len(block.pixels))
+
+    started = time.perf_counter()
+    pool = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in pool:
+        thread.start()
+    for thread in pool:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - started)
+
+
+def bench_compute(root: Path) -> None:
+    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
+    table = write_videos(root / "compute", 2, 64)
+    images = torch.randint(0, 256, (BATCH, 3, 224, 224), dtype=torch.uint8)
+    encoder.encode(images)
+
+    def bare() -> float:
+        started = time.perf_counter()
+        for _ in range(2):
+            encoder.encode(images)
+        return 2 * BATCH / (time.perf_counter() - started)
+
+    report("compute-bound", "pipeline", lambda: extraction_fps(table, encoder), "bare ViT-B/16", bare, ">= 0.95", 3)
+
+
+def bench_decode(root: Path) -> None:
+    encoder = FreeEncoder(Shape(16, 64, has_cls=False))
+    table = write_videos(root / "decode", 8, 240)
+    extraction_fps(table, encoder)
+    report(
+        "decode-bound",
+        "pipeline",
+        lambda: extraction_fps(table, encoder),
+        "decode and resize alone",
+        lambda: decode_and_resize_fps(table, encoder.preprocessing),
+        ">= 0.90",
+        5,
+    )
+
+
+def bench_ratios(root: Path) -> None:
+    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
+    table = write_videos(root / "ratios", 2, 64)
+    report(
+        "six ratios",
+        "six",
+        lambda: extraction_fps(table, encoder),
+        "one",
+        lambda: extraction_fps(table, encoder, (0.3,)),
+        ">= 0.97",
+        3,
+    )
+
+
+def bench_memory(root: Path) -> None:
+    """Peak memory of a process that extracts one video, ViT-B/16-sized tokens."""
+    peaks = {}
+    for frames in (300, 10_000):
+        table = write_videos(root / f"memory{frames}", 2, frames // 2, 320, 240)
+        result = subprocess.run(
+            [sys.executable, __file__, "--peak", str(table)], check=True, capture_output=True, text=True
+        )
+        peaks[frames] = json.loads(result.stdout)
+    growth = (peaks[10_000] - peaks[300]) / 2**20
+    print(f"memory: {peaks[300] / 2**20:.0f} MiB at 300 frames, {growth:+.1f} MiB at 10,000 (want <= 64)", flush=True)
+
+
+def print_peak(table: Path) -> None:
+    extraction_fps(table, FreeEncoder(Shape(196, 768, has_cls=False)))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def bench_rerun(root: Path) -> None:
+    """A run over 1,000 cached videos that finds nothing to do, the whole command."""
+    table = write_videos(root / "rerun", 1, 8, 64, 48)
+    video = (table.parent / "v0000.mp4").read_bytes()
+    names = [f"w{index:04d}.mp4" for index in range(1000)]
+    for name in names:
+        # MP4 readers skip a "free" box: the same video with other bytes, of the size of a real clip.
+        free = (2 << 20).to_bytes(4, "big") + b"free" + name.encode().ljust((2 << 20) - 8, b".")
+        (table.parent / name).write_bytes(video + free)
+    rows = [f"{name},{'ego' if index % 2 else 'exo'},train" for index, name in enumerate(names)]
+    table.write_text("\n".join(["path,view,split", *rows]) + "\n")
+    command = [str(Path(sys.executable).parent / "byov-extract"), "--manifest", str(table), "--encoder", "random/tiny"]
+    command += ["--features-dir", str(root / "features")]
+    subprocess.run(command, check=True, capture_output=True)
+    seconds = [_seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(3)]
+    print(f"re-run over 1,000 cached videos of 2 MiB: {median(seconds):.2f} s (want < 3)", flush=True)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def report(
+    title: str,
+    ours: str,
+    run_ours: Callable[[], float],
+    other: str,
+    run_other: Callable[[], float],
+    want: str,
+    times: int,
+) -> None:
+    """Alternate the two, so that a change in the machine's mood hits both."""
+    pairs = [(run_ours(), run_other()) for _ in range(times)]
+    ratios = sorted(mine / theirs for mine, theirs in pairs)
+    mine, theirs = (median(column) for column in zip(*pairs, strict=True))
+    print(
+        f"{title}: {ours} {mine:.1f} frames/s, {other} {theirs:.1f} frames/s: "
+        f"ratio {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}; want {want})",
+        flush=True,
+    )
+
+
+BENCHMARKS = {
+    "compute": bench_compute,
+    "decode": bench_decode,
+    "ratios": bench_ratios,
+    "memory": bench_memory,
+    "rerun": bench_rerun,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak"]:
+        print_peak(Path(sys.argv[2]))
+    else:
+        for benchmark in sys.argv[1:] or BENCHMARKS:
+            with tempfile.TemporaryDirectory() as folder:
+                BENCHMARKS[benchmark](Path(folder))

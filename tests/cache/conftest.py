@@ -1,0 +1,199 @@
+"""Small caches, and Python processes of their own for what a test must not do to itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from byov.cache.features import FeatureWriter, Provenance, read_array, read_header
+from byov.cache.manifest import Manifest, VideoEntry
+
+RATIOS = (0.3, 1.0)
+TOKENS, WIDTH = 9, 16
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("BYOV_")} | {
+    "PYTHONSAFEPATH": "1",
+    "PYTHONWARNINGS": "error",
+}
+
+
+def _provenance(**changes: Any) -> Provenance:
+    values = {
+        "encoder": "openai/clip-vit-base-patch16",
+        "encoder_revision": "",
+        "encoder_sha256": "ab" * 32,
+        "preprocessing": "squash 224",
+        "compute_dtype": "float32",
+        "decoder": "PyAV 14",
+        "source_name": "Küche 1.mp4",
+        "source_bytes": 12345,
+        "source_sha256": "cd" * 32,
+        "source_fingerprint": "ef" * 32,
+    }
+    return Provenance(**(values | changes))
+
+
+def _arrays(frames: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(frames)
+    return {
+        **{f"merged/{ratio}": random.normal(size=(frames, WIDTH)).astype(np.float16) for ratio in RATIOS},
+        "cls": random.normal(size=(frames, WIDTH)).astype(np.float16),
+        "order": random.permuted(np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)), axis=1),
+        "pts_seconds": np.arange(frames) / 30,
+    }
+
+
+@pytest.fixture
+def make_provenance() -> Callable[..., Provenance]:
+    return _provenance
+
+
+@pytest.fixture
+def make_arrays() -> Callable[[int], dict[str, np.ndarray]]:
+    """frames → column name → what write_features stores for that many frames."""
+    return _arrays
+
+
+@pytest.fixture
+def write_features() -> Callable[..., Path]:
+    """Write one sound feature file; keywords change its provenance."""
+
+    def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
+        arrays = _arrays(frames)
+        writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=True)
+        try:
+            merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
+            writer.append(merged, arrays["order"], arrays["cls"], arrays["pts_seconds"])
+            writer.finish(_provenance(**provenance), fps=30.0, truncated=False)
+        finally:
+            writer.close()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
+    """A sound cache: dataset demo, one encoder, ego/004 of 70 frames, ego/Küche 1 of 3, exo/004 of 64."""
+    folder = tmp_path / "features" / "demo" / "openai--clip-vit-base-patch16"
+    sizes = {("ego", "004"): 70, ("ego", "Küche 1"): 3, ("exo", "004"): 64}
+    for (view, video), frames in sizes.items():
+        write_features(folder / view / f"{video}.h5", frames)
+    videos = tuple(
+        VideoEntry(video, view, "train", frames, 30.0, (0,) * frames, None) for (view, video), frames in sizes.items()
+    )
+    Manifest("demo", ("reach", "pour"), (), videos).save(tmp_path / "features" / "demo" / "manifest.json")
+    return tmp_path / "features"
+
+
+@pytest.fixture
+def encoder_folder(features_dir: Path) -> Path:
+    return features_dir / "demo" / "openai--clip-vit-base-patch16"
+
+
+@pytest.fixture
+def edit_h5() -> Callable[[Path], h5py.File]:
+    """Open an HDF5 file to damage it."""
+    return lambda path: h5py.File(path, "r+", locking=False)
+
+
+@pytest.fixture
+def set_text() -> Callable[[h5py.File, str, bytes], None]:
+    """Store text as byov does, whatever it holds."""
+
+    def store(item: h5py.File, name: str, text: bytes) -> None:
+        item.attrs[name] = np.array(text, dtype=h5py.string_dtype("utf-8", max(len(text), 1)))
+
+    return store
+
+
+@pytest.fixture
+def flip_data_byte() -> Callable[[Path, str], None]:
+    """Flip one bit in the stored rows of a column."""
+
+    def flip(path: Path, column: str) -> None:
+        with h5py.File(path, "r", locking=False) as file:
+            offset = file[column].id.get_chunk_info(0).byte_offset
+        content = bytearray(path.read_bytes())
+        content[offset + 5] ^= 0x10
+        path.write_bytes(content)
+
+    return flip
+
+
+@pytest.fixture
+def assert_sound() -> Callable[[Path, int], None]:
+    """Hold that a file written by write_features reads back whole."""
+
+    def check(path: Path, frames: int) -> None:
+        assert read_header(path).frames == frames
+        for name, expected in _arrays(frames).items():
+            np.testing.assert_array_equal(read_array(path, name), expected)
+
+    return check
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script in a process of its own, to its end."""
+
+    def run(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=ENVIRONMENT | environment,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start a script that prints a line when it is where the test wants it, then waits for its standard input."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def byov_cache(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the installed byov-cache."""
+    command = Path(sys.executable).with_name("byov-cache")
+
+    def run(*arguments: object, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(command), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=ENVIRONMENT | environment,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    return run

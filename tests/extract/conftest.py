@@ -1,0 +1,84 @@
+"""Small real videos, and the byov-extract command run in this process."""
+
+import contextlib
+import io
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from byov.extract.cli import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """byov_extract(*arguments): the command with its folders below tmp_path."""
+    monkeypatch.setenv("BYOV_DATASETS", str(tmp_path / "datasets"))
+    monkeypatch.setenv("BYOV_FEATURES", str(tmp_path / "features"))
+
+    def run(*arguments: str | Path) -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        monkeypatch.setattr(sys, "argv", ["byov-extract", *map(str, arguments)])
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+    return run
+
+
+def write_video(path: Path, frames: int, *, seed: int = 0, width: int = 48, height: int = 32) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    image = random.integers(0, 256, (height, width, 3))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=15)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for _ in range(frames):
+            image = np.clip(image + random.integers(-40, 41, image.shape), 0, 255)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image.astype(np.uint8), format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture
+def make_video() -> Callable[..., Path]:
+    return write_video
+
+
+@pytest.fixture
+def make_dataset(tmp_path: Path) -> Callable[..., Path]:
+    """make_dataset([5, 9, 1]): a CSV of videos with those frame counts, ego and exo in turn; v0 has 5 frames."""
+
+    def make(frames: Sequence[int], name: str = "mine") -> Path:
+        root = tmp_path / "videos"
+        lines = ["path,view,split"]
+        for index, count in enumerate(frames):
+            write_video(root / f"v{index}.mp4", count, seed=index)
+            lines.append(f"v{index}.mp4,{('ego', 'exo')[index % 2]},train")
+        table = root / f"{name}.csv"
+        table.write_text("\n".join(lines) + "\n")
+        return table
+
+    return make

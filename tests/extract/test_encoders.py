@@ -1,0 +1,304 @@
+"""Encoders on tiny models that the tests build and save as HuggingFace does."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoders import ResNetTokens, choose_device, encoder_shape, load_encoder
+from byov.extract.errors import EncoderError
+
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "patch_size": 16,
+    "image_size": 64,
+}
+TEXT = {**VISION, "vocab_size": 64, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+TEXT = {key: value for key, value in TEXT.items() if key not in ("patch_size", "image_size")}
+
+
+def save(folder: Path, model_type: str, **settings) -> transformers.PreTrainedModel:
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(model_type, **settings)
+    model = transformers.AutoModel.from_config(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def images(encoder, count=2):
+    size = encoder.preprocessing.size
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def hidden_states(model, encoder, pixels):
+    with torch.inference_mode():
+        return model(pixel_values=encoder.preprocessing.normalised(pixels, torch.float32)).last_hidden_state
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "prefix", "tokens"),
+    [
+        ("clip_vision_model", VISION, 1, 16),
+        ("siglip_vision_model", VISION, 0, 16),
+        ("dinov2", VISION, 1, 196),
+        ("dinov2_with_registers", {**VISION, "num_register_tokens": 4}, 5, 196),
+        ("vit", VISION, 1, 16),
+    ],
+)
+def test_patch_tokens_are_the_last_hidden_states_without_the_prefix(tmp_path, model_type, settings, prefix, tokens):
+    model = save(tmp_path / "model", model_type, **settings)
+    encoder = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    pixels = images(encoder)
+    states = hidden_states(model, encoder, pixels)
+    patch, cls = encoder.encode(pixels)
+    assert (encoder.shape.tokens, encoder.shape.width, encoder.shape.has_cls) == (tokens, 32, prefix > 0)
+    torch.testing.assert_close(patch, states[:, prefix:])
+    if prefix:
+        torch.testing.assert_close(cls, states[:, 0])
+    else:
+        assert cls is None
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_of_an_image_text_model_the_vision_part_is_taken(tmp_path, family):
+    model = save(tmp_path / "both", family, vision_config=VISION, text_config=TEXT)
+    encoder = load_encoder(parse_encoder(str(tmp_path / "both")), device="cpu")
+    pixels = images(encoder)
+    states = hidden_states(model.vision_model, encoder, pixels)
+    torch.testing.assert_close(encoder.encode(pixels)[0], states[:, encoder.shape.has_cls :])
+
+
+def test_resnet_gives_the_third_block_of_the_third_stage(tmp_path):
+    model = save(tmp_path / "resnet", "resnet", embedding_size=8, hidden_sizes=[16, 32, 64, 128], depths=[3, 4, 6, 3])
+    seen = []
+    model.encoder.stages[2].layers[2].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    encoder = load_encoder(parse_encoder(str(tmp_path / "resnet")), device="cpu")
+    pixels = images(encoder)
+    hidden_states(model, encoder, pixels)
+    tokens, cls = encoder.encode(pixels)
+    assert cls is None
+    assert tokens.shape == (2, 196, 64)
+    torch.testing.assert_close(tokens, seen[0].flatten(2).transpose(1, 2))
+    torch.testing.assert_close(tokens[0, 15], seen[0][0, :, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "width", "has_cls"),
+    [
+        ("random/tiny", 64, 128, True),
+        ("random/clip-vit-base-patch16", 196, 768, True),
+        ("random/clip-vit-large-patch14", 256, 1024, True),
+        ("random/resnet-50", 196, 1024, False),
+        ("random/dinov2-base", 256, 768, True),
+        ("random/siglip-base-patch16-224", 196, 768, False),
+    ],
+)
+def test_shapes_of_the_published_architectures(name, tokens, width, has_cls):
+    shape = encoder_shape(parse_encoder(name))
+    assert (shape.tokens, shape.width, shape.has_cls) == (tokens, width, has_cls)
+
+
+def test_random_networks_depend_on_nothing_but_their_name():
+    torch.manual_seed(5)
+    first = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    here = torch.rand(1)
+    torch.manual_seed(5)
+    second = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    assert first.sha256 == second.sha256
+    assert torch.equal(torch.rand(1), here), "building a network must leave the caller's random numbers alone"
+
+
+def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbours():
+    encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    pixels = images(encoder, 32)
+    tokens, cls = encoder.encode(pixels)
+    shuffled = torch.randperm(32, generator=torch.Generator().manual_seed(3))
+    moved, moved_cls = encoder.encode(pixels[shuffled])
+    assert torch.equal(moved, tokens[shuffled])
+    assert torch.equal(moved_cls, cls[shuffled])
+    alone = torch.zeros_like(pixels)
+    alone[7] = pixels[7]
+    assert torch.equal(encoder.encode(alone)[0][7], tokens[7])
+
+
+def test_other_weights_have_another_digest(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    before = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    name = next(key for key in weights if "layer" in key and weights[key].ndim == 2)
+    weights[name][0, 0] += 1
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    after = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    assert before.sha256 != after.sha256
+    assert before.name.revision != after.name.revision
+    assert before.name.id == after.name.id == "model"
+
+
+def test_normalisation_comes_with_the_model(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(settings))
+    encoder = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    assert (encoder.preprocessing.mean, encoder.preprocessing.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+@pytest.mark.slow
+def test_compiled_encoder_gives_the_same_tokens():
+    plain = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    compiled.compile()
+    pixels = images(plain, 4)
+    torch.testing.assert_close(compiled.encode(pixels)[0], plain.encode(pixels)[0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random/nothing", "random/nothing: unknown architecture; choose random/ tiny, clip-vit"),
+        ("./no/such/folder", "no such folder, nor a HuggingFace id"),
+        ("two words", "no such folder, nor a HuggingFace id"),
+    ],
+)
+def test_unknown_encoders_are_named(name, message):
+    with pytest.raises(EncoderError, match=message):
+        load_encoder(parse_encoder(name), device="cpu")
+
+
+def test_revision_is_for_the_hub_only(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    for name in ("random/tiny", str(tmp_path / "model")):
+        with pytest.raises(EncoderError, match="no --revision"):
+            parse_encoder(name, "main")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(EncoderError, match=r"needs config\.json"):
+        parse_encoder(str(tmp_path))
+
+
+def test_a_model_whose_patches_cannot_be_told_apart_is_refused(tmp_path):
+    settings = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1], "image_size": 32, "patch_size": 4, "window_size": 4}
+    save(tmp_path / "swin", "swin", **settings)
+    with pytest.raises(EncoderError, match="cannot tell the patch tokens of a swin"):
+        load_encoder(parse_encoder(str(tmp_path / "swin")), device="cpu")
+
+
+def test_a_language_model_is_refused(tmp_path):
+    settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    save(tmp_path / "bert", "bert", vocab_size=32, **settings)
+    with pytest.raises(EncoderError, match="bert: does not take"):
+        load_encoder(parse_encoder(str(tmp_path / "bert")), device="cpu")
+
+
+def test_missing_weights_are_not_left_at_random(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    dropped = next(key for key in weights if "layer" in key)
+    weights.pop(dropped)
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EncoderError, match="weights lack 1 tensors"):
+        load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+
+
+def test_a_damaged_weight_file_is_one_line(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(EncoderError, match="cannot be loaded as a vision model") as caught:
+        load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+class Creates:
+    """A pickle of this makes a file when it is loaded without care."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_pickled_weights_run_nothing(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(pickle.dumps(Creates(tmp_path / "created")))
+    with pytest.raises(EncoderError, match="cannot be loaded"):
+        load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    assert not (tmp_path / "created").exists()
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path):
+    save(tmp_path / "model", "vit", **VISION)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config |= {"model_type": "homemade", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "own.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'created')!r}).touch()\n")
+    with pytest.raises(EncoderError, match="never runs code that comes with a model"):
+        load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
+    assert not (tmp_path / "created").exists()
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert choose_device("cpu").type == "cpu"
+    for device in ("cuda", "mps"):
+        if choose_device("auto").type != device:
+            with pytest.raises(EncoderError, match=f"--device {device}"):
+                choose_device(device)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def fake_hub_cache(home: Path, repository: str) -> None:
+    """What a download of a model leaves in HF_HOME."""
+    folder = home / "hub" / f"models--{repository.replace('/', '--')}"
+    save(folder / "snapshots" / COMMIT, "clip_vision_model", **VISION)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_hub_models_come_from_the_local_cache_when_offline(tmp_path):
+    fake_hub_cache(tmp_path, "some/model")
+    code = """
+from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoders import load_encoder
+from byov.extract.errors import EncoderError
+encoder = load_encoder(parse_encoder("some/model"), device="cpu")
+print(encoder.name.id, encoder.name.revision, encoder.shape.tokens)
+for name in ("some/other", "nobody"):
+    try:
+        load_encoder(parse_encoder(name))
+    except EncoderError as error:
+        print(error)
+"""
+    ran = python(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert ran.returncode == 0, ran.stderr
+    loaded, *errors = ran.stdout.splitlines()
+    assert loaded == f"some/model {COMMIT} 16"
+    assert len(errors) == 2
+    assert all("not in the local HuggingFace cache" in error and "random/tiny" in error for error in errors)
+
+
+def test_resnet_tokens_keep_only_what_they_use():
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model("resnet"))
+    parameters = sum(p.numel() for p in ResNetTokens(model).parameters())
+    assert parameters < sum(p.numel() for p in model.parameters()) / 4

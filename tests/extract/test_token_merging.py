@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from byov.extract.token_merging import TokenMerger, merge_tokens, selected_tokens
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "token_merging.npz"
+RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+
+
+def naive(tokens, ratio):
+    """The definition, frame by frame."""
+    frames, count, _ = tokens.shape
+    merged = []
+    for t in range(frames):
+        if frames == 1:
+            merged.append(tokens[0].mean(0))
+            continue
+        a, b = (t, t + 1) if t + 1 < frames else (t - 1, t)
+        scores = np.abs(tokens[a] - tokens[b]).mean(-1)
+        best = np.argsort(-scores, kind="stable")[: max(1, round(count * ratio))]
+        merged.append(tokens[t][best].mean(0))
+    return np.stack(merged)
+
+
+def random_tokens(frames, tokens=13, width=5, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((frames, tokens, width)).astype(np.float32))
+
+
+def test_meets_the_golden_values():
+    with np.load(GOLDEN) as golden:
+        ratios = golden["ratios"].tolist()
+        merged = merge_tokens(torch.from_numpy(golden["tokens"]), ratios)
+        assert len(ratios) == 6
+        for ratio in ratios:
+            np.testing.assert_allclose(merged[ratio].numpy(), golden[f"merged_{ratio}"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 20])
+def test_agrees_with_the_definition(frames):
+    tokens = random_tokens(frames)
+    merged = merge_tokens(tokens, RATIOS)
+    for ratio in RATIOS:
+        np.testing.assert_allclose(merged[ratio].numpy(), naive(tokens.numpy(), ratio), atol=1e-6)
+
+
+@pytest.mark.parametrize("cuts", [[1] * 40, [40], [7, 1, 30, 2], [39, 1], [0, 5, 0, 35]])
+@pytest.mark.parametrize(("count", "width"), [(13, 5), (196, 768)])
+def test_streaming_gives_identical_results_however_the_frames_are_cut(cuts, count, width):
+    tokens = random_tokens(40, count, width)
+    merger = TokenMerger(RATIOS)
+    parts = [merger.push(piece) for piece in tokens.split(cuts)] + [merger.finish()]
+    merged = torch.cat([part.merged for part in parts])
+    whole = merge_tokens(tokens, RATIOS)
+    for index, ratio in enumerate(RATIOS):
+        assert torch.equal(merged[:, index], whole[ratio])
+
+
+def test_ratio_one_is_the_plain_mean():
+    tokens = random_tokens(6)
+    torch.testing.assert_close(merge_tokens(tokens, [1.0])[1.0], tokens.mean(1))
+
+
+def test_order_starts_with_what_moved():
+    tokens = torch.zeros(3, 8, 4)
+    tokens[1, 5] = 1
+    merger = TokenMerger([0.1])
+    order = torch.cat([merger.push(tokens).order, merger.finish().order])
+    assert order[:, 0].tolist() == [5, 5, 5]
+    assert all(sorted(row) == list(range(8)) for row in order.tolist())
+
+
+def test_at_least_one_token_is_selected():
+    assert selected_tokens(49, 0.001) == 1
+    assert selected_tokens(196, 0.3) == 59
+    assert selected_tokens(256, 0.3) == 77
+
+
+def test_half_precision_tokens_are_merged_in_single():
+    tokens = random_tokens(9).half()
+    merged = merge_tokens(tokens, [0.3])[0.3]
+    assert merged.dtype == torch.float32
+    np.testing.assert_allclose(merged.numpy(), naive(tokens.float().numpy(), 0.3), atol=1e-6)
+
+
+def test_one_merger_serves_one_video_after_another():
+    merger = TokenMerger([0.3])
+    first, second = random_tokens(5, seed=1), random_tokens(7, seed=2)
+    for tokens in (first, second):
+        merged = torch.cat([merger.push(tokens).merged, merger.finish().merged])[:, 0]
+        assert torch.equal(merged, merge_tokens(tokens, [0.3])[0.3])
+
+
+@pytest.mark.parametrize("ratios", [[0], [1.1], [-0.3], [], [0.3, 0.3], [float("nan")]])
+def test_bad_ratios_are_refused(ratios):
+    with pytest.raises(ValueError, match="ratio"):
+        TokenMerger(ratios)
+
+
+def test_a_video_without_frames_is_refused():
+    with pytest.raises(ValueError, match="no frame"):
+        TokenMerger([0.3]).finish()
