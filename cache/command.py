@@ -52,6 +52,10 @@ def printable(text: str) -> str:
     )
 
 
+class UsageMistake(Exception):
+    """Options that do not go together, or values that an option does not take."""
+
+
 class Stopped(BaseException):
     """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, whose exit code the command-line library would decide."""
 
@@ -61,6 +65,7 @@ class Stopped(BaseException):
 
 def run(app: typer.Typer, mistakes: tuple[type[Exception], ...]) -> NoReturn:
     """Run a command. `mistakes` are the errors whose text is all that a user needs; others are our bugs."""
+    mistakes = (UsageMistake, *mistakes)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's alphabet lacks must not be an error

@@ -70,7 +70,8 @@ class Decoder:
         self.path = path
         self.fps = 0.0
         self.truncated = False
-        self._threads = threads
+        # Threads hold frames back, and those held at a break are lost: what is kept must not depend on their number.
+        self._threads = 1 if on_truncated == "keep" else threads
         self._on_truncated = on_truncated
         self._reformatter = VideoReformatter()
         self._slots: deque[float] = deque()  # times of the packets whose frames are still to come, if frames have none

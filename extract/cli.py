@@ -76,8 +76,9 @@ def extract(
 ) -> None:
     """Run the frozen vision model over every frame of a dataset; resume where an earlier run stopped."""
     started = time.monotonic()
+    wanted_ratios, wanted_shard = _parse_ratios(ratios), _parse_shard(shard)
+    chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
     videos = _open(dataset, manifest, name, datasets_dir)
-    chosen = parse_encoder(encoder or (DEMO_ENCODER if videos.name == "demo" else DEFAULT_ENCODER), revision)
     if encoder is None:
         note(f"encoder: {chosen.id} (choose with --encoder)")
     plan = make_plan(
@@ -85,9 +86,9 @@ def extract(
         features_dir,
         chosen if overwrite else pinned_revision(videos, features_dir, chosen),
         resize=resize,
-        ratios=_parse_ratios(ratios),
+        ratios=wanted_ratios,
         on_mismatch=on_mismatch,
-        shard=_parse_shard(shard),
+        shard=wanted_shard,
         overwrite=overwrite,
     )
     if check:
@@ -117,15 +118,17 @@ def extract(
 def _open(dataset: str | None, manifest: Path | None, name: str | None, datasets_dir: Path) -> Dataset:
     if manifest is not None:
         if dataset is not None:
-            raise typer.BadParameter("give --dataset or --manifest, not both")
+            raise command.UsageMistake("give --dataset or --manifest, not both")
         own = name or manifest.stem
         if own in READERS:
-            raise typer.BadParameter(f"{own!r} is the name of a known dataset; choose another with --name")
+            raise command.UsageMistake(f"{own!r} is the name of a known dataset; choose another with --name")
         return read_own_videos(own, manifest)
     if dataset is None:
-        raise typer.BadParameter(f"which dataset? --dataset {' | '.join(READERS)}, or your own videos with --manifest")
+        raise command.UsageMistake(
+            f"which dataset? --dataset {' | '.join(READERS)}, or your own videos with --manifest"
+        )
     if name is not None:
-        raise typer.BadParameter("--name goes with --manifest")
+        raise command.UsageMistake("--name goes with --manifest")
     if dataset == "demo" and not (datasets_dir / "demo").exists():
         _render_demo(datasets_dir / "demo")
     return open_dataset(dataset, datasets_dir)
@@ -148,16 +151,14 @@ def _parse_ratios(text: str) -> tuple[float, ...]:
     except ValueError:
         ratios = ()
     if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise typer.BadParameter(
-            f"{text!r}: expected ratios above 0 and at most 1, like {DEFAULT_RATIOS}", param_hint="--ratios"
-        )
+        raise command.UsageMistake(f"--ratios {text}: expected numbers above 0 and at most 1, like {DEFAULT_RATIOS}")
     return tuple(sorted(set(ratios)))
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise typer.BadParameter(f"{text!r}: expected i/n with i from 1 to n, like 2/4", param_hint="--shard")
+        raise command.UsageMistake(f"--shard {text}: expected i/n with i from 1 to n, like 2/4")
     return int(index), int(count)
 
 

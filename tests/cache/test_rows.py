@@ -221,7 +221,7 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("limit", [1, 1 << 20, 1_500_000, 5_000_000])
+@pytest.mark.parametrize("limit", [1, 1 << 20, 1_500_000])
 def test_a_file_too_large_is_an_error_that_names_it_and_the_process_goes_on(tmp_path, run_python, limit):
     (tmp_path / "full").mkdir()
     done = run_python(WRITE_UNTIL_FULL, tmp_path / "full" / "a.h5", tmp_path / "good.h5", limit)
@@ -252,7 +252,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("kib", [64, 1024, 1288, 3000])
+@pytest.mark.parametrize("kib", [64, 1024, 1288])
 def test_a_full_disk_is_an_error_that_names_the_file_and_the_process_goes_on(tmp_path, run_python, small_disk, kib):
     done = run_python(WRITE_UNTIL_FULL, small_disk(f"{kib}k") / "a.h5", tmp_path / "good.h5", 0)
     assert (done.stdout, done.stderr, done.returncode) == ("went on\n", "", 0)

@@ -23,7 +23,14 @@ VISION = {
     "patch_size": 16,
     "image_size": 64,
 }
-TEXT = {**VISION, "vocab_size": 64, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+TEXT = {
+    **VISION,
+    "vocab_size": 64,
+    "max_position_embeddings": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 TEXT = {key: value for key, value in TEXT.items() if key not in ("patch_size", "image_size")}
 
 
@@ -187,7 +194,14 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
 
 
 def test_a_model_whose_patches_cannot_be_told_apart_is_refused(tmp_path):
-    settings = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1], "image_size": 32, "patch_size": 4, "window_size": 4}
+    settings = {
+        "embed_dim": 8,
+        "depths": [1, 1],
+        "num_heads": [1, 1],
+        "image_size": 32,
+        "patch_size": 4,
+        "window_size": 4,
+    }
     save(tmp_path / "swin", "swin", **settings)
     with pytest.raises(EncoderError, match="cannot tell the patch tokens of a swin"):
         load_encoder(parse_encoder(str(tmp_path / "swin")), device="cpu")

@@ -1,0 +1,360 @@
+"""byov-extract as its users meet it."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from byov.cache.features import read_array, read_header
+from byov.data.video import Decoder
+from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoders import load_encoder
+from byov.extract.token_merging import merge_tokens
+
+TINY = ("--encoder", "random/tiny")
+RATIOS = ("0.1", "0.2", "0.3", "0.4", "0.5", "1.0")
+
+
+def features(tmp_path, dataset="mine"):
+    return tmp_path / "features" / dataset / "random--tiny"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that a run leaves, by name; the lock beside the manifest is always empty."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def one_line_error(ran) -> str:
+    assert ran.code == 2, ran
+    assert "Traceback" not in ran.err
+    lines = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, ran.err
+    return lines[0]
+
+
+def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 40, 1, 33])
+    ran = byov_extract("--manifest", table, *TINY)
+    assert ran.code == 0, ran.err
+    encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    for index, frames in enumerate([5, 40, 1, 33]):
+        path = features(tmp_path) / ("ego", "exo")[index % 2] / f"v{index}.h5"
+        header = read_header(path)
+        assert (header.frames, header.fps, header.ratios) == (frames, 15.0, RATIOS)
+        np.testing.assert_allclose(read_array(path, "pts_seconds"), np.arange(frames) / 15, atol=1e-9)
+        pixels = np.concatenate([b.pixels for b in Decoder(table.parent / f"v{index}.mp4").blocks()])
+        tokens, cls = encoder.encode(encoder.preprocessing.resized(torch.from_numpy(pixels)))
+        np.testing.assert_allclose(read_array(path, "cls"), cls.numpy(), atol=2e-3, rtol=2e-3)
+        for ratio, merged in merge_tokens(tokens, [float(ratio) for ratio in RATIOS]).items():
+            np.testing.assert_allclose(read_array(path, f"merged/{ratio}"), merged.numpy(), atol=2e-3, rtol=2e-3)
+        order = read_array(path, "order")
+        assert order.shape == (frames, 64)
+        assert (np.sort(order, axis=1) == np.arange(64)).all()
+
+
+def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([15, 30])
+    table.write_text("path,view,split,id,events\nv0.mp4,ego,train,first,0.5\nv1.mp4,exo,train,second,1.0\n")
+    assert byov_extract("--manifest", table, "--name", "cups", *TINY).code == 0
+    manifest = json.loads((tmp_path / "features" / "cups" / "manifest.json").read_text())
+    assert manifest["dataset"] == "cups"
+    assert manifest["phases"] == ["phase 0", "phase 1"]
+    first, second = manifest["videos"]
+    assert (first["id"], first["view"], first["split"], first["frames"], first["fps"]) == (
+        "first",
+        "ego",
+        "train",
+        15,
+        15.0,
+    )
+    assert first["labels"] == [0] * 8 + [1] * 7
+    assert second["labels"] == [0] * 15 + [1] * 15
+
+
+def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([15, 15])
+    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.5\nv1.mp4,exo,train,0.5\n")
+    byov_extract("--manifest", table, *TINY)
+    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2\nv1.mp4,exo,train,0.5\n")
+    ran = byov_extract("--manifest", table, *TINY, "--json")
+    assert ran.json["extracted_videos"] == 0
+    manifest = json.loads((tmp_path / "features" / "mine" / "manifest.json").read_text())
+    assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
+
+
+def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6, 7])
+    byov_extract("--manifest", table, *TINY)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")}
+    ran = byov_extract("--manifest", table, *TINY, "--json")
+    assert ran.code == 0
+    assert (ran.json["extracted_videos"], ran.json["cached_before"]) == (0, 3)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
+def test_files_do_not_depend_on_threads_neighbours_or_shards(byov_extract, make_dataset, tmp_path, options):
+    table = make_dataset([5, 70, 1, 33, 2])
+    byov_extract("--manifest", table, *TINY)
+    reference = contents(tmp_path / "features")
+    if options == ("--shard",):
+        runs = [
+            byov_extract("--manifest", table, *TINY, "--shard", f"{i}/3", "--features-dir", tmp_path / "b")
+            for i in (3, 1, 2)
+        ]
+    else:
+        runs = [byov_extract("--manifest", table, *TINY, *options, "--features-dir", tmp_path / "b")]
+    assert [ran.code for ran in runs] == [0] * len(runs)
+    assert contents(tmp_path / "b") == reference
+
+
+def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6, 7, 8])
+    good = (table.parent / "v1.mp4").read_bytes()
+    (table.parent / "v1.mp4").write_bytes(b"not a video at all")
+    ran = byov_extract("--manifest", table, *TINY, "--json")
+    assert ran.code == 1
+    assert ran.json["extracted_videos"] == 3
+    failures = json.loads((features(tmp_path) / "failures.json").read_text())
+    assert list(failures) == ["v1"]
+    assert "v1.mp4: not a video that FFmpeg can open" in failures["v1"]
+    assert "failed: " in ran.err
+    assert "v1.mp4" in ran.err
+    (table.parent / "v1.mp4").write_bytes(good)
+    again = byov_extract("--manifest", table, *TINY, "--json")
+    assert (again.code, again.json["extracted_videos"]) == (0, 1)
+    assert not (features(tmp_path) / "failures.json").exists()
+
+
+def test_a_truncated_video_fails_or_keeps_what_comes_before(byov_extract, make_dataset, make_video, tmp_path):
+    table = make_dataset([5, 6])
+    whole = make_video(tmp_path / "whole.mkv", 90, seed=3).read_bytes()
+    (table.parent / "v2.mkv").write_bytes(whole[: len(whole) // 2])
+    with table.open("a") as file:
+        file.write("v2.mkv,ego,train\n")
+    ran = byov_extract("--manifest", table, *TINY)
+    assert ran.code == 1
+    assert "--on-truncated keep" in ran.err
+    assert not (features(tmp_path) / "ego" / "v2.h5").exists()
+    assert byov_extract("--manifest", table, *TINY, "--on-truncated", "keep").code == 0
+    header = read_header(features(tmp_path) / "ego" / "v2.h5")
+    assert header.truncated
+    assert 10 < header.frames < 90
+
+
+def pour_milk(root: Path, make_video, labels: dict[str, list[int]]) -> None:
+    for index, stem in enumerate(labels):
+        split, view = ("train", "val", "test")[index % 3], ("ego", "exo")[index // 3]
+        make_video(root / "pour_milk" / split / view / f"{stem}.mp4", 12, seed=index)
+    (root / "pour_milk" / "label.pickle").write_bytes(pickle.dumps(labels))
+
+
+def test_labels_must_match_the_frames(byov_extract, make_video, tmp_path):
+    counts = {"a": 12, "b": 12, "c": 9, "d": 12, "e": 15, "f": 12}
+    pour_milk(tmp_path / "datasets", make_video, {stem: [0] * 4 + [1] * (count - 4) for stem, count in counts.items()})
+    ran = byov_extract("--dataset", "pour_milk", *TINY)
+    assert ran.code == 1
+    assert "c.mp4: 12 frames decoded, 9 labels; re-export the labels or use --on-mismatch trim" in ran.err
+    assert "e.mp4: 12 frames decoded, 15 labels" in ran.err
+    trimmed = byov_extract("--dataset", "pour_milk", *TINY, "--on-mismatch", "trim", "--json")
+    assert (trimmed.code, trimmed.json["extracted_videos"]) == (0, 2)
+    videos = json.loads((tmp_path / "features" / "pour_milk" / "manifest.json").read_text())["videos"]
+    lengths = {video["id"]: (video["frames"], len(video["labels"])) for video in videos}
+    assert lengths == {"a": (12, 12), "b": (12, 12), "c": (9, 9), "d": (12, 12), "e": (12, 12), "f": (12, 12)}
+    assert read_header(features(tmp_path, "pour_milk") / "ego" / "c.h5").frames == 9
+
+
+def test_a_malicious_label_file_is_refused_by_name(byov_extract, make_video, tmp_path):
+    pour_milk(tmp_path / "datasets", make_video, {stem: [0] * 12 for stem in "abcdef"})
+    hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "created").encode() + b"'\ntR."
+    (tmp_path / "datasets" / "pour_milk" / "label.pickle").write_bytes(hostile)
+    assert "names os.system" in one_line_error(byov_extract("--dataset", "pour_milk", *TINY))
+    assert not (tmp_path / "created").exists()
+
+
+def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6])
+    byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
+    before = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3")
+    ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.7", "--json")
+    assert (ran.code, ran.json["extracted_videos"]) == (0, 2)
+    assert read_header(features(tmp_path) / "ego" / "v0.h5").ratios == ("0.3", "0.7")
+    assert (read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3") == before).all()
+
+
+def test_a_cache_file_that_does_not_open_is_extracted_again(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([70, 6])
+    byov_extract("--manifest", table, *TINY)
+    path = features(tmp_path) / "ego" / "v0.h5"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    ran = byov_extract("--manifest", table, *TINY, "--json")
+    assert (ran.code, ran.json["extracted_videos"]) == (0, 1)
+    assert "v0: to be extracted again" in ran.err
+    assert path.read_bytes() == whole
+
+
+def model_folder(folder: Path, seed: int) -> Path:
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=16)
+    transformers.CLIPVisionModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("change", ["weights", "resize", "source size", "source bytes", "partly new weights"])
+def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, make_video, tmp_path, change):
+    table = make_dataset([5, 6])
+    folder = model_folder(tmp_path / "model", 0)
+    assert byov_extract("--manifest", table, "--encoder", folder).code == 0
+    before = contents(tmp_path / "features")
+    options = ["--manifest", table, "--encoder", folder]
+    if "weights" in change:
+        model_folder(folder, 1)
+    if change == "partly new weights":
+        (tmp_path / "features" / "mine" / "model" / "ego" / "v0.h5").unlink()
+        before = contents(tmp_path / "features")
+    if change == "resize":
+        options += ["--resize", "crop"]
+    if change == "source size":
+        make_video(table.parent / "v1.mp4", 6, seed=9)
+    if change == "source bytes":
+        source = bytearray((table.parent / "v1.mp4").read_bytes())
+        source[len(source) // 2] ^= 1
+        (table.parent / "v1.mp4").write_bytes(source)
+    message = one_line_error(byov_extract(*options))
+    assert {"resize": "made with --resize squash, this is crop"}.get(change, "made ") in message
+    assert "--overwrite" in message
+    assert contents(tmp_path / "features") == before
+    assert byov_extract(*options, "--overwrite").code == 0
+    assert byov_extract(*options).code == 0
+
+
+def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6, 7, 8])
+    byov_extract("--manifest", table, *TINY, "--shard", "1/2")
+    (table.parent / "v1.mp4").write_bytes(b"")
+    before = contents(tmp_path / "features")
+    ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
+    assert ran.code == 0
+    assert ran.json["states"] == {"cached": 2, "missing": 2}
+    videos = {video["id"]: video for video in ran.json["videos"]}
+    assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
+    assert (videos["v3"]["packets"], videos["v3"]["decoded_frames"], videos["v3"]["state"]) == (8, None, "missing")
+    assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
+    assert "an empty file" in videos["v1"]["problem"]
+    assert ran.json["needed_bytes"] == 8 * (2 * 128 * 7 + 2 * 64 + 8)
+    assert contents(tmp_path / "features") == before
+    text = byov_extract("--manifest", table, *TINY, "--check").out
+    assert "48x32" in text
+    assert "problem: " in text
+    assert "2 cached, 2 missing" in text
+
+
+def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset):
+    table = make_dataset([128, 128])
+    needed = byov_extract("--manifest", table, *TINY, "--check", "--json").json["needed_bytes"]
+    written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
+    assert needed < written < 1.15 * needed
+
+
+def test_crop_and_squash_differ(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6])
+    byov_extract("--manifest", table, *TINY)
+    byov_extract("--manifest", table, *TINY, "--resize", "crop", "--features-dir", tmp_path / "crop")
+    squashed = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/1.0")
+    cropped = read_array(tmp_path / "crop" / "mine" / "random--tiny" / "ego" / "v0.h5", "merged/1.0")
+    assert not np.array_equal(squashed, cropped)
+
+
+def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6])
+    leftover = features(tmp_path) / "ego" / ".v0.h5.0123abcd.partial"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half a file")
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    assert not leftover.exists()
+
+
+def test_dataset_absent_says_where_how_and_what_needs_nothing(byov_extract, tmp_path):
+    message = one_line_error(byov_extract("--dataset", "pour_milk", *TINY))
+    assert str(tmp_path / "datasets" / "pour_milk") in message
+    assert "AE2" in message
+    assert "DATASET=demo needs no download" in message
+
+
+def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6])
+    table.write_text("path,view,split,id\nv0.mp4,ego,train,../../../out\nv1.mp4,exo,train,b\n")
+    assert "'../../../out' cannot be a file name" in one_line_error(byov_extract("--manifest", table, *TINY))
+    table.write_text("path,view,split\n../../v0.mp4,ego,train\nv1.mp4,exo,train\n")
+    assert "leaves the dataset folder" in one_line_error(byov_extract("--manifest", table, *TINY))
+    assert not (tmp_path / "features").exists()
+
+
+def test_two_videos_with_one_id_are_refused(byov_extract, make_dataset):
+    table = make_dataset([5, 6])
+    table.write_text("path,view,split,id\nv0.mp4,ego,train,same\nv1.mp4,exo,train,same\n")
+    assert "'same'" in one_line_error(byov_extract("--manifest", table, *TINY))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "which dataset?"),
+        (("--dataset", "demo", "--manifest", "x.csv"), "not both"),
+        (("--dataset", "demo", "--name", "x"), "goes with"),
+        (("--manifest", "demo.csv"), "known dataset"),
+        (("--dataset", "demo", "--ratios", "0"), "above 0"),
+        (("--dataset", "demo", "--ratios", "0.3,1.5"), "above 0"),
+        (("--dataset", "demo", "--ratios", "many"), "above 0"),
+        (("--dataset", "demo", "--shard", "0/2"), "i from 1 to"),
+        (("--dataset", "demo", "--shard", "3/2"), "i from 1 to"),
+        (("--dataset", "demo", "--batch-size", "0"), "batch-size"),
+        (("--dataset", "demo", "--resize", "stretch"), "resize"),
+    ],
+)
+def test_bad_usage_is_told_before_anything_is_done(byov_extract, tmp_path, arguments, message):
+    ran = byov_extract(*arguments)
+    assert ran.code == 2
+    assert message in " ".join(ran.err.replace("│", " ").split())
+    assert not (tmp_path / "datasets").exists()
+
+
+def test_unknown_dataset_lists_the_choices(byov_extract):
+    message = one_line_error(byov_extract("--dataset", "pour_tea"))
+    assert all(name in message for name in ("pour_milk", "break_eggs", "charades_ego", "demo"))
+
+
+def test_an_encoder_that_gives_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = model_folder(tmp_path / "model", 0)
+    weights = load_file(folder / "model.safetensors")
+    name = next(key for key in weights if key.endswith("patch_embedding.weight"))
+    save_file(weights | {name: weights[name] * float("nan")}, folder / "model.safetensors", metadata={"format": "pt"})
+    ran = byov_extract("--manifest", make_dataset([5, 6]), "--encoder", folder)
+    assert ran.code == 1
+    assert "v0.mp4: the encoder gave NaN or Inf" in ran.err
+
+
+def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 6])
+    byov_extract("--manifest", table, *TINY)
+    before = (tmp_path / "features" / "mine" / "manifest.json").read_bytes()
+    folder = model_folder(tmp_path / "model", 0)
+    assert byov_extract("--manifest", table, "--encoder", folder, "--shard", "1/2").code == 0
+    assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
+
+
+def test_files_hold_no_place_of_their_making(byov_extract, make_dataset, tmp_path):
+    byov_extract("--manifest", make_dataset([5, 6]), *TINY)
+    path = features(tmp_path) / "ego" / "v0.h5"
+    provenance = read_header(path).provenance
+    assert (provenance.source_name, provenance.encoder) == ("v0.mp4", "random/tiny")
+    assert str(tmp_path).encode() not in path.read_bytes()

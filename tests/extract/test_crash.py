@@ -1,0 +1,198 @@
+"""Kills, full disks and signals against the real command."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from byov.cache.contents import verify_folder
+from byov.extract.encoder_name import RANDOM_SEED
+
+COMMAND = str(Path(sys.executable).parent / "byov-extract")
+KILLS = 20
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def start(table: Path, features: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(features), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(table: Path, features: Path, *options: str) -> tuple[int, str, str]:
+    process = start(table, features, *options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def wait_for_work(process: subprocess.Popen[str], features: Path) -> None:
+    """Until the process has a file under its hands."""
+    while process.poll() is None and not list(features.rglob("*.partial")):
+        time.sleep(0.005)
+    assert process.poll() is None, process.communicate()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_dataset, tmp_path):
+    table = make_dataset([90, 130, 1, 64, 65, 200, 2, 128, 77, 150, 30, 110])
+    started = time.monotonic()
+    assert run(table, tmp_path / "reference")[0] == 0
+    seconds = time.monotonic() - started
+    reference = contents(tmp_path / "reference")
+    random = np.random.default_rng(RANDOM_SEED)
+    partly = 0
+    for kill in range(KILLS):
+        # The first kills come at any time of a run; the others while it has a file under its hands.
+        process = start(table, tmp_path / "features")
+        if kill < 5:
+            time.sleep(random.uniform(0, seconds))
+        else:
+            wait_for_work(process, tmp_path / "features")
+            time.sleep(random.exponential(0.1))
+        process.kill()
+        process.communicate()
+        folder = tmp_path / "features" / table.stem / "random--tiny"
+        finished = [path for path in folder.rglob("*.h5") if not path.name.startswith(".")]
+        partly += 0 < len(finished) < 12
+        for path in finished:
+            name = str(path.relative_to(tmp_path / "features"))
+            assert path.read_bytes() == reference[name], f"{name} is there and not whole"
+        if len(finished) > 8:
+            # Begin again, so that every kill finds work to interrupt.
+            shutil.rmtree(tmp_path / "features")
+    assert partly > 0, "no kill came in the middle of the work"
+    assert run(table, tmp_path / "features")[0] == 0
+    assert contents(tmp_path / "features") == reference
+    folder = tmp_path / "features" / table.stem / "random--tiny"
+    assert [problem for _, problem in verify_folder(folder) if problem] == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_the_run_at_once_and_leave_nothing_half_written(make_dataset, tmp_path, number, code):
+    table = make_dataset([400, 400])
+    process = start(table, tmp_path / "features")
+    wait_for_work(process, tmp_path / "features")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert list((tmp_path / "features").rglob("*.partial")) == []
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_cache_do_no_harm(make_dataset, tmp_path):
+    table = make_dataset([90, 130, 1, 64, 65, 2])
+    assert run(table, tmp_path / "reference")[0] == 0
+    both = [start(table, tmp_path / "features") for _ in range(2)]
+    outputs = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert contents(tmp_path / "features") == contents(tmp_path / "reference")
+
+
+@pytest.mark.slow
+def test_two_shards_at_once_leave_one_whole_manifest(make_dataset, tmp_path):
+    table = make_dataset([90, 130, 1, 64, 65, 2])
+    assert run(table, tmp_path / "reference")[0] == 0
+    both = [start(table, tmp_path / "features", "--shard", f"{index}/2") for index in (1, 2)]
+    for process in both:
+        process.communicate(timeout=300)
+    assert [process.returncode for process in both] == [0, 0]
+    assert contents(tmp_path / "features") == contents(tmp_path / "reference")
+
+
+def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path):
+    """A limit on file size stops the writing of the long video as a full disk does."""
+    table = make_dataset([3, 2000])
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+
+    command = [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(tmp_path / "f")]
+    ran = subprocess.run(
+        [*command, "--decoders", "1"], preexec_fn=limit, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 1, ran
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "v1.h5: File too large" in ran.stderr
+    names = sorted(path.name for path in (tmp_path / "f").rglob("*.*"))
+    assert "v0.h5" in names
+    assert [name for name in names if "v1" in name] == []
+    assert run(table, tmp_path / "f")[0] == 0
+
+
+def test_a_folder_that_cannot_be_written_is_named(make_dataset, tmp_path):
+    table = make_dataset([3, 4])
+    blocked = tmp_path / "features" / table.stem / "random--tiny" / "exo"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file where a folder should be")
+    code, _, err = run(table, tmp_path / "features")
+    assert code == 1
+    assert "Traceback" not in err
+    assert str(blocked) in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_cache_is_named(make_dataset, tmp_path):
+    table = make_dataset([3, 4])
+    (tmp_path / "features").mkdir(mode=0o555)
+    code, _, err = run(table, tmp_path / "features")
+    assert code == 1
+    assert "Permission denied" in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(make_dataset, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        code, _, err = run(make_dataset([3, 2000]), disk, "--decoders", "1")
+        assert code == 1
+        assert "v1.h5: No space left on device" in err
+        assert "Traceback" not in err
+        assert [path.name for path in disk.rglob("*.h5")] == ["v0.h5"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_source_that_grows_while_it_is_read_is_told(make_dataset, tmp_path):
+    """A recording that is still being written must not be cached as if it were whole."""
+    from byov.data.errors import DatasetError
+    from byov.data.own_videos import read_own_videos
+    from byov.extract.decode_ahead import DecodeAhead
+    from byov.extract.encoder_name import parse_encoder
+    from byov.extract.plan import make_plan
+
+    table = make_dataset([400, 2])
+    dataset = read_own_videos("mine", table)
+    plan = make_plan(dataset, tmp_path / "f", parse_encoder("random/tiny"), resize="squash", ratios=(0.3,))
+    grown = threading.Event()
+
+    def grow(frames):
+        if not grown.is_set():
+            with (table.parent / "v0.mp4").open("ab") as file:
+                file.write(b"\0\0\0\x08free")
+            grown.set()
+        return frames
+
+    events = list(DecodeAhead(plan.jobs[:1], prepare=grow, workers=1))
+    assert isinstance(events[-1].failed, DatasetError)
+    assert "changed while it was read" in str(events[-1].failed)
