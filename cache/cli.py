@@ -14,7 +14,7 @@ from tqdm import tqdm
 from byov.cache import command
 from byov.cache.contents import encoder_folders, summarise, verify_folder
 from byov.cache.errors import CacheError
-from byov.cache.features import Header, read_header
+from byov.cache.features import Header, read_columns, read_header
 from byov.cache.layout import cached_files
 
 app = command.new_app(help="Look into the feature cache and check it.", no_args_is_help=True)
@@ -56,11 +56,12 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
 def show(file: Annotated[Path, typer.Argument(help="A .h5 file of the cache.")], as_json: command.Json = False) -> None:
     """Show one file's arrays and where its numbers come from."""
     header = read_header(file)
+    columns = read_columns(file)
     facts = _facts(header)
     if as_json:
-        _print_json({"columns": header.columns, **facts})
+        _print_json({"columns": columns, **facts})
         return
-    for name, (shape, dtype) in header.columns.items():
+    for name, (shape, dtype) in columns.items():
         print(f"{command.printable(name):<20} {'x'.join(map(str, shape)):<14} {dtype}")
     print()
     for key, value in facts.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byov.cache.errors import CacheError
-from byov.cache.features import Header, open_file, read_attributes, read_header
+from byov.cache.features import Header, open_file, read_attributes, read_columns, read_header
 from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.rows import BLOCK_ROWS
@@ -116,7 +116,7 @@ def check_same_recipe(header: Header, other: Header) -> None:
 
 def _check_digests(path: Path) -> None:
     with open_file(path) as file:
-        for name in read_header(path).columns:
+        for name in read_columns(path):
             digest = hashlib.sha256()
             for first in range(0, file[name].shape[0], BLOCK_ROWS):
                 digest.update(file[name][first : first + BLOCK_ROWS].tobytes())

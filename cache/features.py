@@ -59,7 +59,6 @@ class Header:
     fps: float
     truncated: bool  # the source broke off, and its user chose to keep the frames before the break
     ratios: tuple[str, ...]
-    columns: dict[str, tuple[tuple[int, ...], str]]  # name → shape, dtype
     pts_seconds: NDArray[np.float64]
 
 
@@ -126,73 +125,121 @@ def read_header(path: Path) -> Header:
             )
         if attrs.get("complete") is not True:
             raise CacheError(f"{path}: not marked complete; delete it and run byov-extract again")
-        datasets = {name: _own_dataset(file, name) for name in _datasets(file)}
-        columns = {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
-        pts_seconds = datasets["pts_seconds"][:] if "pts_seconds" in datasets else np.empty(0)
+        ratios = _ratios(file)
+        pts_seconds = _read_checked(file, "pts_seconds")
     try:
         return Header(
             path=path,
             provenance=Provenance(
                 **{field.name: _attribute(attrs, field.name, field.type) for field in fields(Provenance)}
             ),
-            frames=_frames(columns),
+            frames=len(pts_seconds),
             fps=_finite(_attribute(attrs, "fps", float)),
             truncated=_attribute(attrs, "truncated", bool),
-            ratios=tuple(_ratio(name) for name in columns if name.startswith("merged/")),
-            columns=columns,
+            ratios=ratios,
             pts_seconds=pts_seconds,
         )
     except (KeyError, ValueError) as error:
         raise CacheError(f"{path}: incomplete header ({error}); delete it and run byov-extract again") from error
 
 
+def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Name → (shape, dtype) of every array; raises CacheError unless all are as byov writes them."""
+    with open_file(path) as file:
+        datasets = {name: _open_checked(file, name) for name in _names(file)}
+        columns = {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
+        for name, (shape, _) in columns.items():
+            _check_rows(file, name, shape[0])
+        return columns
+
+
 def read_array(path: Path, name: str) -> NDArray[Any]:
     """One column as an array: "merged/0.3", "cls", "order" or "pts_seconds"."""
     with open_file(path) as file:
-        there = _datasets(file)
+        there = _names(file)
         if name not in there:
             raise CacheError(f"{path}: no {name}; it holds {', '.join(there)}")
-        values: NDArray[Any] = _own_dataset(file, name)[:]
+        values = _read_checked(file, name)
+        _check_rows(file, name, len(values))
         return values
+
+
+# From here on h5py's low-level interface: a run over a large cache reads a header per video, and the high-level one
+# takes several times as long.
 
 
 def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
     """Attributes as Python's own values; of the kinds that byov writes, since HDF5 is not safe to read all others."""
     values: dict[str, Any] = {}
-    for name in item.attrs:
-        stored = item.attrs.get_id(name)
-        if stored.shape != () or stored.dtype.kind not in "biufS":
+    for index in range(h5py.h5a.get_num_attrs(item.id)):
+        stored = h5py.h5a.open(item.id, index=index)
+        name, kind = stored.name.decode("utf-8", "surrogateescape"), stored.get_type()
+        is_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+        dtype = np.dtype(f"S{kind.get_size()}") if is_text else stored.dtype
+        if stored.shape != () or dtype.kind not in "biufS":
             raise ValueError(f"attribute {name!r} is neither a number nor text of fixed length")
-        value = item.attrs[name].item()
-        values[name] = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+        array = np.empty((), dtype)
+        stored.read(array, mtype=kind if is_text else None)
+        value = array.item()
+        values[name] = value.decode("utf-8", "surrogateescape") if is_text else value
     return values
 
 
-def _datasets(file: h5py.File) -> list[str]:
-    """The names of the arrays in the file itself; those behind soft and external links are not visited."""
-    names: list[str] = []
-
-    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(item, h5py.Dataset):
-            if not isinstance(name, str):
-                raise ValueError(f"{name!r} is not a name in UTF-8")
-            names.append(name)
-
-    file.visititems(visit)
-    return names
+def _names(file: h5py.File) -> list[str]:
+    """The names in the file itself, one level below merged/; what lies behind soft and external links is left out."""
+    plain = [name for name in _links(file.id) if name != "merged"]
+    return sorted(plain + [f"merged/{ratio}" for ratio in _ratios(file)])
 
 
-def _own_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+def _ratios(file: h5py.File) -> tuple[str, ...]:
+    if "merged" not in _links(file.id):
+        return ()
+    group = h5py.h5o.open(file.id, b"merged")
+    if not isinstance(group, h5py.h5g.GroupID):
+        raise ValueError("'merged' is not a group")
+    ratios = tuple(_links(group))
+    for ratio in ratios:
+        if ratio != ratio_key(float(ratio)):
+            raise ValueError(f"{ratio!r} is not a ratio")
+    return ratios
+
+
+def _links(group: h5py.h5g.GroupID) -> list[str]:
+    """Hard links only: others could lead to other files. A name that is not UTF-8 raises a ValueError."""
+    return [raw.decode() for raw in group if group.links.get_info(raw).type == h5py.h5l.TYPE_HARD]
+
+
+def _open_checked(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
     """A dataset of numbers whose bytes lie in the file: others could draw in other files, or more than memory holds."""
-    dataset = file[name]
-    if dataset.id.get_create_plist().get_layout() != h5py.h5d.CHUNKED or dataset.dtype.kind not in "fiu":
+    dataset = h5py.h5o.open(file.id, name.encode())
+    if not isinstance(dataset, h5py.h5d.DatasetID):
+        raise ValueError(f"{name!r} is not an array")
+    settings, shape, dtype = dataset.get_create_plist(), dataset.shape, dataset.dtype
+    if settings.get_layout() != h5py.h5d.CHUNKED:
         raise ValueError(f"{name!r} is not an array that byov writes")
-    if dataset.nbytes > file.id.get_filesize():
-        raise ValueError(f"{name!r} claims {dataset.nbytes} bytes, more than the file has")
-    chunks = prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-    if dataset.id.get_num_chunks() != chunks:  # HDF5 would read the missing ones as zeros
+    if dtype != _DTYPES.get(name, STORED_DTYPE) or len(shape) != (1 if name == "pts_seconds" else 2):
+        raise ValueError(f"{name!r} is {dtype} of shape {shape}")
+    size_bytes = prod(shape) * dtype.itemsize
+    if size_bytes > file.id.get_filesize():
+        raise ValueError(f"{name!r} claims {size_bytes} bytes, more than the file has")
+    chunks = prod(-(-size // chunk) for size, chunk in zip(shape, settings.get_chunk(), strict=True))
+    if dataset.get_num_chunks() != chunks:  # HDF5 would read the missing ones as zeros
         raise ValueError(f"{name!r} lacks blocks")
     return dataset
+
+
+def _check_rows(file: h5py.File, name: str, rows: int) -> None:
+    frames = _open_checked(file, "pts_seconds").shape[0]
+    if rows != frames:
+        raise ValueError(f"{name!r} has {rows} rows, pts_seconds {frames}")
+
+
+def _read_checked(file: h5py.File, name: str) -> NDArray[Any]:
+    dataset = _open_checked(file, name)
+    values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
+    if values.size:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
 
 
 def _attribute(attrs: dict[str, Any], name: str, kind: Any) -> Any:
@@ -206,21 +253,3 @@ def _finite(value: float) -> float:
     if not isfinite(value):
         raise ValueError(f"{value} is not a number of frames per second")
     return value
-
-
-def _frames(columns: dict[str, tuple[tuple[int, ...], str]]) -> int:
-    """The number of rows that all columns share, once each has the type and rank that byov writes."""
-    frames = columns["pts_seconds"][0][0]
-    for name, (shape, dtype) in columns.items():
-        if dtype != _DTYPES.get(name, STORED_DTYPE) or len(shape) != (1 if name == "pts_seconds" else 2):
-            raise ValueError(f"{name!r} is {dtype} of shape {shape}")
-        if shape[0] != frames:
-            raise ValueError(f"{name!r} has {shape[0]} rows, pts_seconds {frames}")
-    return frames
-
-
-def _ratio(name: str) -> str:
-    ratio = name.removeprefix("merged/")
-    if ratio != ratio_key(float(ratio)):
-        raise ValueError(f"{ratio!r} is not a ratio")
-    return ratio
