@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from byov.cache.atomic import PartialFile
 
-BLOCK_ROWS = 64
+CHUNK_ROWS = 64  # unit of storage: what a short video wastes at most, what a read of one frame costs
+BLOCK_ROWS = 4 * CHUNK_ROWS  # unit of writing: each call into HDF5 costs, whatever it writes
 # HDF5's own structures: a fixed part for headers, attributes and trees, and a small share of the data.
 METADATA_BYTES, METADATA_SHARE = 1 << 20, 0.02
 
@@ -30,7 +31,8 @@ class RowWriter:
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
         self.path = path
-        self.rows = 0
+        self.rows = 0  # appended so far
+        self._buffered = 0  # of these, not yet in the file
         self._reserved_bytes = 0
         self._columns = {
             name: _Column(name, row_shape, np.dtype(dtype)) for name, (row_shape, dtype) in columns.items()
@@ -39,7 +41,7 @@ class RowWriter:
         try:
             self._reserve(METADATA_BYTES)
             # The partial file carries our own lock (see atomic); HDF5's would collide with it.
-            self._file = h5py.File(self._partial.path, "w", locking=False)
+            self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
             self._reserve(0)  # opening has emptied the file
         except BaseException:
             self._partial.discard()
@@ -54,15 +56,21 @@ class RowWriter:
             raise ValueError(f"columns of different length: {counts}")
         for name, column in self._columns.items():
             column.check(rows[name])
-        for name, column in self._columns.items():
-            column.push(rows[name])
-        while self._pending() >= BLOCK_ROWS:
-            self._write_block(BLOCK_ROWS)
+        first, end = 0, next(iter(counts.values()))
+        while first < end:
+            count = min(end - first, BLOCK_ROWS - self._buffered)
+            for name, column in self._columns.items():
+                column.block[self._buffered : self._buffered + count] = rows[name][first : first + count]
+            first += count
+            self.rows += count
+            self._buffered += count
+            if self._buffered == BLOCK_ROWS:
+                self._write_block()
 
     def finish(self, attrs: Mapping[str, str | int | float | bool]) -> None:
         """Write what is left and the attributes, close the file, and give it its name."""
-        if self._pending() or not self.rows:
-            self._write_block(self._pending())
+        if self._buffered or not self.rows:
+            self._write_block()
         for name, column in self._columns.items():
             self._file[name].attrs["sha256"] = _storable(column.digest.hexdigest())
         for key in sorted(attrs):
@@ -85,26 +93,24 @@ class RowWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pending(self) -> int:
-        return next(iter(self._columns.values())).pending
-
-    def _write_block(self, count: int) -> None:
-        blocks = {name: column.pop(count) for name, column in self._columns.items()}
-        self._reserve(sum(column.chunk_bytes for column in self._columns.values()))
-        for name, block in blocks.items():
-            column = self._columns[name]
+    def _write_block(self) -> None:
+        count, written = self._buffered, self.rows - self._buffered
+        stored_rows = -(-count // CHUNK_ROWS) * CHUNK_ROWS
+        self._reserve(stored_rows * sum(column.row_bytes for column in self._columns.values()))
+        for name, column in self._columns.items():
             if column.dataset is None:
                 column.dataset = self._file.create_dataset(
                     name,
                     shape=(0, *column.row_shape),
                     maxshape=(None, *column.row_shape),
-                    chunks=(BLOCK_ROWS, *column.row_shape),
-                    dtype=column.dtype,
+                    chunks=(CHUNK_ROWS, *column.row_shape),
+                    dtype=column.block.dtype,
                     fletcher32=True,  # a rotten block raises on read instead of giving wrong numbers
                 )
-            column.dataset.resize(self.rows + count, axis=0)
-            column.dataset[self.rows :] = block
-        self.rows += count
+            column.digest.update(column.block[:count].data)
+            column.dataset.resize(self.rows, axis=0)
+            column.dataset[written:] = column.block[:count]
+        self._buffered = 0
 
     def _reserve(self, data_bytes: int) -> None:
         """Claim disk space before HDF5 needs it: HDF5 crashes the process when a write of its own finds none."""
@@ -130,28 +136,15 @@ def _storable(value: str | int | float | bool) -> NDArray[Any] | int | float | b
 
 
 class _Column:
-    """Rows on their way to one dataset: the buffer and the running digest."""
+    """One dataset: the rows on their way to it and the digest of all its rows so far."""
 
     def __init__(self, name: str, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.name, self.row_shape, self.dtype = name, row_shape, dtype
+        self.name, self.row_shape = name, row_shape
+        self.block = np.empty((BLOCK_ROWS, *row_shape), dtype)
         self.dataset: h5py.Dataset | None = None  # made with the first block
         self.digest = hashlib.sha256()
-        self.pending = 0
-        self.chunk_bytes = BLOCK_ROWS * int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
-        self._parts: list[NDArray[Any]] = []
+        self.row_bytes = self.block.nbytes // BLOCK_ROWS
 
     def check(self, rows: NDArray[Any]) -> None:
         if rows.shape[1:] != self.row_shape:
             raise ValueError(f"{self.name}: rows of shape {rows.shape[1:]}, expected {self.row_shape}")
-
-    def push(self, rows: NDArray[Any]) -> None:
-        self._parts.append(np.array(rows, dtype=self.dtype))  # a copy: the caller may use its array again
-        self.pending += len(rows)
-
-    def pop(self, count: int) -> NDArray[Any]:
-        joined = np.concatenate(self._parts) if self._parts else np.empty((0, *self.row_shape), self.dtype)
-        block, rest = joined[:count], joined[count:]
-        self._parts = [rest.copy()] if len(rest) else []
-        self.pending -= count
-        self.digest.update(block.tobytes())
-        return block

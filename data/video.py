@@ -32,8 +32,8 @@ _OPEN_OPTIONS = {
 }
 # They store frames in coding order and no display times; what FFmpeg makes up instead goes wrong with B-frames.
 _WITHOUT_TIMES = ("avi", "mpegvideo")
-BLOCK_BYTES = 4 << 20
-BLOCK_FRAMES = 32
+BLOCK_BYTES = 8 << 20
+BLOCK_FRAMES = 16
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Decoder:
         self._threads = 1 if on_truncated == "keep" else threads
         self._on_truncated = on_truncated
         self._reformatter = VideoReformatter()
+        self._rotation: int | None = None  # of the frames so far, and what it means for them
+        self._upright = (False, 0)
         self._slots: deque[float] = deque()  # times of the packets whose frames are still to come, if frames have none
 
     def blocks(self) -> Iterator[FrameBlock]:
@@ -156,7 +158,9 @@ class Decoder:
     def _to_rgb(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         converted = self._reformatter.reformat(frame, format="rgb24", threads=1)
         image = np.asarray(converted.to_ndarray(), dtype=np.uint8)
-        mirrored, turns = _orientation(frame)
+        if frame.rotation != self._rotation:
+            self._rotation, self._upright = frame.rotation, _orientation(frame)
+        mirrored, turns = self._upright
         image = image[:, ::-1] if mirrored else image
         return np.rot90(image, turns) if turns else image
 
@@ -219,7 +223,10 @@ def _time_at(index: int, fps: float) -> float:
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
-    """What shows the frame upright: swap left and right or not, then so many counter-clockwise quarter turns."""
+    """What shows the frame upright: swap left and right or not, then so many counter-clockwise quarter turns.
+
+    Not for every frame: one whose side data were looked at is freed only by the garbage collector.
+    """
     turns = round(frame.rotation / 90)
     try:
         matrix = bytes(frame.side_data["DISPLAYMATRIX"])  # type: ignore[typeddict-item]

@@ -7,6 +7,7 @@ those of one video in order. FFmpeg runs without Python's lock, so the workers r
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,12 +95,11 @@ class DecodeAhead:
                 job = next(self._jobs, None)
             if job is None:
                 return
-            try:
-                self._put(Event(job, finished=self._decode(job)))
-            except _Stopped:
-                return
-            except Exception as error:  # handed to the consumer, who knows which errors stop the run
-                self._put(Event(job, failed=error))
+            with suppress(_Stopped):
+                try:
+                    self._put(Event(job, finished=self._decode(job)))
+                except Exception as error:  # handed to the consumer, who knows what to make of it
+                    self._put(Event(job, failed=error))
 
     def _decode(self, job: Job) -> Source:
         path = job.video.path
@@ -135,7 +135,7 @@ class DecodeAhead:
         raise _Stopped
 
 
-class _Stopped(Exception):
+class _Stopped(BaseException):
     """The consumer has left."""
 
 

@@ -32,7 +32,7 @@ def write(path, rows, step=None, attrs=ATTRS):
     return path
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 300])
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 256, 300, 600])
 def test_rows_and_digests_read_back_and_the_bytes_do_not_depend_on_how_rows_came(tmp_path, count):
     rows = rows_of(count)
     whole = write(tmp_path / "whole.h5", rows)
@@ -263,11 +263,11 @@ def test_a_disk_that_others_fill_meanwhile_is_an_error_that_names_the_file(run_p
 import os, sys
 from pathlib import Path
 import numpy as np
-from byov.cache.rows import RowWriter
+from byov.cache.rows import BLOCK_ROWS, RowWriter
 disk = Path(sys.argv[1])
 rows = {"a": np.ones((64, 1000)), "b": np.ones(64)}
 writer = RowWriter(disk / "a.h5", {"a": ((1000,), "float32"), "b": ((), "float64")})
-for _ in range(4):
+for _ in range(2 * BLOCK_ROWS // 64):
     writer.append(rows)
 with open(disk / "other", "wb", buffering=0) as other:
     try:
@@ -276,7 +276,8 @@ with open(disk / "other", "wb", buffering=0) as other:
     except OSError:
         pass
 try:
-    writer.append(rows)
+    for _ in range(BLOCK_ROWS // 64):
+        writer.append(rows)
 except OSError as error:
     print(error.filename)
 writer.close()
@@ -293,11 +294,11 @@ import sys
 from pathlib import Path
 import h5py
 import numpy as np
-from byov.cache.rows import RowWriter
+from byov.cache.rows import BLOCK_ROWS, RowWriter
 disk = Path(sys.argv[1])
 names = [f"merged/{number}" for number in range(6)]
 with RowWriter(disk / "a.h5", {name: ((200,), "float16") for name in names}) as writer:
-    for _ in range(10):
+    for _ in range(3 * BLOCK_ROWS // 64):
         writer.append({name: np.ones((64, 200)) for name in names})
     with open(disk / "other", "wb", buffering=0) as other:
         try:
@@ -310,7 +311,7 @@ with h5py.File(disk / "a.h5", "r") as file:
     print(file["merged/5"].shape, (file["merged/5"][:] == 1).all())
 """
     done = run_python(script, small_disk("8m"))
-    assert (done.stdout, done.stderr, done.returncode) == ("(640, 200) True\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (f"({3 * BLOCK_ROWS}, 200) True\n", "", 0)
 
 
 def test_the_folder_being_a_file_is_an_ordinary_error(tmp_path):
