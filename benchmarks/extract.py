@@ -1,6 +1,6 @@
 """Speed and memory of the extraction, as ratios measured in one run.
 
-python benchmarks/extract.py            everything, about five minutes on two cores
+python benchmarks/extract.py            everything, about ten minutes on two cores
 python benchmarks/extract.py decode     one of: compute decode ratios memory rerun
 """
 

@@ -95,21 +95,24 @@ def extract(
         _check(plan, features_dir, as_json=as_json)
         return
     refuse_conflicts(plan)
+    remove_abandoned(plan.folder.parent)
     jobs = plan.in_state("missing", "stale")
     outcome = None
     if jobs:
         from byov.extract.run import Settings, run_plan
 
-        for job in plan.in_state("stale"):
+        for job in [] if overwrite else plan.in_state("stale"):
             note(f"{job.video.id}: to be extracted again ({job.reason})")
         settings = Settings(resize, device, compile_model, batch_size, decoders, on_truncated, on_mismatch)
-        remove_abandoned(plan.folder)
         try:
             outcome = command.run_in_thread(lambda: run_plan(plan, jobs, settings))
         except command.Stopped as stopped:
             discard_own()
             note("interrupted; finished videos are kept, run the same command to go on")
             os._exit(stopped.exit_code)  # at once: threads inside FFmpeg and PyTorch are not waited for
+        except OSError:  # a disk that is full or gone; what command.run says of it comes last
+            note("stopped; finished videos are kept, run the same command to go on")
+            raise
     record(plan, features_dir, outcome.failures if outcome else {})
     _summarise(plan, outcome, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(command.FAILED if outcome and outcome.failures else 0)

@@ -1,0 +1,38 @@
+"""What is installed is what is in the folders."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("cache", "data", "extract")
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_and_no_stray_package(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {f"byov/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    assert names == expected
+
+
+@pytest.mark.parametrize("command", ["byov-extract", "byov-cache"])
+def test_commands_answer_help_and_version(command):
+    path = Path(sys.executable).parent / command
+    for option, said in (("--help", "Usage"), ("--version", "byov ")):
+        ran = subprocess.run([str(path), option], check=True, capture_output=True, text=True)
+        assert said in ran.stdout
+
+
+def test_a_run_with_nothing_to_do_loads_no_torch():
+    code = "import sys, byov.extract.cli; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
