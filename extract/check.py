@@ -1,6 +1,7 @@
 """byov-extract --check: the plan, and what can be said of each video without decoding it."""
 
 import shutil
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ from byov.cache.cli import size_text
 from byov.data.errors import VideoError
 from byov.data.video import Probe, probe
 from byov.extract.plan import Job, Plan
+
+WIDE = 160  # columns, where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,15 @@ def bytes_per_frame(ratios: int, tokens: int, width: int, *, has_cls: bool) -> i
 
 
 def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, features_dir: Path) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in ("video", "view", "split", "state"):
-        table.add_column(name)
-    for name in ("header", "packets", "decoded", "labels", "size", "fps", "rotated"):
-        table.add_column(name, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("video", overflow="fold")
+    for name in ("view", "split", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("header", "packets", "decoded", "labels", "size", "fps", "turned"):
+        table.add_column(name, justify="right", no_wrap=True)
     for check in checks:
         table.add_row(*_row(check))
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     console.print(table)
     for check in checks:
         if check.problem:
@@ -97,7 +101,8 @@ def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, fe
 def _row(check: VideoCheck) -> list[str]:
     job, seen = check.job, check.probe
     decoded = str(job.header.frames) if job.header else "-"
-    labels = "-" if job.label_count is None else str(job.label_count)
+    events = job.video.event_seconds
+    labels = str(job.label_count or "-") if events is None else f"{len(events)} events"
     start = [escape(job.video.id), job.video.view, job.video.split, job.state]
     if seen is None:
         return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]

@@ -160,6 +160,7 @@ def test_normalisation_comes_with_the_model(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # PyTorch's compiler uses what PyTorch itself deprecates
 def test_compiled_encoder_gives_the_same_tokens():
     plain = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")
