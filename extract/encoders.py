@@ -22,6 +22,7 @@ from byov.extract.preprocess import Preprocessing
 
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
+UNUSED_PARTS = {"pooler", "head"}  # what some models put behind the tokens
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
 
 
@@ -134,8 +135,8 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
             dtype=torch.float32,
             output_loading_info=True,
         )
-    # A pooling head that we do not use may be missing; anything else would be left at random values.
-    missing = sorted(key for key in report["missing_keys"] if "pool" not in key and "head" not in key)
+    # Anything else that is missing would be left at random values.
+    missing = sorted(key for key in report["missing_keys"] if not UNUSED_PARTS & set(key.split(".")))
     if missing:
         raise EncoderError(f"{name.source}: its weights lack {len(missing)} tensors, first {missing[0]}")
     return cast(nn.Module, model)
