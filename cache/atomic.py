@@ -8,12 +8,15 @@ lock: remove) from the work of a live one (locked: leave alone).
 import fcntl
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 PARTIAL_SUFFIX = ".partial"
 _live: set[Path] = set()  # this process's own temporary files
+_creation = threading.RLock()  # held while one is made, so that none can slip past an exit
 
 
 class PartialFile:
@@ -22,8 +25,9 @@ class PartialFile:
     def __init__(self, final: Path) -> None:
         final.parent.mkdir(parents=True, exist_ok=True)
         self.final = final
-        self.path, self._lock = _create_locked(final)
-        _live.add(self.path)
+        with _creation:
+            self.path, self._lock = _create_locked(final)
+            _live.add(self.path)
 
     def commit(self) -> None:
         try:
@@ -75,10 +79,18 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def discard_own() -> None:
-    """Remove this process's temporary files, for an exit that does not wait for their writers."""
-    for path in list(_live):
-        with suppress(OSError):
-            path.unlink()
+    """Remove this process's temporary files, finished or not."""
+    with _creation:
+        for path in list(_live):
+            with suppress(OSError):
+                path.unlink()
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End the process without waiting for its writers, and leave none of their temporary files."""
+    with _creation:
+        discard_own()
+        os._exit(code)
 
 
 @contextmanager

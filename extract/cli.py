@@ -1,7 +1,6 @@
 """byov-extract: run the frozen vision model over every frame and leave merged tokens in the cache."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +9,8 @@ import typer
 from tqdm import tqdm
 
 from byov.cache import command
-from byov.cache.atomic import discard_own, remove_abandoned
-from byov.cache.cli import size_text
-from byov.cache.command import note
+from byov.cache.atomic import exit_at_once, remove_abandoned
+from byov.cache.command import note, size_text
 from byov.cache.errors import CacheError
 from byov.data.dataset import Dataset
 from byov.data.demo import write_demo
@@ -107,9 +105,8 @@ def extract(
         try:
             outcome = command.run_in_thread(lambda: run_plan(plan, jobs, settings))
         except command.Stopped as stopped:
-            discard_own()
             note("interrupted; finished videos are kept, run the same command to go on")
-            os._exit(stopped.exit_code)  # at once: threads inside FFmpeg and PyTorch are not waited for
+            exit_at_once(stopped.exit_code)  # threads inside FFmpeg and PyTorch are not waited for
         except OSError:  # a disk that is full or gone; what command.run says of it comes last
             note("stopped; finished videos are kept, run the same command to go on")
             raise
