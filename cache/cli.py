@@ -47,7 +47,7 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
             + (f", {summary.failures} failed" if summary.failures else ""),
             f"{summary.frames:,}",
             " ".join(summary.ratios),
-            size_text(summary.disk_bytes),
+            command.size_text(summary.disk_bytes),
         )
     Console().print(table)
 
@@ -91,16 +91,6 @@ def verify(
             print(command.printable(f"{name}: {problem}"))
         print(f"{checked} files checked, {len(bad)} bad")
     raise typer.Exit(command.FAILED if bad else 0)
-
-
-def size_text(size_bytes: int) -> str:
-    """1536 → "1.5 KiB"."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _facts(header: Header) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def new_app(**settings: object) -> typer.Typer:
 
 def note(message: str) -> None:
     """Tell the person, not the pipe."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
@@ -50,6 +50,16 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def size_text(size_bytes: int) -> str:
+    """1536 → "1.5 KiB"."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 class UsageMistake(Exception):
@@ -82,13 +92,13 @@ def run(app: typer.Typer, mistakes: tuple[type[Exception], ...]) -> NoReturn:
         note("interrupted")
         sys.exit(stopped.exit_code)
     except mistakes as error:
-        note(f"error: {printable(str(error))}")
+        note(f"error: {error}")
         sys.exit(BAD_USAGE)
     except BrokenPipeError:
         _drop_output()
         sys.exit(FAILED)
     except OSError as error:
-        note(f"error: {printable(describe(error))}")
+        note(f"error: {describe(error)}")
         _drop_output()
         sys.exit(FAILED)
     raise AssertionError("a typer app ends in SystemExit")

@@ -9,7 +9,7 @@ from pathlib import Path
 from byov.cache.errors import CacheError
 from byov.cache.features import Header, open_file, read_attributes, read_columns, read_header
 from byov.cache.layout import cached_files
-from byov.cache.manifest import Manifest, load_manifest
+from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.rows import BLOCK_ROWS
 
 
@@ -92,12 +92,13 @@ def read_failures(folder: Path) -> dict[str, str]:
 def verify_folder(folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Read every file of an encoder's folder from end to end: (path, None if sound, else what is wrong)."""
     manifest = load_manifest(folder.parent / "manifest.json")
+    entries = {(video.view, video.id): video for video in manifest.videos}
     first: Header | None = None
     for path in cached_files(folder):
         try:
             header = read_header(path)
             _check_digests(path)
-            _check_against_manifest(header, manifest)
+            _check_against_manifest(header, entries.get((path.parent.name, path.stem)))
             if first is None:
                 first = header
             check_same_recipe(header, first)
@@ -124,10 +125,7 @@ def _check_digests(path: Path) -> None:
                 raise CacheError(f"{path}: {name} does not match its digest; delete the file and extract again")
 
 
-def _check_against_manifest(header: Header, manifest: Manifest) -> None:
-    entry = {(video.view, video.id): video for video in manifest.videos}.get(
-        (header.path.parent.name, header.path.stem)
-    )
+def _check_against_manifest(header: Header, entry: VideoEntry | None) -> None:
     if entry is None:
         raise CacheError(f"{header.path}: not in the manifest")
     if entry.frames != header.frames:

@@ -55,11 +55,14 @@ class Header:
 
     path: Path
     provenance: Provenance
-    frames: int
     fps: float
     truncated: bool  # the source broke off, and its user chose to keep the frames before the break
     ratios: tuple[str, ...]
     pts_seconds: NDArray[np.float64]
+
+    @property
+    def frames(self) -> int:
+        return len(self.pts_seconds)
 
 
 class FeatureWriter:
@@ -133,7 +136,6 @@ def read_header(path: Path) -> Header:
             provenance=Provenance(
                 **{field.name: _attribute(attrs, field.name, field.type) for field in fields(Provenance)}
             ),
-            frames=len(pts_seconds),
             fps=_finite(_attribute(attrs, "fps", float)),
             truncated=_attribute(attrs, "truncated", bool),
             ratios=ratios,

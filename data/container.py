@@ -34,12 +34,12 @@ def lacks_moov(path: Path) -> bool:
     """Is this an MP4 whose index, usually written last, is absent?"""
     size = path.stat().st_size
     with path.open("rb") as file:
-        kinds = [kind for kind, _, _ in _mp4_boxes(file, size)]
+        kinds = [kind for kind, _ in _mp4_boxes(file, size)]
     return bool(kinds) and kinds[0] == b"ftyp" and b"moov" not in kinds
 
 
-def _mp4_boxes(file: BinaryIO, file_bytes: int) -> list[tuple[bytes, int, int]]:
-    """Top-level boxes: (kind, first byte, end)."""
+def _mp4_boxes(file: BinaryIO, file_bytes: int) -> list[tuple[bytes, int]]:
+    """Top-level boxes: (kind, end)."""
     boxes = []
     position = 0
     while position + 8 <= file_bytes:
@@ -52,7 +52,7 @@ def _mp4_boxes(file: BinaryIO, file_bytes: int) -> list[tuple[bytes, int, int]]:
             size = file_bytes - position
         if size < 8:
             break
-        boxes.append((head[4:8], position, position + size))
+        boxes.append((head[4:8], position + size))
         position += size
     return boxes
 
@@ -61,7 +61,7 @@ def _mp4_end(file: BinaryIO, file_bytes: int) -> int:
     boxes = _mp4_boxes(file, file_bytes)
     if not boxes:
         return 0
-    kind, _, end = boxes[-1]
+    kind, end = boxes[-1]
     return end + 8 if kind == b"moof" and end <= file_bytes else end  # its mdat is to follow
 
 

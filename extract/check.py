@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from tqdm import tqdm
 
-from byov.cache.cli import size_text
+from byov.cache.command import printable, size_text
 from byov.data.errors import VideoError
 from byov.data.video import Probe, probe
 from byov.extract.plan import Job, Plan
@@ -85,10 +85,11 @@ def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, fe
     console.print(table)
     for check in checks:
         if check.problem:
-            console.print(f"problem: {escape(check.problem)}", soft_wrap=True)
+            console.print(f"problem: {escape(printable(check.problem))}", soft_wrap=True)
         if check.job.state in ("stale", "conflict"):
             console.print(
-                f"{check.job.state}: {escape(check.job.video.id)}: {escape(check.job.reason)}", soft_wrap=True
+                f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
+                soft_wrap=True,
             )
     counts = ", ".join(f"{count} {state}" for state, count in plan.count().items())
     console.print(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from byov.cache.cli import size_text
+from byov.cache.command import size_text
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 

@@ -258,8 +258,21 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_the_process_goes_on(tmp
     assert (done.stdout, done.stderr, done.returncode) == ("went on\n", "", 0)
 
 
+FILL_DISK = """
+def fill(disk):
+    with open(disk / "other", "wb", buffering=0) as other:
+        try:
+            while other.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+"""
+
+
 def test_a_disk_that_others_fill_meanwhile_is_an_error_that_names_the_file(run_python, small_disk):
-    script = """
+    script = (
+        FILL_DISK
+        + """
 import os, sys
 from pathlib import Path
 import numpy as np
@@ -269,12 +282,7 @@ rows = {"a": np.ones((64, 1000)), "b": np.ones(64)}
 writer = RowWriter(disk / "a.h5", {"a": ((1000,), "float32"), "b": ((), "float64")})
 for _ in range(2 * BLOCK_ROWS // 64):
     writer.append(rows)
-with open(disk / "other", "wb", buffering=0) as other:
-    try:
-        while other.write(bytes(4096)):
-            pass
-    except OSError:
-        pass
+fill(disk)
 try:
     for _ in range(BLOCK_ROWS // 64):
         writer.append(rows)
@@ -283,13 +291,16 @@ except OSError as error:
 writer.close()
 print([path.name for path in disk.iterdir()])
 """
+    )
     disk = small_disk("4m")
     done = run_python(script, disk)
     assert (done.stdout, done.stderr, done.returncode) == (f"{disk / 'a.h5'}\n['other']\n", "", 0)
 
 
 def test_what_was_reserved_is_enough_to_finish_on_a_disk_that_others_have_filled(run_python, small_disk):
-    script = """
+    script = (
+        FILL_DISK
+        + """
 import sys
 from pathlib import Path
 import h5py
@@ -300,16 +311,12 @@ names = [f"merged/{number}" for number in range(6)]
 with RowWriter(disk / "a.h5", {name: ((200,), "float16") for name in names}) as writer:
     for _ in range(3 * BLOCK_ROWS // 64):
         writer.append({name: np.ones((64, 200)) for name in names})
-    with open(disk / "other", "wb", buffering=0) as other:
-        try:
-            while other.write(bytes(4096)):
-                pass
-        except OSError:
-            pass
+    fill(disk)
     writer.finish({f"attribute {number}": "x" * 200 for number in range(16)})
 with h5py.File(disk / "a.h5", "r") as file:
     print(file["merged/5"].shape, (file["merged/5"][:] == 1).all())
 """
+    )
     done = run_python(script, small_disk("8m"))
     assert (done.stdout, done.stderr, done.returncode) == (f"({3 * BLOCK_ROWS}, 200) True\n", "", 0)
 
