@@ -16,7 +16,8 @@ from typing import NoReturn
 
 PARTIAL_SUFFIX = ".partial"
 _live: set[Path] = set()  # this process's own temporary files
-_creation = threading.RLock()  # held while one is made, so that none can slip past an exit
+# Held while one is made, and by a writer that opens it by name, which could make it anew: none slips past an exit.
+creation = threading.RLock()
 
 
 class PartialFile:
@@ -25,7 +26,7 @@ class PartialFile:
     def __init__(self, final: Path) -> None:
         final.parent.mkdir(parents=True, exist_ok=True)
         self.final = final
-        with _creation:
+        with creation:
             self.path, self._lock = _create_locked(final)
             _live.add(self.path)
 
@@ -80,7 +81,7 @@ def remove_abandoned(folder: Path) -> None:
 
 def discard_own() -> None:
     """Remove this process's temporary files, finished or not."""
-    with _creation:
+    with creation:
         for path in list(_live):
             with suppress(OSError):
                 path.unlink()
@@ -88,7 +89,7 @@ def discard_own() -> None:
 
 def exit_at_once(code: int) -> NoReturn:
     """End the process without waiting for its writers, and leave none of their temporary files."""
-    with _creation:
+    with creation:
         discard_own()
         os._exit(code)
 

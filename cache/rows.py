@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from byov.cache.atomic import PartialFile
+from byov.cache.atomic import PartialFile, creation
 
 CHUNK_ROWS = 64  # unit of storage: what a short video wastes at most, what a read of one frame costs
 BLOCK_ROWS = 4 * CHUNK_ROWS  # unit of writing: each call into HDF5 costs, whatever it writes
@@ -37,15 +37,16 @@ class RowWriter:
         self._columns = {
             name: _Column(name, row_shape, np.dtype(dtype)) for name, (row_shape, dtype) in columns.items()
         }
-        self._partial = PartialFile(path)
-        try:
-            self._reserve(METADATA_BYTES)
-            # The partial file carries our own lock (see atomic); HDF5's would collide with it.
-            self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
-            self._reserve(0)  # opening has emptied the file
-        except BaseException:
-            self._partial.discard()
-            raise
+        with creation:
+            self._partial = PartialFile(path)
+            try:
+                self._reserve(METADATA_BYTES)
+                # The partial file carries our own lock (see atomic); HDF5's would collide with it.
+                self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
+                self._reserve(0)  # opening has emptied the file
+            except BaseException:
+                self._partial.discard()
+                raise
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Add rows: one array (n, *row shape) for each column, n the same for all."""
