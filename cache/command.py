@@ -1,10 +1,10 @@
 """Habits that all commands share: options, errors of one line, exit codes."""
 
+import _thread
 import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -115,11 +115,15 @@ def run_in_thread(work: Callable[[], T]) -> T:
             results.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            working.release()
 
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
+    # A bare thread and lock: a signal that raises in the midst of threading's own Python code breaks its locks.
+    working = _thread.allocate_lock()
+    working.acquire()
+    _thread.start_new_thread(target, ())
+    while not working.acquire(timeout=0.1):
+        pass
     if errors:
         raise errors[0]
     return results[0]
