@@ -49,7 +49,7 @@ lint: $(READY)
 # mypy does not see an editable install: it checks the same folders through links under their installed name.
 types: $(READY)
 	@mkdir -p build/typing/byov
-	@for folder in cache data extract; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
+	@for folder in cache data evaluate extract train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
 	$(BIN)/mypy -p byov
 
 bench: $(READY)

@@ -12,9 +12,10 @@ from rich.text import Text
 from tqdm import tqdm
 
 from byov.cache import command
+from byov.cache.columns import read_columns
 from byov.cache.contents import encoder_folders, summarise, verify_folder
 from byov.cache.errors import CacheError
-from byov.cache.features import Header, read_columns, read_header
+from byov.cache.features import Header, read_header
 from byov.cache.layout import cached_files
 
 app = command.new_app(help="Look into the feature cache and check it.", no_args_is_help=True)

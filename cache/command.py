@@ -24,6 +24,10 @@ FeaturesDir = Annotated[
 DatasetsDir = Annotated[
     Path, typer.Option(envvar="BYOV_DATASETS", help="Videos and labels.", rich_help_panel="Folders")
 ]
+RunsDir = Annotated[
+    Path,
+    typer.Option(envvar="BYOV_RUNS", help="Models, embeddings and results.", rich_help_panel="Folders"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from byov.cache.columns import open_file, read_attributes, read_columns
 from byov.cache.errors import CacheError
-from byov.cache.features import Header, open_file, read_attributes, read_columns, read_header
+from byov.cache.features import Header, read_header
 from byov.cache.layout import cached_files
 from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.rows import BLOCK_ROWS

@@ -12,6 +12,8 @@ MAY_IMPORT = {
     "data": {"numpy", "av", "byov.data"},
     "cache": {"numpy", "h5py", "byov.cache"},
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
+    "train": {"numpy", "torch", "safetensors", "huggingface_hub", "tensorboard", "byov.cache", "byov.train"},
+    "evaluate": {"numpy", "scipy", "sklearn", "byov.cache", "byov.evaluate"},
 }
 
 

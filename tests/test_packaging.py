@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("cache", "data", "extract")
+FOLDERS = ("cache", "data", "evaluate", "extract", "train")
 
 
 @pytest.mark.slow

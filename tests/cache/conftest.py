@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.features import FeatureWriter, Provenance, read_array, read_header
+from byov.cache.columns import read_array
+from byov.cache.features import FeatureWriter, Provenance, read_header
 from byov.cache.manifest import Manifest, VideoEntry
 
 RATIOS = (0.3, 1.0)

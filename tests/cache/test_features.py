@@ -6,9 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
+from byov.cache.columns import read_array, read_columns
 from byov.cache.contents import verify_folder
 from byov.cache.errors import CacheError
-from byov.cache.features import FeatureWriter, read_array, read_columns, read_header
+from byov.cache.features import FeatureWriter, read_header
 from byov.cache.manifest import Manifest, VideoEntry
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from byov.cache.features import read_array, read_header
+from byov.cache.columns import read_array
+from byov.cache.features import read_header
 from byov.data.video import Decoder
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder

@@ -1,0 +1,65 @@
+"""One video's frame embeddings in a run: what its file holds, how it is written, and how it is read back."""
+
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.cache.columns import DTYPES, open_file, read_checked, read_complete_attributes, typed_attribute
+from byov.cache.errors import CacheError
+from byov.cache.rows import RowWriter
+
+SCHEMA_VERSION = 1
+EMBED_AGAIN = "make it again with byov-train --run NAME --embed-only"
+
+
+@dataclass(frozen=True)
+class EmbeddingSource:
+    """Which model made a file's embeddings, and from which features."""
+
+    run: str
+    model_sha256: str  # of the model's safetensors file
+    dataset: str
+    video: str
+    encoder: str
+    encoder_revision: str
+    encoder_sha256: str
+    preprocessing: str
+    column: str  # of the feature file: "merged/0.3"
+    column_sha256: str
+    first_frame: int  # of the video; above 0 in sub-clips that were embedded on their own
+    schema_version: int = SCHEMA_VERSION
+    byov_version: str = version("byov")
+
+
+def write_embedding(
+    path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingSource
+) -> None:
+    """Write (T, D) embeddings and the times of their frames."""
+    columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
+    with RowWriter(path, columns) as rows:
+        rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
+        rows.finish(asdict(source) | {"complete": True})
+
+
+def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingSource]:
+    """The (T, D) embeddings of a file, and where they come from."""
+    with open_file(path, EMBED_AGAIN) as file:
+        attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
+        embedding: NDArray[np.float32] = read_checked(file, "embedding")
+        frames = read_checked(file, "pts_seconds")
+    if len(embedding) != len(frames):
+        raise CacheError(f"{path}: {len(embedding)} embeddings of {len(frames)} frames; {EMBED_AGAIN}")
+    return embedding, _source(path, attrs)
+
+
+def _source(path: Path, attrs: dict[str, Any]) -> EmbeddingSource:
+    try:
+        return EmbeddingSource(
+            **{field.name: typed_attribute(attrs, field.name, field.type) for field in fields(EmbeddingSource)}
+        )
+    except (KeyError, ValueError) as error:
+        raise CacheError(f"{path}: incomplete header ({error}); {EMBED_AGAIN}") from error

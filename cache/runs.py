@@ -1,0 +1,108 @@
+"""Where a training run lies, and what its config.json tells the stages that have no PyTorch.
+
+runs/<run>/config.json  model.safetensors  ...
+runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from byov.cache.clips import clip_name
+from byov.cache.errors import CacheError
+from byov.cache.layout import check_name
+
+CONFIG_NAME, MODEL_NAME = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run was trained on, as its config.json says it under "training"."""
+
+    name: str
+    folder: Path
+    dataset: str
+    encoder: str
+    encoder_folder: str  # below features/<dataset>/
+    column: str  # "merged/0.3"
+    recipe: str
+    seed: int
+    untrained_sha256: str  # of the model at its initialisation
+    training: dict[str, Any]  # all of it
+
+
+def run_folder(runs_dir: Path, run: str) -> Path:
+    return runs_dir / check_name(run, "run")
+
+
+def embeddings_folder(run: Path, *, untrained: bool = False, trimmed: bool = False) -> Path:
+    return run / ("embeddings" + "-untrained" * untrained + "-trimmed" * trimmed)
+
+
+def embedding_path(folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None) -> Path:
+    """The file of a whole video, or of one of its sub-clips (first and last frame)."""
+    check_name(video_id, "video id")
+    return folder / view / f"{clip_name(video_id, *clip) if clip else video_id}.h5"
+
+
+def list_runs(runs_dir: Path) -> list[str]:
+    """The runs in a folder, the newest first."""
+    configs = [path for path in runs_dir.glob(f"*/{CONFIG_NAME}") if not path.parent.name.startswith(".")]
+    return [
+        path.parent.name for path in sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
+    ]
+
+
+def read_run(runs_dir: Path, run: str) -> RunRecord:
+    folder = run_folder(runs_dir, run)
+    training = read_config(folder).get("training")
+    try:
+        if not isinstance(training, dict):
+            raise ValueError("it does not say how the model was trained")
+        texts = ("dataset", "encoder", "encoder_folder", "column", "recipe", "untrained_sha256")
+        record = RunRecord(
+            run,
+            folder,
+            **{key: _of_type(training, key, str) for key in texts},
+            seed=_of_type(training, "seed", int),
+            training=training,
+        )
+        check_name(record.dataset, "dataset")
+        check_name(record.encoder_folder, "encoder")
+        return record
+    except (CacheError, KeyError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise CacheError(f"{folder / CONFIG_NAME}: not a run of byov-train ({reason})") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_NAME
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        there = ", ".join(list_runs(folder.parent)) or "none"
+        raise CacheError(f"{folder}: no such run; there are {there}. Make one with byov-train --ratio 0.3") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CacheError(f"{path}: not readable ({error})") from error
+    if not isinstance(config, dict):
+        raise CacheError(f"{path}: not a JSON object")
+    return config
+
+
+def model_digest(run: Path) -> str:
+    """The SHA-256 of a run's model file, which its embeddings carry too."""
+    path = run / MODEL_NAME
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume") from None
+
+
+def _of_type(training: dict[str, Any], key: str, kind: type) -> Any:
+    value = training[key]
+    if type(value) is not kind:
+        raise ValueError(f"{key} is {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""Stage 3: how good frame embeddings are, by the benchmark's own measures."""

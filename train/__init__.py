@@ -1,0 +1,1 @@
+"""Stage 2: the masked ego-exo autoencoder, trained from the cache."""
