@@ -95,13 +95,20 @@ def exit_at_once(code: int) -> NoReturn:
 
 
 @contextmanager
-def exclusive(lock_file: Path) -> Iterator[None]:
-    """Let one process at a time through, on this machine and on shared disks that support locks."""
+def exclusive(lock_file: Path, *, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time through, on this machine and on shared disks that support locks.
+
+    With wait=False, a BlockingIOError instead of a wait for the other.
+    """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        with suppress(OSError):  # a disk without locks: the rename still keeps the file whole
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a disk without locks: the rename still keeps the file whole
         yield
     finally:
         os.close(descriptor)

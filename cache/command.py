@@ -5,7 +5,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -106,6 +107,35 @@ def run(app: typer.Typer, mistakes: tuple[type[Exception], ...]) -> NoReturn:
         _drop_output()
         sys.exit(FAILED)
     raise AssertionError("a typer app ends in SystemExit")
+
+
+class StopRequest:
+    """Whether Ctrl-C or SIGTERM has come, for work that first brings itself to a good end."""
+
+    signal_number: int | None = None
+
+    def obey(self) -> None:
+        """Stop now, if that was asked for."""
+        if self.signal_number is not None:
+            raise Stopped(self.signal_number)
+
+
+@contextmanager
+def deferred_stop() -> Iterator[StopRequest]:
+    """Within, the first signal is only noted; a second one stops at once."""
+    request = StopRequest()
+
+    def note_signal(signal_number: int, frame: FrameType | None) -> None:
+        if request.signal_number is not None:
+            _stop(signal_number, frame)
+        request.signal_number = signal_number
+
+    before = {number: signal.signal(number, note_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_in_thread(work: Callable[[], T]) -> T:

@@ -1,0 +1,116 @@
+"""Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from byov.cache.atomic import replacing
+from byov.cache.command import note
+from byov.train.errors import TrainError
+
+KEPT = 2  # the last one, and the one before in case that one is damaged
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+
+
+def model_bytes(model: nn.Module) -> bytes:
+    """The model's weights as a safetensors file; the same bytes for the same weights."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Weights of exactly this model from a safetensors file."""
+    tensors, _ = _read(path)
+    _load_model(model, tensors, path)
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], step: int
+) -> None:
+    """Write the state after `step` steps, then remove all but the last KEPT."""
+    names = _parameter_names(model, optimizer)
+    tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
+    for parameter, values in optimizer.state.items():
+        tensors |= {f"{_OPTIMIZER}{key}.{names[parameter]}": tensor for key, tensor in values.items()}
+    content = save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        metadata={"state": json.dumps(state)},
+    )
+    write_bytes(_path(folder, step), content)
+    for old in checkpoints(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Restore model and optimizer from the newest checkpoint that can be read; returns its state, None without any."""
+    found = checkpoints(folder)
+    for path in found:
+        try:
+            tensors, metadata = _read(path)
+            state = json.loads(metadata["state"])
+            if not isinstance(state, dict):
+                raise ValueError("its state is no JSON object")
+        except (TrainError, KeyError, ValueError, RecursionError) as error:
+            note(f"{path}: damaged ({error}); falling back to the one before")
+            continue
+        _load_model(model, {n.removeprefix(_MODEL): t for n, t in tensors.items() if n.startswith(_MODEL)}, path)
+        _load_optimizer(model, optimizer, tensors)
+        return state
+    if found:
+        raise TrainError(f"{folder}: none of its {len(found)} checkpoints can be read; start again under another name")
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the newest first."""
+    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:09d}.safetensors"
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise TrainError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise TrainError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _load_model(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise TrainError(f"{path}: weights of another model ({reason})") from error
+
+
+def _load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    names = _parameter_names(model, optimizer)
+    state: dict[int, dict[str, Tensor]] = {}
+    for place, name in enumerate(names.values()):
+        ending = f".{name}"
+        state[place] = {
+            key.removeprefix(_OPTIMIZER).removesuffix(ending): tensor
+            for key, tensor in tensors.items()
+            if key.startswith(_OPTIMIZER) and key.removeprefix(_OPTIMIZER).split(".", 1)[1] == name
+        }
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
+    """Parameter → name, in the optimizer's order."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {parameter: names[parameter] for group in optimizer.param_groups for parameter in group["params"]}

@@ -1,0 +1,28 @@
+"""Temporal cycle-consistency between two clips: there and back again, a frame should find itself.
+
+After Dwibedi et al., "Temporal Cycle-Consistency Learning" (CVPR 2019), regression with a variance penalty.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TEMPERATURE = 0.1
+VARIANCE_WEIGHT = 0.1
+
+
+def cycle_loss(there: Tensor, back: Tensor) -> Tensor:
+    """(B, T, D) and (B, S, D) latents → the mean cost of going from each frame of `there` to `back` and home.
+
+    Each frame's soft nearest neighbour in the other clip looks for its own soft nearest neighbour at home; that
+    neighbour's index, mu with variance var, should be the frame's own index t:
+    ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
+    """
+    there, back = F.normalize(there, dim=-1), F.normalize(back, dim=-1)
+    neighbours = (there @ back.mT / TEMPERATURE).softmax(dim=-1) @ back  # (B, T, D)
+    returns = (neighbours @ there.mT / TEMPERATURE).softmax(dim=-1)  # (B, T, T)
+    index = torch.arange(there.shape[1], dtype=there.dtype, device=there.device)
+    mean = returns @ index  # (B, T)
+    variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
+    cost = (mean - index).square() / (variance + 1) + VARIANCE_WEIGHT * torch.log1p(variance)
+    return cost.mean() / there.shape[1]

@@ -1,0 +1,153 @@
+"""The videos of one dataset and encoder as the trainer sees them: T x d arrays from the cache, and no videos."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.cache.columns import read_array, read_columns
+from byov.cache.contents import check_same_recipe, encoder_folders
+from byov.cache.features import Header, read_header
+from byov.cache.layout import VIEWS, encoder_slug, ratio_key, video_path
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.train.errors import TrainError
+
+View = Literal["ego", "exo"]
+
+
+@dataclass(frozen=True)
+class Video:
+    """A cached video: where its features are, and what the manifest says of it."""
+
+    id: str
+    view: str
+    split: str
+    frames: int
+    labels: tuple[int, ...] | None
+    path: Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """One dataset through one encoder at one STM ratio."""
+
+    dataset: str
+    folder: Path  # features/<dataset>/<encoder>
+    column: str  # "merged/0.3"
+    width: int
+    recipe: dict[str, str]  # what Provenance.recipe says, the same for all videos
+    videos: tuple[Video, ...]
+    absent: int  # videos of the manifest that are not in the cache
+
+    def of(self, split: str, view: str | None = None) -> list[Video]:
+        return [video for video in self.videos if video.split == split and view in (None, video.view)]
+
+
+def open_source(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> Source:
+    """Find the features; what is left out must be unambiguous."""
+    folder = _choose(features_dir, dataset, encoder)
+    manifest = load_manifest(folder.parent / "manifest.json")
+    headers = _headers(folder, manifest)
+    if not headers:
+        raise TrainError(
+            f"{folder}: none of the manifest's videos is in it; run byov-extract --dataset {folder.parent.name}"
+        )
+    column = _column(headers, ratio)
+    for header, _ in headers[1:]:
+        check_same_recipe(header, headers[0][0])
+    shape, _ = read_columns(headers[0][0].path)[column]
+    return Source(
+        dataset=folder.parent.name,
+        folder=folder,
+        column=column,
+        width=shape[1],
+        recipe=headers[0][0].provenance.recipe(),
+        videos=tuple(_video(header, entry, len(manifest.phases)) for header, entry in headers),
+        absent=len(manifest.videos) - len(headers),
+    )
+
+
+class FeatureStore:
+    """Features by video: all in memory if they fit the budget, else read again each time. The numbers are the same."""
+
+    def __init__(self, source: Source, videos: Iterable[Video], budget_bytes: int) -> None:
+        self._source = source
+        chosen = tuple(videos)
+        self.size_bytes = sum(video.frames for video in chosen) * source.width * 2
+        self.preloaded = self.size_bytes <= budget_bytes
+        self._arrays = {video.path: self._read(video) for video in chosen} if self.preloaded else {}
+
+    def read(self, video: Video) -> NDArray[np.float16]:
+        """(T, width) features of a video."""
+        array = self._arrays.get(video.path)
+        return self._read(video) if array is None else array
+
+    def _read(self, video: Video) -> NDArray[np.float16]:
+        features: NDArray[np.float16] = read_array(video.path, self._source.column)
+        if features.shape != (video.frames, self._source.width):
+            expected = (video.frames, self._source.width)
+            raise TrainError(f"{video.path}: {self._source.column} is {features.shape}, expected {expected}")
+        if not np.isfinite(features).all():
+            frame = int(np.argmin(np.isfinite(features).all(axis=1)))
+            raise TrainError(f"{video.path}: {self._source.column} is not finite at frame {frame}; extract it again")
+        return features
+
+
+def need_both_views(videos: Sequence[Video], split: str, why: str) -> None:
+    for view in VIEWS:
+        if not any(video.view == view for video in videos):
+            raise TrainError(f"the {split} split has no {view} video, and {why}")
+
+
+def _choose(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
+    folders = encoder_folders(features_dir, dataset)
+    datasets = sorted({folder.parent.name for folder in folders})
+    if len(datasets) > 1:
+        raise TrainError(f"which dataset? --dataset {' | '.join(datasets)}")
+    if encoder is not None:
+        wanted = {encoder, encoder_slug(encoder)}
+        chosen = [folder for folder in folders if folder.name in wanted]
+    else:
+        chosen = folders
+    there = " | ".join(folder.name for folder in folders) or "nothing"
+    if not chosen:
+        what = f"encoder {encoder!r}" if encoder else "features"
+        raise TrainError(f"{features_dir / (datasets[0] if datasets else '')}: no {what}; there is {there}")
+    if len(chosen) > 1:
+        raise TrainError(f"which encoder? --encoder {there}")
+    return chosen[0]
+
+
+def _headers(folder: Path, manifest: Manifest) -> list[tuple[Header, VideoEntry]]:
+    found = []
+    for entry in manifest.videos:
+        path = video_path(folder, entry.view, entry.id)
+        if path.is_file():
+            found.append((read_header(path), entry))
+    return found
+
+
+def _column(headers: Sequence[tuple[Header, VideoEntry]], ratio: float) -> str:
+    for header, _ in headers:
+        if ratio_key(ratio) not in header.ratios:
+            there = ", ".join(sorted(header.ratios, key=float))
+            raise TrainError(
+                f"{header.path}: no STM ratio {ratio_key(ratio)}; it has {there}. "
+                f"Extract it with byov-extract --ratios {ratio_key(ratio)}"
+            )
+    return f"merged/{ratio_key(ratio)}"
+
+
+def _video(header: Header, entry: VideoEntry, phases: int) -> Video:
+    if header.frames < 1:
+        raise TrainError(f"{header.path}: no frames")
+    labels = entry.labels if phases else None
+    if labels is not None and (len(labels) != header.frames or not all(0 <= label < phases for label in labels)):
+        raise TrainError(
+            f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
+            f"{header.frames} frames and {phases} phases; run byov-extract again, it brings the manifest up to date"
+        )
+    return Video(entry.id, entry.view, entry.split, header.frames, labels, header.path)

@@ -1,0 +1,35 @@
+"""Where the figures of a run go: metrics.jsonl always, TensorBoard on request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from byov.cache.atomic import write_text
+from byov.train.errors import TrainError
+
+METRICS_NAME = "metrics.jsonl"
+
+
+class MetricsLog:
+    """One JSON object per epoch. No times in it: a run that is repeated, or resumed, writes the same file."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        self._path = folder / METRICS_NAME
+        self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
+
+    def __call__(self, records: list[dict[str, Any]]) -> None:
+        write_text(self._path, "".join(json.dumps(record) + "\n" for record in records))
+        if self._board is not None:
+            newest = records[-1]
+            for name, value in newest.items():
+                if name not in ("epoch", "step"):
+                    self._board.add_scalar(name, value, newest["step"])
+            self._board.flush()
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise TrainError("--tensorboard needs the package of that name: pip install 'byov[tensorboard]'") from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,134 @@
+"""What BYOV learns from: masked self-view modeling, masked cross-view modeling, and, beyond the paper, cycles.
+
+B pairs of clips; the two clips of a pair may differ in length. All sequences of a step go through the encoder in one
+call and through the decoder in one call, side by side.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from byov.train.autoencoder import Autoencoder, Decoder
+from byov.train.cycle import cycle_loss
+from byov.train.masking import draw_visible, fill, masked, take
+from byov.train.packing import pack, unpack
+
+
+@dataclass(frozen=True)
+class Clips:
+    """B clips of T frames, sampled from their videos."""
+
+    frames: Tensor  # (B, T, width)
+    index: Tensor  # (B, T) number of each frame, counted from the first that could have been sampled
+
+    def to(self, device: torch.device) -> "Clips":
+        return Clips(self.frames.to(device, non_blocking=True), self.index.to(device, non_blocking=True))
+
+    @property
+    def length(self) -> int:
+        return self.frames.shape[1]
+
+
+Pair = list[Tensor]  # of the ego and of the exo clips
+
+
+@dataclass(frozen=True)
+class MaskedEgoExo:
+    """The joint loss. Which part is on, and how much is masked, are the paper's ablations."""
+
+    mask_self: float = 0.4  # paper, sec. 4.2
+    mask_cross: float = 0.8  # paper, sec. 4.2
+    causal: bool = True  # paper, sec. 3.4
+    self_view: bool = True
+    cross_view: bool = True
+    masked_only: bool = False  # the published code's loss; the paper's is over all frames
+    cycle_weight: float = 0.0  # beyond the paper
+
+    def __call__(self, model: Autoencoder, ego: Clips, exo: Clips, generator: torch.Generator) -> dict[str, Tensor]:
+        """Losses by name; "loss" is what to descend on."""
+        views = (ego, exo)
+        kept = {
+            "self": [_draw(view, self.mask_self, generator) for view in views],
+            "cross": [_draw(view, self.mask_cross, generator) for view in views],
+        }
+        latents = self._encode(model, views, kept)
+        decoded = self._decode(model, views, latents, kept)
+        losses = {name: self._error(views, frames_hat, kept[name]) for name, frames_hat in decoded.items()}
+        total = sum(losses.values(), torch.zeros((), device=ego.frames.device))
+        if self.cycle_weight:
+            there, back = latents["full"]
+            losses["cycle"] = cycle_loss(there, back) + cycle_loss(back, there)
+            total = total + self.cycle_weight * losses["cycle"]
+        return {"loss": total} | losses
+
+    @property
+    def modeling(self) -> list[str]:
+        """The masked objectives that are on."""
+        return ["self"] * self.self_view + ["cross"] * self.cross_view
+
+    def _encode(self, model: Autoencoder, views: Sequence[Clips], kept: Mapping[str, Pair]) -> dict[str, Pair]:
+        """The latents of all frames ("full"), and of those that MSM ("self") and MCM ("cross") leave visible."""
+        placed = [model.encoder.place(view.frames, view.index) for view in views]
+        sequences, index = {}, {}
+        if self.cross_view or self.cycle_weight:
+            sequences["full"], index["full"] = placed, [view.index for view in views]
+        for name in self.modeling:
+            sequences[name] = [take(frames, rows) for frames, rows in zip(placed, kept[name], strict=True)]
+            index[name] = [view.index.gather(1, rows) for view, rows in zip(views, kept[name], strict=True)]
+        return _pairs(sequences, model.encoder(_flat(sequences), _flat(index)))
+
+    def _decode(
+        self, model: Autoencoder, views: Sequence[Clips], latents: Mapping[str, Pair], kept: Mapping[str, Pair]
+    ) -> dict[str, Pair]:
+        """Reconstructions (B, T, width) of both views by each masked objective that is on."""
+        if not self.modeling:
+            return {}
+        tokens = {name: _mask_filled(model.decoder, views, latents[name], kept[name]) for name in self.modeling}
+        if "cross" in tokens:
+            ego, exo = (
+                model.decoder.place(model.decoder.project(latent), view.index)
+                for latent, view in zip(latents["full"], views, strict=True)
+            )
+            tokens["cross"] = [torch.cat(pair, dim=1) for pair in zip(tokens["cross"], (exo, ego), strict=True)]
+        causal = [self.causal and name == "self" for name in tokens for _ in views]
+        decoded = _pairs(tokens, model.decoder(_flat(tokens), causal))
+        own = {
+            name: [sequence[:, : view.length] for sequence, view in zip(pair, views, strict=True)]
+            for name, pair in decoded.items()
+        }
+        return _pairs(own, unpack(model.decoder.reconstruct(pack(_flat(own))), _flat(own)))
+
+    def _error(self, views: Sequence[Clips], decoded: Pair, kept: Pair) -> Tensor:
+        """Mean squared error over the frames of each view, summed over the views."""
+        total = torch.zeros((), device=decoded[0].device)
+        for view, frames_hat, visible in zip(views, decoded, kept, strict=True):
+            error = (frames_hat.float() - view.frames).square().mean(dim=-1)  # (B, T)
+            if self.masked_only:
+                removed = masked(visible, view.length)
+                total = total + (error * removed).sum() / removed.sum().clamp(min=1)
+            else:
+                total = total + error.mean()
+        return total
+
+
+def _draw(view: Clips, ratio: float, generator: torch.Generator) -> Tensor:
+    return draw_visible(len(view.frames), view.length, ratio, generator).to(view.frames.device)
+
+
+def _mask_filled(decoder: Decoder, views: Sequence[Clips], visible: Pair, kept: Pair) -> Pair:
+    """Visible latents at their places, mask tokens at the others, positions added."""
+    return [
+        decoder.place(fill(decoder.project(latents), rows, view.length, decoder.mask_token), view.index)
+        for view, latents, rows in zip(views, visible, kept, strict=True)
+    ]
+
+
+def _flat(pairs: Mapping[str, Pair]) -> list[Tensor]:
+    return [tensor for pair in pairs.values() for tensor in pair]
+
+
+def _pairs(names: Iterable[str], flat: Sequence[Tensor]) -> dict[str, Pair]:
+    """The inverse of `_flat`."""
+    return {name: [flat[2 * place], flat[2 * place + 1]] for place, name in enumerate(names)}

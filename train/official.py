@@ -1,0 +1,92 @@
+"""Encoders trained with the published code, in ours.
+
+Its checkpoints are Lightning's: pickles. They are read as tensors and plain data; whatever else they name is replaced
+by a stand-in that does nothing.
+"""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from byov.train.autoencoder import Encoder
+from byov.train.errors import TrainError
+
+_PREFIX = "encoder."  # of the encoder's parameters in a Lightning checkpoint
+_RENAMED = (
+    ("embedding_layer.", "project."),
+    ("encoder.", "blocks."),
+    (".attn.qkv.", ".qkv."),
+    (".attn.proj.", ".proj."),
+    (".mlp.fc", ".fc"),
+)
+
+
+def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, heads: int = 16) -> Encoder:
+    """Our encoder with published weights; the number of heads is the one thing that weights do not tell."""
+    if isinstance(state_dict_or_ckpt_path, Mapping):
+        state, where = dict(state_dict_or_ckpt_path), "the state dict"
+    else:
+        state, where = _read_checkpoint(Path(state_dict_or_ckpt_path)), str(state_dict_or_ckpt_path)
+    if f"{_PREFIX}pos_embed" in state:
+        state = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
+    try:
+        positions = state.pop("pos_embed")
+        latent, width = state["embedding_layer.1.weight"].shape
+        depth = len({name.split(".")[1] for name in state if name.startswith("encoder.")})
+        encoder = Encoder(
+            width=width, latent=latent, depth=depth, heads=heads, frames=positions.shape[-2], norm="before"
+        )
+        encoder.load_state_dict({_rename(name): value for name, value in state.items()})
+    except (KeyError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise TrainError(f"{where}: not an encoder of the published code ({reason})") from error
+    if latent % heads:
+        raise TrainError(f"{heads} heads do not divide its latent of {latent}")
+    if not torch.allclose(positions.reshape(encoder.positions.table.shape), encoder.positions.table, atol=1e-4):
+        raise TrainError(f"{where}: its position table is not the published code's fixed sine-cosine table")
+    return encoder.eval()
+
+
+def _rename(name: str) -> str:
+    for theirs, ours in _RENAMED:
+        name = name.replace(theirs, ours, 1)
+    return name
+
+
+class _Nothing:
+    """Stands for any class or function that a checkpoint names and a state dict does not need."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+def _read_checkpoint(path: Path) -> dict[str, Tensor]:
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        with torch.serialization.safe_globals([(_Nothing, name) for name in unknown]):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        state = checkpoint.get("state_dict", checkpoint)
+        if not isinstance(state, Mapping):
+            raise ValueError("no state dict")
+        return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    except FileNotFoundError:
+        raise TrainError(f"{path}: no such file") from None
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TrainError(f"{path}: not a readable checkpoint ({reason})") from error

@@ -1,0 +1,230 @@
+"""One run from beginning to end: what to train on, the model, the training, the embeddings."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from byov.cache.atomic import exclusive, remove_abandoned, write_text
+from byov.cache.command import deferred_stop, note, size_text
+from byov.cache.runs import CONFIG_NAME, MODEL_NAME, model_digest, read_config
+from byov.train.autoencoder import Autoencoder
+from byov.train.checkpoint import load_weights, model_bytes
+from byov.train.choices import Device
+from byov.train.embedding import Encoders, embed_run
+from byov.train.errors import TrainError
+from byov.train.feature_store import FeatureStore, Source, need_both_views
+from byov.train.metrics import MetricsLog
+from byov.train.objective import MaskedEgoExo
+from byov.train.sampling import BatchSource, PairSampler
+from byov.train.settings import Settings
+from byov.train.trainer import Optimisation, Trainer
+from byov.train.validation import Validator
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How to run; nothing here changes the numbers (on one kind of device)."""
+
+    device: torch.device
+    preload_bytes: int
+    checkpoint_every: int  # epochs
+    tensorboard: bool
+
+
+def build_model(source_width: int, settings: Settings, record: dict[str, Any] | None = None) -> Autoencoder:
+    """The model at its initialisation, by the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return Autoencoder(
+            width=source_width,
+            latent=settings.latent,
+            depth=settings.depth,
+            decoder_depth=settings.decoder_depth,
+            heads=settings.heads,
+            frames=settings.frames,
+            position=settings.position,
+            norm=settings.norm,
+            attention_window=settings.attention_window,
+            standardize=settings.standardize,
+            training=record,
+        )
+
+
+def objective_of(settings: Settings) -> MaskedEgoExo:
+    return MaskedEgoExo(
+        mask_self=settings.mask_self,
+        mask_cross=settings.mask_cross,
+        causal=settings.causal,
+        self_view=settings.self_view,
+        cross_view=settings.cross_view,
+        masked_only=settings.masked_only,
+        cycle_weight=settings.cycle,
+    )
+
+
+def new_record(source: Source, settings: Settings) -> dict[str, Any]:
+    """What config.json says of the training under "training"; see cache/runs.py for who reads it."""
+    return {
+        "dataset": source.dataset,
+        "encoder": source.recipe["encoder"],
+        "encoder_revision": source.recipe["revision"],
+        "encoder_sha256": source.recipe["weights"],
+        "encoder_folder": source.folder.name,
+        "preprocessing": source.recipe["preprocessing"],
+        "column": source.column,
+        "recipe": settings.recipe,
+        "seed": settings.seed,
+        "settings": settings.as_dict(),
+        "untrained_sha256": _digest(build_model(source.width, settings)),
+        "validation": {},
+        "versions": {"byov": version("byov"), "torch": torch.__version__},
+    }
+
+
+def train_run(folder: Path, source: Source, settings: Settings, machine: Machine, *, resume: bool) -> dict[str, Any]:
+    """Train into `folder`, then embed; returns a summary."""
+    train = source.of("train")
+    if settings.pairs == "views":
+        need_both_views(train, "train", f"the {settings.recipe} recipe pairs ego with exo videos (official: any two)")
+    if not train:
+        raise TrainError("the train split has no video")
+    with _alone(folder):
+        remove_abandoned(folder)
+        record = _record(folder, source, settings, resume=resume)
+        model = build_model(source.width, settings, record)
+        write_config(folder, model, record)
+        store = FeatureStore(source, (*train, *source.of("val")), machine.preload_bytes)
+        if not store.preloaded:
+            note(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
+        trainer = _trainer(folder, source, settings, machine, model, store)
+        if resume:
+            trainer.resume()
+            note(f"going on from step {trainer.progress.step} of {trainer.total_steps}")
+        with deferred_stop() as stop:
+            trainer.train(stop)
+        record["validation"] = trainer.progress.best_metrics
+        write_config(folder, model, record)
+        files = _embed(folder, source, settings, store, machine.device)
+    final = {k: v for k, v in trainer.progress.records[-1].items() if k not in ("epoch", "step", "lr")}
+    return {
+        "run": folder.name,
+        "dataset": source.dataset,
+        "steps": trainer.progress.step,
+        "last": final,
+        "validation": record["validation"],
+        "embedding_files": files,
+        "folder": str(folder),
+    }
+
+
+def embed_again(folder: Path, source: Source, settings: Settings, machine: Machine) -> dict[str, Any]:
+    """The embedding pass alone, of a run that has a model."""
+    with _alone(folder):
+        remove_abandoned(folder)
+        record = _record(folder, source, settings, resume=True)
+        write_config(folder, build_model(source.width, settings, record), record)
+        files = _embed(folder, source, settings, FeatureStore(source, (), 0), machine.device)
+    return {"run": folder.name, "dataset": source.dataset, "embedding_files": files, "folder": str(folder)}
+
+
+def pick_device(name: Device) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainError("--device cuda: PyTorch finds no CUDA device")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise TrainError("--device mps: PyTorch finds no MPS device")
+    return torch.device(name)
+
+
+def write_config(folder: Path, model: Autoencoder, record: dict[str, Any]) -> None:
+    """config.json and the model card; the weights come from the trainer."""
+    model.record.update(record)
+    config = {**model.arguments, "training": record}
+    write_text(folder / CONFIG_NAME, json.dumps(config, indent=1, sort_keys=True) + "\n")
+    write_text(folder / "README.md", str(model.generate_model_card()))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes must not train one run."""
+    try:
+        with exclusive(folder / ".lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise TrainError(f"{folder}: another process is at work on this run") from None
+
+
+def _record(folder: Path, source: Source, settings: Settings, *, resume: bool) -> dict[str, Any]:
+    """The record of a new run, or that of the run to go on with, if the features are still the same."""
+    ours = new_record(source, settings)
+    if not resume:
+        return ours
+    theirs: dict[str, Any] = read_config(folder)["training"]
+    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing"):
+        if theirs.get(name) != ours[name]:
+            raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
+    return theirs | {"untrained_sha256": ours["untrained_sha256"]}
+
+
+def _trainer(
+    folder: Path, source: Source, settings: Settings, machine: Machine, model: Autoencoder, store: FeatureStore
+) -> Trainer:
+    sampler = PairSampler(
+        source.of("train"), frames=settings.frames, pairs=settings.pairs, crop=settings.crop, seed=settings.seed
+    )
+    val = source.of("val")
+    return Trainer(
+        model,
+        objective_of(settings),
+        BatchSource(sampler, store, batch_size=settings.batch_size, standardize=settings.standardize),
+        Optimisation(
+            epochs=settings.epochs,
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            warmup=settings.warmup,
+            schedule=settings.schedule,
+            clip_grad=settings.clip_grad,
+            seed=settings.seed,
+        ),
+        folder=folder,
+        device=machine.device,
+        validate=Validator(source.dataset, val, store, machine.device) if val else None,
+        validate_every=settings.validate_every,
+        select=_selection(source, settings),
+        checkpoint_every=machine.checkpoint_every,
+        log=MetricsLog(folder, tensorboard=machine.tensorboard),
+    )
+
+
+def _selection(source: Source, settings: Settings) -> str:
+    """The metric that chooses the model: the one that was asked for, or what the val split allows."""
+    val, wanted = source.of("val"), settings.select
+    if not val:
+        if wanted != "last":
+            note("no val videos: the last model is kept")
+        return "last"
+    labelled = {video.view for video in val if video.labels is not None}
+    if wanted in ("retrieval", "trimmed", "both") and len(labelled) < 2:
+        note(f"--select {wanted} needs val videos of both views with phase labels: the model is chosen by tau instead")
+        return "tau"
+    return wanted
+
+
+def _embed(folder: Path, source: Source, settings: Settings, store: FeatureStore, device: torch.device) -> int:
+    trained = build_model(source.width, settings)
+    load_weights(trained, folder / MODEL_NAME)
+    untrained = build_model(source.width, settings)
+    encoders = Encoders((trained, model_digest(folder)), (untrained, _digest(untrained)))
+    return embed_run(folder, encoders, source, store, device)
+
+
+def _digest(model: Autoencoder) -> str:
+    return hashlib.sha256(model_bytes(model)).hexdigest()

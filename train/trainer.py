@@ -1,0 +1,210 @@
+"""The training loop. It knows a model, an objective and batches by step, and nothing of what they mean."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from byov.cache.command import StopRequest
+from byov.train.autoencoder import Autoencoder
+from byov.train.checkpoint import load_checkpoint, model_bytes, save_checkpoint, write_bytes
+from byov.train.choices import Schedule
+from byov.train.errors import TrainError
+from byov.train.objective import Clips
+
+MASK_STREAM = 0x6D61736B  # keeps the seeds of the masks apart from the other users of the seed
+
+
+class Batches(Protocol):
+    steps_per_epoch: int
+
+    def ahead(self, first_step: int, end_step: int) -> Iterator[tuple[Clips, Clips]]: ...
+
+
+class Objective(Protocol):
+    def __call__(
+        self, model: Autoencoder, first: Clips, second: Clips, generator: torch.Generator, /
+    ) -> dict[str, Tensor]:
+        """Losses by name; "loss" is what to descend on."""
+
+
+class Log(Protocol):
+    def __call__(self, records: list[dict[str, Any]]) -> None:
+        """Everything that is known so far, one record per epoch; the last is the newest."""
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    epochs: int
+    lr: float
+    weight_decay: float
+    warmup: float  # epochs
+    schedule: Schedule
+    clip_grad: float | None
+    seed: int
+
+    def lr_at(self, step: int, steps_per_epoch: int) -> float:
+        """Linear warm-up, then constant or down to zero along a cosine."""
+        warmup, total = self.warmup * steps_per_epoch, self.epochs * steps_per_epoch
+        if step < warmup:
+            return self.lr * (step + 1) / (warmup + 1)
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
+
+
+@dataclass
+class Progress:
+    """How far a run has come: all that its future depends on, beside model and optimizer."""
+
+    step: int = 0
+    loss_sums: dict[str, float] = field(default_factory=dict)  # over the steps of the running epoch
+    records: list[dict[str, Any]] = field(default_factory=list)
+    best: float | None = None
+    best_metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """Trains, validates, keeps the best model and enough to go on after any interruption."""
+
+    def __init__(
+        self,
+        model: Autoencoder,
+        objective: Objective,
+        batches: Batches,
+        optimisation: Optimisation,
+        *,
+        folder: Path,
+        device: torch.device,
+        validate: Callable[[Autoencoder], dict[str, float]] | None,
+        validate_every: int,
+        select: str,
+        checkpoint_every: int,
+        log: Log,
+    ) -> None:
+        self.model = model.to(device)
+        self._objective, self._batches, self._settings = objective, batches, optimisation
+        self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
+        self._best_path, self._last_path = folder / "model.safetensors", folder / "model-last.safetensors"
+        self._validate, self._validate_every = validate, validate_every
+        self._select, self._checkpoint_every = select, checkpoint_every
+        self._optimizer = torch.optim.Adam(
+            self.model.parameters(),
+            lr=optimisation.lr,
+            weight_decay=optimisation.weight_decay,
+            fused=device.type in ("cpu", "cuda"),
+        )
+        self.progress = Progress()
+
+    @property
+    def total_steps(self) -> int:
+        return self._settings.epochs * self._batches.steps_per_epoch
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint that can be read; from the beginning if there is none."""
+        state = load_checkpoint(self._checkpoints, self.model, self._optimizer)
+        if state is not None:
+            try:
+                self.progress = Progress(**state)
+            except TypeError as error:
+                raise TrainError(f"{self._checkpoints}: of another version of byov ({error})") from error
+
+    def train(self, stop: StopRequest) -> None:
+        """Train to the end, or until a stop is asked for; then leave a checkpoint and obey."""
+        if self.progress.step == 0:
+            self._start()
+        first, per_epoch = self.progress.step, self._batches.steps_per_epoch
+        with tqdm(total=self.total_steps, initial=first, unit="step", disable=None, dynamic_ncols=True) as bar:
+            for batch in self._batches.ahead(first, self.total_steps):
+                losses = self._step(*batch)
+                bar.update()
+                bar.set_postfix(epoch=self.progress.step // per_epoch, loss=f"{losses['loss']:.4f}", refresh=False)
+                if self.progress.step % per_epoch == 0:
+                    self._end_epoch(self.progress.step // per_epoch)
+                if stop.signal_number is not None:
+                    self._checkpoint()
+                    stop.obey()
+        write_bytes(self._last_path, model_bytes(self.model))
+        if not self._best_path.exists() or self._select == "last":
+            write_bytes(self._best_path, model_bytes(self.model))
+
+    def _start(self) -> None:
+        """What the untrained model scores is the first record."""
+        self.progress.records.append({"epoch": 0, "step": 0} | self._validation())
+        self._log(self.progress.records)
+
+    def _step(self, first: Clips, second: Clips) -> dict[str, float]:
+        step = self.progress.step
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.lr_at(step, self._batches.steps_per_epoch)
+        generator = torch.Generator().manual_seed(_seed(self._settings.seed, step))
+        with self._autocast():
+            losses = self._objective(self.model, first.to(self._device), second.to(self._device), generator)
+        values = {name: loss.item() for name, loss in losses.items()}
+        if not math.isfinite(values["loss"]):
+            raise TrainError(self._not_finite(values["loss"]))
+        losses["loss"].backward()  # type: ignore[no-untyped-call]
+        if self._settings.clip_grad is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_grad)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.progress.step += 1
+        for name, value in values.items():
+            self.progress.loss_sums[name] = self.progress.loss_sums.get(name, 0.0) + value
+        return values
+
+    def _end_epoch(self, epoch: int) -> None:
+        progress, last = self.progress, epoch == self._settings.epochs
+        record: dict[str, Any] = {"epoch": epoch, "step": progress.step, "lr": self._optimizer.param_groups[0]["lr"]}
+        record |= {name: total / self._batches.steps_per_epoch for name, total in progress.loss_sums.items()}
+        progress.loss_sums = {}
+        if last or epoch % self._validate_every == 0:
+            metrics = self._validation()
+            record |= metrics
+            self._keep_if_best(metrics)
+        progress.records.append(record)
+        self._log(progress.records)
+        if last or epoch % self._checkpoint_every == 0:
+            self._checkpoint()
+
+    def _validation(self) -> dict[str, float]:
+        if self._validate is None:
+            return {}
+        self.model.eval()
+        metrics = self._validate(self.model)
+        self.model.train()
+        return metrics
+
+    def _keep_if_best(self, metrics: dict[str, float]) -> None:
+        score = metrics.get(self._select)
+        if score is not None and (self.progress.best is None or score > self.progress.best):
+            self.progress.best, self.progress.best_metrics = score, metrics
+            write_bytes(self._best_path, model_bytes(self.model))
+
+    def _checkpoint(self) -> None:
+        save_checkpoint(self._checkpoints, self.model, self._optimizer, asdict(self.progress), self.progress.step)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _not_finite(self, loss: float) -> str:
+        kept = "its last checkpoint is kept" if self._checkpoints.exists() else "there is no checkpoint yet"
+        epoch = self.progress.step // self._batches.steps_per_epoch
+        return (
+            f"the loss became {loss} at step {self.progress.step} (epoch {epoch}); {kept}. "
+            "Start another run with a lower --lr, or with --clip-grad 1"
+        )
+
+
+def _seed(seed: int, step: int) -> int:
+    """The seed of one step's masks."""
+    return int(np.random.SeedSequence([MASK_STREAM, seed, step]).generate_state(1, np.uint64)[0])

@@ -1,0 +1,105 @@
+"""How good the encoder is on the val split, often enough to choose a model: cross-view retrieval and Kendall's tau.
+
+The evaluator's own measures, computed where the embeddings are; a test holds the two together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from byov.cache.clips import trimmed_clips
+from byov.train.autoencoder import Autoencoder
+from byov.train.feature_store import FeatureStore, Video
+
+K = 10  # map@10, as in the paper's main table
+TAU_STRIDE = 5  # every 5th frame, as AE2's evaluator
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One video or sub-clip."""
+
+    video: Video
+    embedding: Tensor  # (T, D)
+    labels: Tensor | None  # (T,)
+
+
+class Validator:
+    """Embeds the val videos, whole and as sub-clips on their own, and scores them."""
+
+    def __init__(self, dataset: str, videos: Sequence[Video], store: FeatureStore, device: torch.device) -> None:
+        self._dataset, self._videos, self._store, self._device = dataset, videos, store, device
+
+    def __call__(self, model: Autoencoder) -> dict[str, float]:
+        """Metric → value; those that the split's views and labels do not allow are left out."""
+        whole, clips = [], []
+        for video in self._videos:
+            features = torch.from_numpy(self._store.read(video)).to(self._device)
+            whole.append(_embed(model, video, features, 0, video.frames))
+            for first, last in trimmed_clips(self._dataset, video.view, video.id, video.frames):
+                clips.append(_embed(model, video, features, first, last + 1))
+        metrics = {
+            "map@10_ego2exo": cross_view_map(whole, "ego"),
+            "map@10_exo2ego": cross_view_map(whole, "exo"),
+            "retrieval": _mean([cross_view_map(whole, view) for view in ("ego", "exo")]),
+            "trimmed": _mean([cross_view_map(clips, view) for view in ("ego", "exo")]),
+            "tau": kendalls_tau([item.embedding for item in whole]),
+        }
+        metrics["both"] = _mean([metrics["retrieval"], metrics["trimmed"]])
+        return {name: value for name, value in metrics.items() if value is not None}
+
+
+def cross_view_map(items: Sequence[Embedded], query_view: str, k: int = K) -> float | None:
+    """map@k of the frames of one view, searched among those of the other; None without labels or one of the views."""
+    queries = [item for item in items if item.video.view == query_view and item.labels is not None]
+    candidates = [item for item in items if item.video.view != query_view and item.labels is not None]
+    if not queries or not candidates:
+        return None
+    found = torch.cat([item.embedding for item in candidates]).double()
+    found_labels = torch.cat([item.labels for item in candidates if item.labels is not None])
+    precisions = [
+        _average_precision(item.embedding.double(), item.labels, found, found_labels, k)
+        for item in queries
+        if item.labels is not None
+    ]
+    return float(torch.cat(precisions).mean())
+
+
+def _average_precision(query: Tensor, labels: Tensor, found: Tensor, found_labels: Tensor, k: int) -> Tensor:
+    """(T,) AP@k of each query frame: mean of the precision at the ranks of its relevant hits, 0 without any."""
+    nearest = torch.cdist(query, found).topk(min(k, len(found)), largest=False).indices
+    relevant = (found_labels[nearest] == labels[:, None]).double()  # (T, k)
+    precision = relevant.cumsum(1) / torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
+    return (precision * relevant).sum(1) / relevant.sum(1).clamp(min=1)
+
+
+def kendalls_tau(embeddings: Sequence[Tensor], stride: int = TAU_STRIDE) -> float | None:
+    """Mean tau-b over ordered pairs of videos between 0..n-1 and each frame's nearest neighbour in the other video."""
+    sampled = [embedding[::stride].double() for embedding in embeddings]
+    taus = [
+        tau
+        for query in sampled
+        for other in sampled
+        if query is not other and (tau := _tau(torch.cdist(query, other).argmin(dim=1))) is not None
+    ]
+    return _mean(taus)
+
+
+def _tau(neighbours: Tensor) -> float | None:
+    """tau-b of a sequence against its own order; None if it is constant."""
+    later = torch.triu_indices(len(neighbours), len(neighbours), offset=1, device=neighbours.device)
+    signs = (neighbours[later[1]] - neighbours[later[0]]).sign()
+    untied = signs.abs().sum().item()
+    return signs.sum().item() / (len(signs) * untied) ** 0.5 if untied else None
+
+
+def _embed(model: Autoencoder, video: Video, features: Tensor, first: int, end: int) -> Embedded:
+    labels = None if video.labels is None else torch.tensor(video.labels[first:end], device=features.device)
+    return Embedded(video, model.embed(features[first:end]), labels)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
