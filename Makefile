@@ -53,7 +53,9 @@ types: $(READY)
 	$(BIN)/mypy -p byov
 
 bench: $(READY)
-	$(BIN)/python benchmarks/extract.py $(ARGS)
+	$(BIN)/python benchmarks/extract.py
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/evaluate.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
