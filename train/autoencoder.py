@@ -128,8 +128,10 @@ class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["e
         _check_choice("position", position, Position)
         _check_choice("norm", norm, Norm)
         _check_choice("standardize", standardize, Standardize)
-        if attention_window is not None and (type(attention_window) is not int or attention_window < 0):
+        if attention_window is not None and (type(attention_window) is not int or attention_window < 1):
             raise TrainError(f"attention_window is {attention_window!r}; it must be a number of frames, or None")
+        if not isinstance(training, dict | None):
+            raise TrainError(f"training is {training!r}; it must be a mapping, or None")
         _check_sizes(width=width, latent=latent, depth=depth, decoder_depth=decoder_depth, heads=heads, frames=frames)
         self.width, self.latent, self.standardize, self.record = width, latent, standardize, training or {}
         self.encoder = Encoder(

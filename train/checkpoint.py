@@ -23,8 +23,11 @@ def model_bytes(model: nn.Module) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(content)
+    try:
+        with replacing(path) as partial:
+            partial.write_bytes(content)
+    except OSError as error:  # of a full disk, which does not say what it has no room for
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -56,15 +59,12 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     for path in found:
         try:
             tensors, metadata = _read(path)
-            state = json.loads(metadata["state"])
-            if not isinstance(state, dict):
-                raise ValueError("its state is no JSON object")
-        except (TrainError, KeyError, ValueError, RecursionError) as error:
-            note(f"{path}: damaged ({error}); falling back to the one before")
-            continue
-        _load_model(model, {n.removeprefix(_MODEL): t for n, t in tensors.items() if n.startswith(_MODEL)}, path)
-        _load_optimizer(model, optimizer, tensors)
-        return state
+            state = _state(metadata, path)
+            _load_model(model, {n.removeprefix(_MODEL): t for n, t in tensors.items() if n.startswith(_MODEL)}, path)
+            _load_optimizer(model, optimizer, tensors, path)
+            return state
+        except TrainError as error:
+            note(f"{error}; falling back to the one before")
     if found:
         raise TrainError(f"{folder}: none of its {len(found)} checkpoints can be read; start again under another name")
     return None
@@ -89,6 +89,16 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise TrainError(f"{path}: not a readable safetensors file ({error})") from error
 
 
+def _state(metadata: dict[str, str], path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(metadata["state"])
+        if not isinstance(state, dict):
+            raise ValueError("no JSON object")
+        return state
+    except (KeyError, ValueError, RecursionError) as error:
+        raise TrainError(f"{path}: its state cannot be read ({error})") from error
+
+
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     try:
         model.load_state_dict(tensors)
@@ -97,16 +107,19 @@ def _load_model(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
         raise TrainError(f"{path}: weights of another model ({reason})") from error
 
 
-def _load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    names = _parameter_names(model, optimizer)
+def _load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Adam's state of each parameter; those that no objective reaches have none."""
     state: dict[int, dict[str, Tensor]] = {}
-    for place, name in enumerate(names.values()):
-        ending = f".{name}"
-        state[place] = {
-            key.removeprefix(_OPTIMIZER).removesuffix(ending): tensor
-            for key, tensor in tensors.items()
-            if key.startswith(_OPTIMIZER) and key.removeprefix(_OPTIMIZER).split(".", 1)[1] == name
-        }
+    for place, (parameter, name) in enumerate(_parameter_names(model, optimizer).items()):
+        shapes = {"step": torch.Size(()), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        found = {key: tensors[stored] for key in shapes if (stored := f"{_OPTIMIZER}{key}.{name}") in tensors}
+        if not found:
+            continue
+        if {key: tensor.shape for key, tensor in found.items() if tensor.dtype == torch.float32} != shapes:
+            raise TrainError(f"{path}: optimizer state of another model (of {name})")
+        state[place] = found
+    if not state:
+        raise TrainError(f"{path}: no optimizer state")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -124,7 +124,9 @@ def train(
     device: Annotated[Device, typer.Option(help="Where to train.", rich_help_panel="Machine")] = "auto",
     preload_gib: Annotated[
         float,
-        typer.Option(min=0, help="Features up to this size are held in memory, in GiB.", rich_help_panel="Machine"),
+        typer.Option(
+            min=0, max=2**20, help="Features up to this size are held in memory, in GiB.", rich_help_panel="Machine"
+        ),
     ] = 4.0,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard's files too.", rich_help_panel="Machine")
@@ -149,7 +151,7 @@ def train(
         choose(dataset or "", **given)  # mistakes first, before anything is read
         source = _open(features_dir, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
         settings = choose(source.dataset, **given)
-        folder = _new(runs_dir, run or _default_name(source, settings))
+        folder = _new(runs_dir, _default_name(source, settings) if run is None else run)
     from byov.train.run import Machine, embed_again, pick_device, train_run
 
     machine = Machine(pick_device(device), int(preload_gib * 2**30), checkpoint_every, tensorboard)
@@ -159,7 +161,7 @@ def train(
         else:
             summary = train_run(folder, source, settings, machine, resume=resume)
     except command.Stopped:
-        if not embed_only:
+        if not embed_only and (folder / CONFIG_NAME).exists():
             note(f"stopped; go on with byov-train --run {folder.name} --resume")
         raise
     _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
@@ -186,7 +188,7 @@ def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: f
 
 def _new(runs_dir: Path, run: str) -> Path:
     folder = run_folder(runs_dir, run)
-    if folder.exists():
+    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise TrainError(f"{folder} exists; go on with it by --run {run} --resume, or choose another name with --run")
     return folder
 
@@ -223,7 +225,11 @@ def _same_settings(record: RunRecord, given: dict[str, Any]) -> Settings:
 def _same_source(
     features_dir: Path, record: RunRecord, dataset: str | None, encoder: str | None, ratio: float | None
 ) -> "Source":
-    theirs = float(record.column.removeprefix("merged/"))
+    try:
+        theirs = float(record.column.removeprefix("merged/"))
+    except ValueError:
+        raise TrainError(f"{record.folder / CONFIG_NAME}: its column {record.column!r} is none of a ratio") from None
+    encoder = record.encoder if encoder == record.encoder_folder else encoder
     for name, ours, their in (
         ("dataset", dataset, record.dataset),
         ("encoder", encoder, record.encoder),

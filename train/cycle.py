@@ -18,11 +18,12 @@ def cycle_loss(there: Tensor, back: Tensor) -> Tensor:
     neighbour's index, mu with variance var, should be the frame's own index t:
     ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
     """
-    there, back = F.normalize(there, dim=-1), F.normalize(back, dim=-1)
-    neighbours = (there @ back.mT / TEMPERATURE).softmax(dim=-1) @ back  # (B, T, D)
-    returns = (neighbours @ there.mT / TEMPERATURE).softmax(dim=-1)  # (B, T, T)
-    index = torch.arange(there.shape[1], dtype=there.dtype, device=there.device)
-    mean = returns @ index  # (B, T)
-    variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
-    cost = (mean - index).square() / (variance + 1) + VARIANCE_WEIGHT * torch.log1p(variance)
-    return cost.mean() / there.shape[1]
+    with torch.autocast(there.device.type, enabled=False):  # bfloat16 is too coarse for the index of a frame
+        there, back = F.normalize(there.float(), dim=-1), F.normalize(back.float(), dim=-1)
+        neighbours = (there @ back.mT / TEMPERATURE).softmax(dim=-1) @ back  # (B, T, D)
+        returns = (neighbours @ there.mT / TEMPERATURE).softmax(dim=-1)  # (B, T, T)
+        index = torch.arange(there.shape[1], dtype=there.dtype, device=there.device)
+        mean = returns @ index  # (B, T)
+        variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
+        cost = (mean - index).square() / (variance + 1) + VARIANCE_WEIGHT * torch.log1p(variance)
+        return cost.mean() / there.shape[1]

@@ -126,6 +126,7 @@ def _mask_filled(decoder: Decoder, views: Sequence[Clips], visible: Pair, kept: 
 
 
 def _flat(pairs: Mapping[str, Pair]) -> list[Tensor]:
+    """Ego and exo of the first pair, then of the next, in the order in which they were put in."""
     return [tensor for pair in pairs.values() for tensor in pair]
 
 

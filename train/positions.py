@@ -11,8 +11,9 @@ BASE = 10000.0
 
 def sincos(frame_index: Tensor, width: int) -> Tensor:
     """(..., T) frame indices → (..., T, width): sines in the first half of the channels, cosines in the second."""
-    frequencies = BASE ** (-torch.arange(width // 2, dtype=torch.float64, device=frame_index.device) / (width / 2))
-    angles = frame_index.double()[..., None] * frequencies
+    precision = torch.float32 if frame_index.device.type == "mps" else torch.float64  # which MPS does not have
+    frequencies = BASE ** (-torch.arange(width // 2, dtype=precision, device=frame_index.device) / (width / 2))
+    angles = frame_index.to(precision)[..., None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 

@@ -83,6 +83,7 @@ def new_record(source: Source, settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         "settings": settings.as_dict(),
         "untrained_sha256": _digest(build_model(source.width, settings)),
+        "videos_sha256": _videos_digest(source),
         "validation": {},
         "versions": {"byov": version("byov"), "torch": torch.__version__},
     }
@@ -98,6 +99,7 @@ def train_run(folder: Path, source: Source, settings: Settings, machine: Machine
     with _alone(folder):
         remove_abandoned(folder)
         record = _record(folder, source, settings, resume=resume)
+        _refuse_other_videos(folder, source, record)
         model = build_model(source.width, settings, record)
         write_config(folder, model, record)
         store = FeatureStore(source, (*train, *source.of("val")), machine.preload_bytes)
@@ -148,7 +150,7 @@ def write_config(folder: Path, model: Autoencoder, record: dict[str, Any]) -> No
     """config.json and the model card; the weights come from the trainer."""
     model.record.update(record)
     config = {**model.arguments, "training": record}
-    write_text(folder / CONFIG_NAME, json.dumps(config, indent=1, sort_keys=True) + "\n")
+    write_text(folder / CONFIG_NAME, json.dumps(config, indent=1) + "\n")
     write_text(folder / "README.md", str(model.generate_model_card()))
 
 
@@ -166,12 +168,23 @@ def _record(folder: Path, source: Source, settings: Settings, *, resume: bool) -
     """The record of a new run, or that of the run to go on with, if the features are still the same."""
     ours = new_record(source, settings)
     if not resume:
+        if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen
+            raise TrainError(f"{folder} exists; choose another name with --run")
         return ours
     theirs: dict[str, Any] = read_config(folder)["training"]
     for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing"):
         if theirs.get(name) != ours[name]:
             raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
+
+
+def _refuse_other_videos(folder: Path, source: Source, record: dict[str, Any]) -> None:
+    """They would give other batches, and another choice of the model, than those before the interruption."""
+    if record.get("videos_sha256") != _videos_digest(source):
+        raise TrainError(
+            f"{folder.name} was started with other train or val videos or labels than {source.folder.parent} has now; "
+            "start another run, or embed with this one by --embed-only"
+        )
 
 
 def _trainer(
@@ -219,11 +232,19 @@ def _selection(source: Source, settings: Settings) -> str:
 
 
 def _embed(folder: Path, source: Source, settings: Settings, store: FeatureStore, device: torch.device) -> int:
+    digest = model_digest(folder)
     trained = build_model(source.width, settings)
     load_weights(trained, folder / MODEL_NAME)
     untrained = build_model(source.width, settings)
-    encoders = Encoders((trained, model_digest(folder)), (untrained, _digest(untrained)))
+    encoders = Encoders((trained, digest), (untrained, _digest(untrained)))
     return embed_run(folder, encoders, source, store, device)
+
+
+def _videos_digest(source: Source) -> str:
+    """Of what the batches and the choice of the model depend on, beside the features themselves."""
+    chosen = [video for video in source.videos if video.split in ("train", "val")]
+    facts = [(video.split, video.view, video.id, video.frames, video.labels) for video in chosen]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _digest(model: Autoencoder) -> str:

@@ -1,11 +1,13 @@
 """What can be chosen about a run. Each default says where it comes from; docs/fidelity.md has the whole story."""
 
 from dataclasses import asdict, dataclass, fields
-from math import isfinite
+from sys import float_info
 from typing import Any, Literal, get_args, get_origin
 
 from byov.train.choices import Norm, Pairs, Position, Recipe, Schedule, Select, Standardize
 from byov.train.errors import TrainError
+
+LARGEST = 1_000_000  # of any size; what is above is a slip
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Settings:
             _check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         for name in ("cycle", "weight_decay", "warmup", "seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or above")
+        _check(self.seed < 2**63, "seed", self.seed, "below 2^63")
         _check(self.frames >= 2, "frames", self.frames, "at least 2")
         _check(self.lr > 0, "lr", self.lr, "above 0")
         _check(self.clip_grad is None or self.clip_grad > 0, "clip_grad", self.clip_grad, "above 0")
@@ -74,8 +77,11 @@ class Settings:
             "at least 1 frame",
         )
         _check(0 < self.crop[0] <= self.crop[1] <= 1, "crop", self.crop, "LOW,HIGH with 0 < LOW <= HIGH <= 1")
-        if self.latent % self.heads or self.latent % 2:
-            raise TrainError(f"{self.heads} heads do not divide a latent of {self.latent}, or it is odd")
+        for name in ("latent", "depth", "decoder_depth", "frames", "attention_window", "batch_size"):
+            _check((getattr(self, name) or 0) <= LARGEST, name, getattr(self, name), f"at most {LARGEST:,}")
+        _check(self.latent % 2 == 0, "latent", self.latent, "even, for the positions")
+        if self.latent % self.heads:
+            raise TrainError(f"{self.heads} heads do not divide a latent of {self.latent}")
         if not (self.self_view or self.cross_view or self.cycle):
             raise TrainError("nothing to learn from: --no-self, --no-cross, and no --cycle")
 
@@ -141,5 +147,5 @@ def _check_type(name: str, value: object, kind: Any) -> None:
 def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
     """Of one of these types; whole numbers pass for others, booleans and what is not finite do not."""
     if isinstance(value, float | int) and not isinstance(value, bool):
-        return isfinite(value) and (type(value) in kinds or float in kinds)
+        return abs(value) <= float_info.max and (type(value) in kinds or float in kinds)
     return type(value) in kinds

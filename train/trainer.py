@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from sys import float_info
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from byov.cache.command import StopRequest
 from byov.train.autoencoder import Autoencoder
-from byov.train.checkpoint import load_checkpoint, model_bytes, save_checkpoint, write_bytes
+from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
 from byov.train.choices import Schedule
 from byov.train.errors import TrainError
 from byov.train.objective import Clips
@@ -112,9 +113,9 @@ class Trainer:
         state = load_checkpoint(self._checkpoints, self.model, self._optimizer)
         if state is not None:
             try:
-                self.progress = Progress(**state)
-            except TypeError as error:
-                raise TrainError(f"{self._checkpoints}: of another version of byov ({error})") from error
+                self.progress = _progress(state, self.total_steps)
+            except ValueError as error:
+                raise TrainError(f"{self._checkpoints}: not a checkpoint of this run ({error})") from error
 
     def train(self, stop: StopRequest) -> None:
         """Train to the end, or until a stop is asked for; then leave a checkpoint and obey."""
@@ -132,8 +133,9 @@ class Trainer:
                     self._checkpoint()
                     stop.obey()
         write_bytes(self._last_path, model_bytes(self.model))
-        if not self._best_path.exists() or self._select == "last":
+        if self.progress.best is None:
             write_bytes(self._best_path, model_bytes(self.model))
+        stop.obey()
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
@@ -149,7 +151,7 @@ class Trainer:
             losses = self._objective(self.model, first.to(self._device), second.to(self._device), generator)
         values = {name: loss.item() for name, loss in losses.items()}
         if not math.isfinite(values["loss"]):
-            raise TrainError(self._not_finite(values["loss"]))
+            raise TrainError(self._not_finite(f"loss became {values['loss']}"))
         losses["loss"].backward()  # type: ignore[no-untyped-call]
         if self._settings.clip_grad is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_grad)
@@ -161,6 +163,7 @@ class Trainer:
         return values
 
     def _end_epoch(self, epoch: int) -> None:
+        self._refuse_weights_that_are_not_finite()
         progress, last = self.progress, epoch == self._settings.epochs
         record: dict[str, Any] = {"epoch": epoch, "step": progress.step, "lr": self._optimizer.param_groups[0]["lr"]}
         record |= {name: total / self._batches.steps_per_epoch for name, total in progress.loss_sums.items()}
@@ -183,12 +186,16 @@ class Trainer:
         return metrics
 
     def _keep_if_best(self, metrics: dict[str, float]) -> None:
-        score = metrics.get(self._select)
-        if score is not None and (self.progress.best is None or score > self.progress.best):
+        """The best by the chosen metric; while there is no score, the newest."""
+        score, best = metrics.get(self._select), self.progress.best
+        if score is None and best is None:
+            self.progress.best_metrics = metrics
+        elif score is not None and (best is None or score > best):
             self.progress.best, self.progress.best_metrics = score, metrics
             write_bytes(self._best_path, model_bytes(self.model))
 
     def _checkpoint(self) -> None:
+        self._refuse_weights_that_are_not_finite()
         save_checkpoint(self._checkpoints, self.model, self._optimizer, asdict(self.progress), self.progress.step)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -196,13 +203,48 @@ class Trainer:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
 
-    def _not_finite(self, loss: float) -> str:
-        kept = "its last checkpoint is kept" if self._checkpoints.exists() else "there is no checkpoint yet"
+    def _refuse_weights_that_are_not_finite(self) -> None:
+        """The loss is that of the weights before the step: it may be finite when they no longer are."""
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            raise TrainError(self._not_finite("weights are no longer finite"))
+
+    def _not_finite(self, what: str) -> str:
+        kept = "the last checkpoint is kept" if checkpoints(self._checkpoints) else "there is no checkpoint yet"
         epoch = self.progress.step // self._batches.steps_per_epoch
         return (
-            f"the loss became {loss} at step {self.progress.step} (epoch {epoch}); {kept}. "
+            f"the {what} at step {self.progress.step} (epoch {epoch}); {kept}. "
             "Start another run with a lower --lr, or with --clip-grad 1"
         )
+
+
+def _progress(state: dict[str, Any], total_steps: int) -> Progress:
+    """Progress as a checkpoint holds it; raises ValueError for what it cannot be."""
+    if state.keys() != {field.name for field in fields(Progress)}:
+        raise ValueError(f"it holds {', '.join(state)}")
+    progress = Progress(**state)
+    right = {
+        "step": type(progress.step) is int and 0 < progress.step <= total_steps,
+        "loss_sums": _all_numbers(progress.loss_sums),
+        "records": isinstance(progress.records, list) and all(_is_record(record) for record in progress.records),
+        "best": progress.best is None or _is_number(progress.best),
+        "best_metrics": _all_numbers(progress.best_metrics),
+    }
+    wrong = [name for name, holds in right.items() if not holds]
+    if wrong or not progress.records:
+        raise ValueError(f"its {', '.join(wrong) or 'records'} cannot be")
+    return progress
+
+
+def _is_record(value: object) -> bool:
+    return _all_numbers(value) and isinstance(value, dict) and {"epoch", "step"} <= value.keys()
+
+
+def _all_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_number(number) for number in value.values())
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= float_info.max
 
 
 def _seed(seed: int, step: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from byov.train.packing import Group
 
-CHUNK_ROWS = 4096  # frames of a long video that pass through a block at a time
+CHUNK_ROWS = 512  # frames of a long video that pass through a block at a time
 
 
 class Block(nn.Module):
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 def _neighbourhood(rows: slice, length: int, window: int | None, device: torch.device) -> tuple[slice, Tensor | None]:
     """The keys that the queries of `rows` may see, and the mask between the two."""
-    if window is None:
+    if window is None or window >= length:
         return slice(0, length), None
     keys = slice(max(0, rows.start - window), min(length, rows.stop + window))
     queries = torch.arange(rows.start, min(length, rows.stop), device=device)

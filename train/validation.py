@@ -1,6 +1,6 @@
 """How good the encoder is on the val split, often enough to choose a model: cross-view retrieval and Kendall's tau.
 
-The evaluator's own measures, computed where the embeddings are; a test holds the two together.
+The evaluator's own measures, without its packages; a test holds the two together.
 """
 
 from collections.abc import Sequence
@@ -96,8 +96,8 @@ def _tau(neighbours: Tensor) -> float | None:
 
 
 def _embed(model: Autoencoder, video: Video, features: Tensor, first: int, end: int) -> Embedded:
-    labels = None if video.labels is None else torch.tensor(video.labels[first:end], device=features.device)
-    return Embedded(video, model.embed(features[first:end]), labels)
+    labels = None if video.labels is None else torch.tensor(video.labels[first:end])
+    return Embedded(video, model.embed(features[first:end]).cpu(), labels)  # not every device has float64
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,0 +1,164 @@
+"""Tiny models, clips of random frames, and small caches of features."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byov.cache.features import FeatureWriter, Provenance
+from byov.cache.manifest import Manifest, VideoEntry
+from byov.train.autoencoder import Autoencoder
+from byov.train.objective import Clips
+
+ROOT = Path(__file__).parents[2]
+WIDTH, RATIOS = 16, (0.3, 1.0)
+ENCODER = "openai--clip-vit-base-patch16"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Models this small are no quicker on several cores, and far slower where the cores have other work."""
+    threads = torch.get_num_threads()
+    if request.path.parent == Path(__file__).parent:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Autoencoder]:
+    """make_model(**arguments): a tiny model; not every parameter is at its initial zero or one."""
+
+    def make(**arguments: Any) -> Autoencoder:
+        sizes = {"width": 12, "latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = Autoencoder(**(sizes | arguments))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+        return model
+
+    return make
+
+
+@pytest.fixture
+def make_clips() -> Callable[..., Clips]:
+    """make_clips(batch, frames, seed): random frames with rising frame numbers, a few of them far apart."""
+
+    def make(batch: int, frames: int, seed: int = 0, width: int = 12) -> Clips:
+        random = torch.Generator().manual_seed(seed)
+        steps = torch.randint(1, 4, (batch, frames), generator=random)
+        return Clips(torch.randn(batch, frames, width, generator=random), steps.cumsum(1) - 1)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def naive_training() -> ModuleType:
+    """benchmarks/naive_training.py, which is not installed."""
+    spec = importlib.util.spec_from_file_location("naive_training", ROOT / "benchmarks" / "naive_training.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def golden_encoder() -> dict[str, NDArray[Any]]:
+    with np.load(ROOT / "tests" / "golden" / "encoder.npz", allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+@pytest.fixture(scope="session")
+def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """The published encoder's parameters under their published names."""
+    return {
+        name.removeprefix("state/"): torch.from_numpy(values)
+        for name, values in golden_encoder.items()
+        if name.startswith("state/")
+    }
+
+
+def write_features(path: Path, merged: Mapping[float, NDArray[Any]], **provenance: Any) -> None:
+    """A feature file as byov-extract writes it."""
+    frames, width = next(iter(merged.values())).shape
+    values = {
+        "encoder": "openai/clip-vit-base-patch16",
+        "encoder_revision": "",
+        "encoder_sha256": "ab" * 32,
+        "preprocessing": "squash 224",
+        "compute_dtype": "float32",
+        "decoder": "PyAV 14",
+        "source_name": f"{path.stem}.mp4",
+        "source_bytes": 12345,
+        "source_sha256": "cd" * 32,
+        "source_fingerprint": "ef" * 32,
+    }
+    writer = FeatureWriter(path, tuple(merged), 9, width, has_cls=False)
+    try:
+        writer.append(dict(merged), np.zeros((frames, 9), np.uint16), None, np.arange(frames) / 30)
+        writer.finish(Provenance(**(values | provenance)), fps=30.0, truncated=False)
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+def write_video() -> Callable[..., None]:
+    """write_video(path, {ratio: (T, width) features}, **provenance)"""
+    return write_features
+
+
+@pytest.fixture
+def make_cache(tmp_path: Path) -> Callable[..., Path]:
+    """make_cache({(split, view, id): frames}): a cache with features of every video, and phases unless phases=()."""
+
+    def make(
+        videos: Mapping[tuple[str, str, str], int],
+        *,
+        dataset: str = "demo",
+        encoder: str = ENCODER,
+        width: int = WIDTH,
+        ratios: Sequence[float] = RATIOS,
+        phases: Sequence[str] = ("reach", "pour", "put"),
+    ) -> Path:
+        folder = tmp_path / "features" / dataset
+        entries = []
+        for number, ((split, view, video), frames) in enumerate(videos.items()):
+            random = np.random.default_rng(number)
+            merged = {ratio: random.normal(size=(frames, width)).astype(np.float16) for ratio in ratios}
+            write_features(folder / encoder / view / f"{video}.h5", merged)
+            labels = tuple(frame * len(phases) // frames for frame in range(frames)) if phases else None
+            entries.append(VideoEntry(video, view, split, frames, 30.0, labels, None))
+        Manifest(dataset, tuple(phases), (), tuple(entries)).save(folder / "manifest.json")
+        return tmp_path / "features"
+
+    return make
+
+
+@pytest.fixture
+def features_dir(make_cache: Callable[..., Path]) -> Path:
+    """Dataset demo: three ego and two exo training videos, two and two for validation, one and one for test."""
+    return make_cache(
+        {
+            ("train", "ego", "a"): 40,
+            ("train", "ego", "b"): 25,
+            ("train", "ego", "short"): 3,
+            ("train", "exo", "c"): 33,
+            ("train", "exo", "a"): 50,
+            ("val", "ego", "d"): 36,
+            ("val", "ego", "e"): 41,
+            ("val", "exo", "f"): 30,
+            ("val", "exo", "g"): 27,
+            ("test", "ego", "h"): 20,
+            ("test", "exo", "i"): 21,
+        }
+    )

@@ -1,0 +1,99 @@
+from math import log
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from byov.train.cycle import cycle_loss
+
+
+def naive(there, back):
+    """The formula, frame by frame, of one pair of clips."""
+    there, back = F.normalize(there, dim=-1), F.normalize(back, dim=-1)
+    costs = []
+    for t, frame in enumerate(there):
+        towards = torch.softmax(torch.stack([frame @ other for other in back]) / 0.1, dim=0)
+        neighbour = sum(weight * other for weight, other in zip(towards, back, strict=True))
+        home = torch.softmax(torch.stack([neighbour @ other for other in there]) / 0.1, dim=0)
+        mu = sum(weight * i for i, weight in enumerate(home))
+        var = sum(weight * (i - mu) ** 2 for i, weight in enumerate(home))
+        costs.append((mu - t) ** 2 / (var + 1) + 0.1 * torch.log(var + 1))
+    return sum(costs) / len(costs) / len(there)
+
+
+def moving(frames, turns=0.6):
+    """A clip whose content goes on steadily: neighbouring frames are alike, distant ones are not."""
+    angle = torch.linspace(0, turns * 6.28, frames)
+    return torch.stack([torch.cos(k * angle) for k in range(1, 7)] + [torch.sin(k * angle) for k in range(1, 7)], -1)
+
+
+def shuffled(clip, seed=0):
+    return clip[torch.randperm(len(clip), generator=torch.Generator().manual_seed(seed))]
+
+
+@pytest.mark.parametrize(("frames", "others"), [(6, 6), (5, 9), (9, 4), (1, 3), (3, 1)])
+def test_the_loss_is_the_formula_averaged_over_the_batch(frames, others):
+    there, back = torch.randn(3, frames, 8), torch.randn(3, others, 8)
+    expected = torch.stack([naive(*pair) for pair in zip(there, back, strict=True)]).mean()
+    torch.testing.assert_close(cycle_loss(there, back), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_identical_sequences_of_different_frames_cost_about_nothing():
+    clip = torch.eye(16)[None]
+    assert cycle_loss(clip, clip) < 0.01
+
+
+def test_a_sequence_whose_order_is_shuffled_costs_much():
+    clip = moving(32)
+    alike = cycle_loss(clip[None], clip[None])
+    assert cycle_loss(shuffled(clip)[None], clip[None]) > 10 * alike
+    assert cycle_loss(clip[None], clip[None].flip(1)) == pytest.approx(alike.item(), rel=1e-4)
+
+
+def test_sequences_that_have_nothing_to_do_with_each_other_cost_much():
+    torch.manual_seed(0)
+    clip = moving(32)[None]
+    assert cycle_loss(clip, torch.randn(1, 32, 12)) > 5 * cycle_loss(clip, clip)
+
+
+def test_the_same_action_at_another_pace_costs_little():
+    slow, quick = moving(40)[None], moving(20)[None]
+    unrelated = torch.randn(1, 20, 12, generator=torch.Generator().manual_seed(0))
+    assert cycle_loss(slow, quick) < 0.2 * cycle_loss(slow, unrelated)
+    assert cycle_loss(quick, slow) < 0.2 * cycle_loss(unrelated, slow)
+
+
+def test_frames_that_are_all_the_same_cost_what_chance_costs():
+    frames = 5
+    clip = torch.ones(1, frames, 3)
+    mean, variance = 2.0, 2.0
+    expected = sum((mean - t) ** 2 / (variance + 1) + 0.1 * log(variance + 1) for t in range(frames)) / frames**2
+    assert cycle_loss(clip, clip).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_only_the_direction_of_a_latent_counts():
+    there, back = torch.randn(1, 5, 8), torch.randn(1, 6, 8)
+    torch.testing.assert_close(cycle_loss(3 * there, 0.2 * back), cycle_loss(there, back))
+
+
+def test_gradients_flow_to_both_clips_and_descending_on_them_helps():
+    torch.manual_seed(0)
+    clips = [torch.randn(2, frames, 8, requires_grad=True) for frames in (8, 11)]
+    optimizer = torch.optim.Adam(clips, lr=0.05)
+    losses = []
+    for _ in range(60):
+        loss = cycle_loss(*clips) + cycle_loss(*clips[::-1])
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(clip.grad.isfinite().all() and clip.grad.abs().sum() > 0 for clip in clips)
+        optimizer.step()
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_mixed_precision_does_not_make_it_coarse():
+    clip = moving(32)[None]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = cycle_loss(clip, clip)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, cycle_loss(clip, clip))

@@ -1,0 +1,218 @@
+import argparse
+import os
+import pickle
+import subprocess
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from byov.train.errors import TrainError
+from byov.train.official import load_encoder
+
+HEADS = 4  # of the golden encoder
+
+
+@pytest.fixture
+def lightning(golden_state):
+    """What a Lightning checkpoint of the published code holds."""
+    encoder = {f"encoder.{name}": weights for name, weights in golden_state.items()}
+    decoder = {"decoder.mask_token": torch.zeros(1, 1, 16), "decoder.decoder.0.norm1.weight": torch.ones(16)}
+    return {
+        "epoch": 299,
+        "global_step": 1200,
+        "pytorch-lightning_version": "1.9.0",
+        "state_dict": OrderedDict(encoder | decoder),
+        "loops": {"fit_loop": {"state_dict": {}, "epoch_progress": {"current": {"ready": 3}}}},
+        "callbacks": {"ModelCheckpoint{'monitor': 'val'}": {"best_model_score": torch.tensor(0.5), "dirpath": "x"}},
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 1e-5}]}],
+        "lr_schedulers": [],
+        "hparams_name": "args",
+        "hyper_parameters": {"args": argparse.Namespace(lr=1e-5, path=Path("data"), score=np.float64(0.5))},
+        "hparams_type": argparse.Namespace,
+    }
+
+
+def assert_golden(encoder, golden):
+    for name in ("input_8", "input_5", "input_21"):
+        frames = torch.from_numpy(golden[name])
+        frames = frames if frames.ndim == 3 else frames[None]
+        expected = golden[name.replace("input", "output")].reshape(*frames.shape[:2], -1)
+        index = torch.arange(frames.shape[1])[None].expand(len(frames), -1)
+        with torch.no_grad():
+            (found,) = encoder([encoder.place(frames, index)], [index])
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
+        for clip, frames_of_clip in enumerate(frames):
+            np.testing.assert_allclose(encoder.embed(frames_of_clip).numpy(), expected[clip], atol=1e-5, rtol=0)
+
+
+def saved(content, path, **options):
+    torch.save(content, path, **options)
+    return path
+
+
+def refused(source, **options):
+    with pytest.raises(TrainError) as caught:
+        load_encoder(source, **{"heads": HEADS} | options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_lengths_of_the_golden_data(golden_encoder):
+    assert golden_encoder["config"].tolist() == [24, 16, HEADS, 2, 8]
+    assert {name for name in golden_encoder if name.startswith("input")} == {"input_8", "input_5", "input_21"}
+
+
+def test_the_published_encoder_is_met_from_its_state_dict(golden_encoder, golden_state):
+    assert_golden(load_encoder(golden_state, heads=HEADS), golden_encoder)
+    assert "pos_embed" in golden_state  # the caller's dict is left alone
+
+
+def test_the_published_encoder_is_met_from_a_state_dict_with_prefix(golden_encoder, lightning):
+    assert_golden(load_encoder(lightning["state_dict"], heads=HEADS), golden_encoder)
+
+
+def test_the_published_encoder_is_met_from_a_lightning_checkpoint(golden_encoder, lightning, tmp_path):
+    path = saved(lightning, tmp_path / "last.ckpt")
+    assert_golden(load_encoder(path, heads=HEADS), golden_encoder)
+    assert_golden(load_encoder(str(path), heads=HEADS), golden_encoder)
+
+
+def test_a_file_with_the_bare_state_dict_will_do(golden_encoder, golden_state, tmp_path):
+    assert_golden(load_encoder(saved(golden_state, tmp_path / "encoder.pt"), heads=HEADS), golden_encoder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_weights_of_another_precision_are_read(golden_state, dtype):
+    encoder = load_encoder({name: weights.to(dtype) for name, weights in golden_state.items()}, heads=HEADS)
+    torch.testing.assert_close(encoder.norm.weight, golden_state["norm.weight"], atol=1e-3, rtol=1e-3)
+
+
+def test_the_encoder_is_ready_for_use(golden_state):
+    encoder = load_encoder(golden_state, heads=HEADS)
+    assert not encoder.training
+    assert encoder.embed(torch.randn(3, 24)).shape == (3, 16)
+
+
+class Calls:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+@pytest.mark.parametrize("function", ["system", "eval", "exec", "open", "mkdir", "popen"])
+@pytest.mark.parametrize("place", ["beside", "inside"])
+def test_a_hostile_checkpoint_executes_nothing(lightning, tmp_path, function, place):
+    trap = tmp_path / "trap"
+    calls = {
+        "system": Calls(os.system, f"touch {trap}"),
+        "eval": Calls(eval, f"open({str(trap)!r}, 'w')"),
+        "exec": Calls(exec, f"open({str(trap)!r}, 'w')"),
+        "open": Calls(open, str(trap), "w"),
+        "mkdir": Calls(Path.mkdir, trap),
+        "popen": Calls(subprocess.Popen, ["touch", str(trap)]),
+    }
+    if place == "beside":
+        lightning["callbacks"] = calls[function]
+    else:
+        lightning["state_dict"]["encoder.norm.weight"] = calls[function]
+    path = saved(lightning, tmp_path / "hostile.ckpt")
+    assert not trap.exists()
+    if place == "beside" and function not in ("system", "mkdir"):  # PyTorch refuses all of os, and methods
+        load_encoder(path, heads=HEADS)
+    else:
+        refused(path)
+    assert not trap.exists()
+
+
+def test_a_plain_pickle_is_not_opened(tmp_path):
+    trap, path = tmp_path / "trap", tmp_path / "hostile.ckpt"
+    path.write_bytes(pickle.dumps(Calls(eval, f"open({str(trap)!r}, 'w')")))
+    assert "not a readable checkpoint" in refused(path)
+    assert not trap.exists()
+
+
+def test_pytorchs_advice_to_execute_it_is_not_passed_on(lightning, tmp_path):
+    lightning["callbacks"] = Calls(os.system, "true")
+    message = refused(saved(lightning, tmp_path / "a.ckpt"))
+    assert message.endswith("a.ckpt: not a readable checkpoint (it is damaged, or not only data)")
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
+def test_a_truncated_checkpoint_is_refused(lightning, tmp_path, share):
+    path = saved(lightning, tmp_path / "a.ckpt")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    assert refused(path).startswith(f"{path}: not a readable checkpoint (")
+
+
+def test_damaged_pickles_are_refused_or_read_but_never_more(lightning, tmp_path):
+    path, damaged = saved(lightning, tmp_path / "a.ckpt"), tmp_path / "b.ckpt"
+    with zipfile.ZipFile(path) as stored:
+        files = {name: stored.read(name) for name in stored.namelist()}
+    (name,) = (name for name in files if name.endswith("data.pkl"))
+    random, refusals = np.random.default_rng(0), []
+    for _ in range(150):
+        content = bytearray(files[name])
+        for place in random.integers(len(content), size=3):
+            content[place] = random.integers(256)
+        with zipfile.ZipFile(damaged, "w") as changed:
+            for other in files:
+                changed.writestr(other, bytes(content) if other == name else files[other])
+        try:
+            load_encoder(damaged, heads=HEADS)
+        except TrainError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100
+    assert "\n" not in "".join(refusals)
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("encoder\nweights\n")
+    assert refused(text).startswith(f"{text}: not a readable checkpoint (")
+    assert refused(tmp_path / "none.ckpt") == f"{tmp_path / 'none.ckpt'}: no such file"
+    assert refused(tmp_path).startswith(f"{tmp_path}: not a readable checkpoint (")
+    for content in ([1, 2], torch.zeros(3), {"state_dict": 3}, 7):
+        assert "not a readable checkpoint" in refused(saved(content, tmp_path / "a.ckpt"))
+    assert "not an encoder of the published code (no 'pos_embed')" in refused(saved({}, tmp_path / "a.ckpt"))
+    assert refused({"weight": torch.zeros(3)}).startswith("the state dict: not an encoder of the published code (")
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("pos_embed", None),
+        ("pos_embed", torch.zeros(())),
+        ("pos_embed", torch.zeros(24)),
+        ("pos_embed", torch.zeros(1, 8, 10)),
+        ("pos_embed", torch.zeros(1, 8, 24)),
+        ("embedding_layer.1.weight", None),
+        ("embedding_layer.1.weight", torch.zeros(16)),
+        ("embedding_layer.0.weight", torch.zeros(3)),
+        ("norm.bias", None),
+        ("encoder.1.mlp.fc2.bias", None),
+        ("encoder.1.attn.qkv.weight", torch.zeros(3, 3)),
+        ("encoder.2.norm1.weight", torch.zeros(16)),
+        ("encoder", torch.zeros(16)),
+        ("head.weight", torch.zeros(16)),
+        ("norm.weight", "text"),
+    ],
+)
+def test_other_parameters_than_the_published_ones_are_refused(golden_state, name, weights):
+    state = {key: value for key, value in golden_state.items() if key != name}
+    if weights is not None:
+        state[name] = weights
+    assert refused(state).startswith("the state dict: not an encoder of the published code (")
+
+
+@pytest.mark.parametrize("heads", [3, 32, 0, -4])
+def test_heads_that_do_not_divide_the_latent_are_refused(golden_state, heads):
+    assert refused(golden_state, heads=heads) == f"{heads} heads do not divide its latent of 16"
