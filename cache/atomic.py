@@ -54,6 +54,10 @@ def replacing(final: Path) -> Iterator[Path]:
     try:
         yield partial.path
         partial.commit()
+    except OSError as error:  # of a full disk, which does not say what it has no room for
+        if error.filename is None:
+            error.filename = str(final)
+        raise
     finally:
         partial.discard()
 

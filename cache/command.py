@@ -122,7 +122,7 @@ class StopRequest:
 
 @contextmanager
 def deferred_stop() -> Iterator[StopRequest]:
-    """Within, the first signal is only noted; a second one stops at once."""
+    """Within, the first signal is only noted, and obeyed at the end at the latest; a second one stops at once."""
     request = StopRequest()
 
     def note_signal(signal_number: int, frame: FrameType | None) -> None:
@@ -136,6 +136,7 @@ def deferred_stop() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    request.obey()
 
 
 def run_in_thread(work: Callable[[], T]) -> T:

@@ -23,11 +23,8 @@ def model_bytes(model: nn.Module) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    try:
-        with replacing(path) as partial:
-            partial.write_bytes(content)
-    except OSError as error:  # of a full disk, which does not say what it has no room for
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with replacing(path) as partial:
+        partial.write_bytes(content)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

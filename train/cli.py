@@ -13,7 +13,7 @@ from byov.cache.command import note
 from byov.cache.errors import CacheError
 from byov.cache.runs import CONFIG_NAME, RunRecord, list_runs, read_run, run_folder
 from byov.train.choices import Device, Position, Recipe, Schedule, Select, Standardize
-from byov.train.errors import TrainError
+from byov.train.errors import Diverged, TrainError
 from byov.train.settings import Settings, choose, differences, from_dict
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and wrong usage get by without it
@@ -160,6 +160,9 @@ def train(
             summary = embed_again(folder, source, settings, machine)
         else:
             summary = train_run(folder, source, settings, machine, resume=resume)
+    except Diverged as error:
+        note(f"error: {error}")
+        raise typer.Exit(command.FAILED) from None
     except command.Stopped:
         if not embed_only and (folder / CONFIG_NAME).exists():
             note(f"stopped; go on with byov-train --run {folder.name} --resume")

@@ -15,7 +15,7 @@ from byov.cache.embeddings import EmbeddingSource, write_embedding
 from byov.cache.layout import VIEWS
 from byov.cache.runs import embedding_path, embeddings_folder
 from byov.train.autoencoder import Autoencoder
-from byov.train.errors import TrainError
+from byov.train.errors import Diverged
 from byov.train.feature_store import FeatureStore, Source, Video
 
 TRIMMED_SPLITS = ("val", "test")
@@ -67,7 +67,7 @@ def _embeddings(
         folder = embeddings_folder(run, untrained=untrained, trimmed=clip is not None)
         embedding: NDArray[np.float32] = model.embed(features[first : last + 1]).cpu().numpy()
         if not np.isfinite(embedding).all():
-            raise TrainError(f"{video.id}: the model's embeddings are not finite; the run is of no use")
+            raise Diverged(f"the model's embeddings of {video.id} are not finite; the run is of no use")
         yield embedding_path(folder, video.view, video.id, clip), embedding, pts_seconds[first : last + 1], first
 
 

@@ -101,11 +101,11 @@ def train_run(folder: Path, source: Source, settings: Settings, machine: Machine
         record = _record(folder, source, settings, resume=resume)
         _refuse_other_videos(folder, source, record)
         model = build_model(source.width, settings, record)
-        write_config(folder, model, record)
         store = FeatureStore(source, (*train, *source.of("val")), machine.preload_bytes)
         if not store.preloaded:
             note(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
         trainer = _trainer(folder, source, settings, machine, model, store)
+        write_config(folder, model, record)  # the run exists from here on
         if resume:
             trainer.resume()
             note(f"going on from step {trainer.progress.step} of {trainer.total_steps}")

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from sys import float_info
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +16,9 @@ from byov.cache.command import StopRequest
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
 from byov.train.choices import Schedule
-from byov.train.errors import TrainError
+from byov.train.errors import Diverged, TrainError
 from byov.train.objective import Clips
+from byov.train.progress import Progress, read_progress
 
 MASK_STREAM = 0x6D61736B  # keeps the seeds of the masks apart from the other users of the seed
 
@@ -59,17 +59,6 @@ class Optimisation:
         if self.schedule == "constant":
             return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
-
-
-@dataclass
-class Progress:
-    """How far a run has come: all that its future depends on, beside model and optimizer."""
-
-    step: int = 0
-    loss_sums: dict[str, float] = field(default_factory=dict)  # over the steps of the running epoch
-    records: list[dict[str, Any]] = field(default_factory=list)
-    best: float | None = None
-    best_metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -113,7 +102,7 @@ class Trainer:
         state = load_checkpoint(self._checkpoints, self.model, self._optimizer)
         if state is not None:
             try:
-                self.progress = _progress(state, self.total_steps)
+                self.progress = read_progress(state, self.total_steps)
             except ValueError as error:
                 raise TrainError(f"{self._checkpoints}: not a checkpoint of this run ({error})") from error
 
@@ -135,7 +124,6 @@ class Trainer:
         write_bytes(self._last_path, model_bytes(self.model))
         if self.progress.best is None:
             write_bytes(self._best_path, model_bytes(self.model))
-        stop.obey()
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
@@ -151,7 +139,7 @@ class Trainer:
             losses = self._objective(self.model, first.to(self._device), second.to(self._device), generator)
         values = {name: loss.item() for name, loss in losses.items()}
         if not math.isfinite(values["loss"]):
-            raise TrainError(self._not_finite(f"loss became {values['loss']}"))
+            raise Diverged(self._not_finite(f"loss became {values['loss']}"))
         losses["loss"].backward()  # type: ignore[no-untyped-call]
         if self._settings.clip_grad is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_grad)
@@ -206,7 +194,7 @@ class Trainer:
     def _refuse_weights_that_are_not_finite(self) -> None:
         """The loss is that of the weights before the step: it may be finite when they no longer are."""
         if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            raise TrainError(self._not_finite("weights are no longer finite"))
+            raise Diverged(self._not_finite("weights are no longer finite"))
 
     def _not_finite(self, what: str) -> str:
         kept = "the last checkpoint is kept" if checkpoints(self._checkpoints) else "there is no checkpoint yet"
@@ -215,36 +203,6 @@ class Trainer:
             f"the {what} at step {self.progress.step} (epoch {epoch}); {kept}. "
             "Start another run with a lower --lr, or with --clip-grad 1"
         )
-
-
-def _progress(state: dict[str, Any], total_steps: int) -> Progress:
-    """Progress as a checkpoint holds it; raises ValueError for what it cannot be."""
-    if state.keys() != {field.name for field in fields(Progress)}:
-        raise ValueError(f"it holds {', '.join(state)}")
-    progress = Progress(**state)
-    right = {
-        "step": type(progress.step) is int and 0 < progress.step <= total_steps,
-        "loss_sums": _all_numbers(progress.loss_sums),
-        "records": isinstance(progress.records, list) and all(_is_record(record) for record in progress.records),
-        "best": progress.best is None or _is_number(progress.best),
-        "best_metrics": _all_numbers(progress.best_metrics),
-    }
-    wrong = [name for name, holds in right.items() if not holds]
-    if wrong or not progress.records:
-        raise ValueError(f"its {', '.join(wrong) or 'records'} cannot be")
-    return progress
-
-
-def _is_record(value: object) -> bool:
-    return _all_numbers(value) and isinstance(value, dict) and {"epoch", "step"} <= value.keys()
-
-
-def _all_numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_number(number) for number in value.values())
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= float_info.max
 
 
 def _seed(seed: int, step: int) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from byov.cache.clips import trimmed_clips
 from byov.train.autoencoder import Autoencoder
+from byov.train.errors import Diverged
 from byov.train.feature_store import FeatureStore, Video
 
 K = 10  # map@10, as in the paper's main table
@@ -97,7 +98,10 @@ def _tau(neighbours: Tensor) -> float | None:
 
 def _embed(model: Autoencoder, video: Video, features: Tensor, first: int, end: int) -> Embedded:
     labels = None if video.labels is None else torch.tensor(video.labels[first:end])
-    return Embedded(video, model.embed(features[first:end]).cpu(), labels)  # not every device has float64
+    embedding = model.embed(features[first:end]).cpu()  # not every device has float64
+    if not embedding.isfinite().all():
+        raise Diverged(f"the model's embeddings of {video.id} are not finite; start another run with a lower --lr")
+    return Embedded(video, embedding, labels)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

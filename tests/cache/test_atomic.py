@@ -244,3 +244,17 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path, start_python):
         pass
     next_one = start_python(TAKE_THE_LOCK, tmp_path / ".lock")
     assert next_one.stdout.readline() == "inside\n"
+
+
+def test_exclusive_without_waiting_gives_up_while_another_process_is_inside(tmp_path, start_python):
+    lock = tmp_path / "new" / ".lock"
+    with exclusive(lock, wait=False):
+        pass
+    holder = start_python(TAKE_THE_LOCK, lock)
+    assert holder.stdout.readline() == "inside\n"
+    with pytest.raises(BlockingIOError), exclusive(lock, wait=False):
+        pytest.fail("two inside")
+    out, err = holder.communicate("go on\n")
+    assert (out, err, holder.returncode) == ("", "", 0)
+    with exclusive(lock, wait=False), pytest.raises(BlockingIOError), exclusive(lock, wait=False):
+        pytest.fail("two inside")

@@ -145,3 +145,45 @@ def test_a_command_without_standard_output_still_ends_well(run_python):
         + "])"
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+DEFERRED = """
+    with command.deferred_stop() as stop:
+        os.kill(os.getpid(), signal.{first})
+        print("went on", stop.signal_number == signal.{first})
+        {then}
+        print("done")
+    print("after")
+"""
+
+
+@pytest.mark.parametrize(("first", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_deferred_stop_waits_until_the_work_obeys(app, first, code):
+    done = app(DEFERRED.format(first=first, then="stop.obey()"))
+    assert (done.stdout, done.stderr, done.returncode) == ("went on True\n", "interrupted\n", code)
+
+
+def test_a_deferred_stop_is_obeyed_at_the_end_at_the_latest(app):
+    done = app(DEFERRED.format(first="SIGINT", then="pass"))
+    assert (done.stdout, done.stderr, done.returncode) == ("went on True\ndone\n", "interrupted\n", 130)
+
+
+@pytest.mark.parametrize(("second", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_second_signal_is_not_deferred(app, second, code):
+    done = app(DEFERRED.format(first="SIGINT", then=f"os.kill(os.getpid(), signal.{second})"))
+    assert (done.stdout, done.stderr, done.returncode) == ("went on True\n", "interrupted\n", code)
+
+
+def test_after_a_deferred_stop_signals_stop_at_once_again(app):
+    done = app("""
+    with command.deferred_stop() as stop:
+        stop.obey()
+    try:
+        with command.deferred_stop():
+            raise CacheError("x")
+    except CacheError:
+        print("as before", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("went on")
+""")
+    assert (done.stdout, done.stderr, done.returncode) == ("as before\n", "interrupted\n", 143)

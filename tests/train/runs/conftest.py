@@ -1,0 +1,345 @@
+"""Small caches, and byov-train in processes of their own that cost no import of PyTorch each."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from byov.cache.features import FeatureWriter, Provenance
+from byov.cache.manifest import Manifest, VideoEntry
+
+RATIOS = (0.3, 1.0)
+TOKENS, WIDTH = 9, 16
+PHASES = ("reach", "pour", "leave")
+# A model and a run as small as they can be while everything in them still happens.
+TINY = (
+    *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8", "--lr", "1e-3"),
+    *("--epochs", "3", "--validate-every", "1", "--checkpoint-every", "1"),
+)
+UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_RUNS"}
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
+    "PYTHONSAFEPATH": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+# Imports PyTorch once, then forks a child for each command. A child can be told to stop itself (SIGSTOP) right before
+# the n-th file gets a name that contains a text: there the test kills it, sends it signals, or lets it go on.
+SERVER = """
+import json, os, resource, signal, sys, traceback, warnings
+import torch
+import byov.train.run
+from byov.train.cli import main
+torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # PyTorch imports most of itself here
+
+def pause_before(text, count):
+    left = count
+    def hook(event, args):
+        nonlocal left
+        if event == "os.rename" and text in os.fspath(args[1]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+    sys.addaudithook(hook)
+
+def block(package):
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == package:
+                raise ModuleNotFoundError(f"No module named {name!r}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, Finder())
+
+def work(request):
+    for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), number)
+    warnings.simplefilter("error")
+    if request["pause_before"]:
+        pause_before(*request["pause_before"])
+    if request["largest_file"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    if request["largest_file_kills"]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    if request["without"]:
+        block(request["without"])
+    sys.argv = ["byov-train", *request["arguments"]]
+    code = 70
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "wait" in request:
+        print(os.waitpid(request["wait"], os.WUNTRACED)[1], flush=True)
+    else:
+        child = os.fork()
+        if not child:
+            work(request)
+        print(child, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Server:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+
+    def ask(self, **request: Any) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Command:
+    """A byov-train at work."""
+
+    def __init__(self, server: Server, folder: Path, arguments: Sequence[object], how: dict[str, Any]) -> None:
+        self._server, self._files = server, (folder / "out.txt", folder / "err.txt")
+        self._over: Ran | None = None
+        self.pid = server.ask(
+            arguments=[*map(str, arguments)],
+            out=str(self._files[0]),
+            err=str(self._files[1]),
+            **{key: how.pop(key, None) for key in ("pause_before", "largest_file", "largest_file_kills", "without")},
+        )
+        assert not how
+
+    def paused(self) -> bool:
+        """Wait until it stands still where it was told to; False if it ended before."""
+        status = self._server.ask(wait=self.pid)
+        if os.WIFSTOPPED(status):
+            return True
+        self._over = self._ran(status)
+        return False
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def finish(self) -> Ran:
+        """Let it go on, and wait for its end."""
+        if self._over is None:
+            self.send(signal.SIGCONT)
+            self._over = self._ran(self._server.ask(wait=self.pid))
+        return self._over
+
+    def kill(self) -> None:
+        if self._over is None:
+            self.send(signal.SIGKILL)
+            self.finish()
+
+    def _ran(self, status: int) -> Ran:
+        out, err = (path.read_text() for path in self._files)
+        return Ran(os.waitstatus_to_exitcode(status), out, err)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start_train(server: Server, tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """start_train(*arguments, pause_before=(text, n), ...): byov-train with its folders below tmp_path, at work."""
+    started: list[Command] = []
+
+    def start(*arguments: object, **how: Any) -> Command:
+        folder = tmp_path / f"command-{len(started)}"
+        folder.mkdir()
+        folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
+        started.append(Command(server, folder, (*folders, *arguments), how))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.kill()
+
+
+@pytest.fixture
+def byov_train(start_train: Callable[..., Command]) -> Callable[..., Ran]:
+    """byov_train(*arguments): the command from beginning to end."""
+    return lambda *arguments, **how: start_train(*arguments, **how).finish()
+
+
+@pytest.fixture
+def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
+    """refused(*arguments): the one line with which byov-train turns them down."""
+
+    def run(*arguments: object, code: int = 2, **how: Any) -> str:
+        ran = byov_train(*arguments, **how)
+        lines = ran.err.splitlines()
+        assert (ran.code, ran.out) == (code, ""), ran
+        assert lines, ran
+        assert lines[-1].startswith("error: "), ran
+        assert "Traceback" not in ran.err, ran
+        return lines[-1].removeprefix("error: ")
+
+    return run
+
+
+@pytest.fixture
+def tiny() -> tuple[str, ...]:
+    """Options of a run that takes a second: 4 steps per epoch, 3 epochs, each validated and checkpointed."""
+    return TINY
+
+
+def _provenance(**changes: Any) -> Provenance:
+    values: dict[str, Any] = {
+        "encoder": "random/tiny",
+        "encoder_revision": "0",
+        "encoder_sha256": "ab" * 32,
+        "preprocessing": "squash 224",
+        "compute_dtype": "float32",
+        "decoder": "PyAV 14",
+        "source_name": "a.mp4",
+        "source_bytes": 1,
+        "source_sha256": "cd" * 32,
+        "source_fingerprint": "ef" * 32,
+    }
+    return Provenance(**(values | changes))
+
+
+def _write_features(path: Path, features: np.ndarray, **provenance: Any) -> None:
+    """One video's file; the features are those of the first ratio, the second has their negatives."""
+    frames = len(features)
+    writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=True)
+    try:
+        order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1))
+        merged = {RATIOS[0]: features, RATIOS[1]: -features}
+        writer.append(merged, order, features, np.arange(frames) / 30)
+        writer.finish(_provenance(**provenance), fps=30.0, truncated=False)
+    finally:
+        writer.close()
+
+
+def _write_cache(root: Path, names: Sequence[str], *, encoder: str = "random--tiny", labels: bool = True) -> Path:
+    """A dataset of videos named <split>_<view>_<number>, its features drawn from their names."""
+    videos = []
+    for name in names:
+        split, view, _ = name.split("_")
+        random = np.random.default_rng(list(name.encode()))
+        frames = int(random.integers(20, 41))
+        phase = np.arange(frames) * len(PHASES) // frames
+        features = random.normal(size=(frames, WIDTH)) + 2 * np.eye(WIDTH)[phase]
+        _write_features(root / encoder / view / f"{name}.h5", features.astype(np.float16))
+        videos.append(VideoEntry(name, view, split, frames, 30.0, tuple(phase.tolist()) if labels else None, None))
+    Manifest(root.name, PHASES if labels else (), (), tuple(videos)).save(root / "manifest.json")
+    return root
+
+
+def _names(train: Sequence[int], val: Sequence[int], test: Sequence[int]) -> list[str]:
+    return [
+        f"{split}_{view}_{number}"
+        for split, counts in (("train", train), ("val", val), ("test", test))
+        for view, count in zip(("ego", "exo"), counts, strict=True)
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def write_cache(tmp_path: Path) -> Callable[..., Path]:
+    """write_cache(train=(ego, exo), val=..., test=..., dataset="toy", ...): a dataset in tmp_path/features."""
+
+    def write(
+        train: Sequence[int] = (2, 2),
+        val: Sequence[int] = (1, 1),
+        test: Sequence[int] = (1, 1),
+        *,
+        dataset: str = "toy",
+        **options: Any,
+    ) -> Path:
+        return _write_cache(tmp_path / "features" / dataset, _names(train, val, test), **options)
+
+    return write
+
+
+@pytest.fixture
+def write_features() -> Callable[..., None]:
+    return _write_features
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write_cache(tmp_path_factory.mktemp("cache") / "features" / "toy", _names((2, 2), (1, 1), (1, 1)))
+
+
+@pytest.fixture
+def cache(shared_cache: Path, tmp_path: Path) -> Path:
+    """tmp_path/features/toy: 4 videos to train on, 2 to validate, 2 to test; the test's own to damage."""
+    shutil.copytree(shared_cache.parent, tmp_path / "features")
+    return tmp_path / "features" / "toy"
+
+
+@pytest.fixture(scope="session")
+def reference(server: Server, shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run (`byov-train --run toy` and TINY) that was never stopped; only to look at."""
+    folder = tmp_path_factory.mktemp("reference")
+    folders = ("--features-dir", shared_cache.parent, "--runs-dir", folder / "runs")
+    ran = Command(server, folder, (*folders, "--ratio", 0.3, "--run", "toy", *TINY), {}).finish()
+    assert ran.code == 0, ran
+    return folder / "runs" / "toy"
+
+
+@pytest.fixture
+def finished(reference: Path, cache: Path, tmp_path: Path) -> Path:  # noqa: ARG001
+    """A copy of the reference run as tmp_path/runs/toy, beside its cache."""
+    shutil.copytree(reference, tmp_path / "runs" / "toy")
+    return tmp_path / "runs" / "toy"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Where `byov-train --run toy` puts its run."""
+    return tmp_path / "runs" / "toy"
+
+
+@pytest.fixture
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """Every file of a run by name, without its lock and its checkpoints."""
+
+    def read(run: Path) -> dict[str, bytes]:
+        files = (path for path in sorted(run.rglob("*")) if path.is_file())
+        return {
+            str(path.relative_to(run)): path.read_bytes()
+            for path in files
+            if path.name != ".lock" and path.parent.name != "checkpoint"
+        }
+
+    return read

@@ -1,0 +1,151 @@
+"""Checkpoints and config files that are damaged, of another program, or made to do harm."""
+
+import json
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+RESUME = ("--run", "toy", "--resume")
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def checkpoints(run):
+    return sorted((run / "checkpoint").glob("*.safetensors"))
+
+
+def truncate(path, share=0.5):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def rewrite(path, **changes):
+    """Write a checkpoint with another state, or without one, in its metadata."""
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+    save_file(load_file(path), path, metadata={"state": json.dumps(state | changes)})
+
+
+@pytest.mark.parametrize("share", [0, 0.0001, 0.5])
+def test_without_any_sound_checkpoint_it_says_so_and_changes_nothing(refused, finished, reference, contents, share):
+    for path in checkpoints(finished):
+        truncate(path, share)
+    assert "none of its 2 checkpoints can be read" in refused(*RESUME)
+    assert contents(finished) == contents(reference)
+
+
+HOSTILE_STATES = [
+    {"step": "8"},
+    {"step": -4},
+    {"step": 10**30},
+    {"step": 8.0},
+    {"step": True},
+    {"records": None},
+    {"records": []},
+    {"records": [1]},
+    {"records": [{}]},
+    {"loss_sums": {"loss": "1"}},
+    {"loss_sums": {"loss": 10**400}},
+    {"loss_sums": []},
+    {"best": "0.5"},
+    {"best": float("nan")},
+    {"best_metrics": {"retrieval": "\x1b[2J"}},
+    {"best_metrics": None},
+    {"unknown": 1},
+]
+
+
+@pytest.mark.parametrize("changes", HOSTILE_STATES, ids=str)
+def test_a_checkpoint_with_an_impossible_state_is_one_line(refused, finished, reference, contents, changes):
+    for path in checkpoints(finished):
+        rewrite(path, **changes)
+    message = refused(*RESUME)
+    assert "checkpoint" in message
+    assert "\x1b" not in message
+    assert contents(finished) == contents(reference)
+
+
+@pytest.mark.parametrize("state", [None, "", "[]", "{}", "nonsense", "[" * 100_000, '{"step": 8}'])
+def test_a_checkpoint_with_another_kind_of_state_is_one_line(refused, finished, state):
+    for path in checkpoints(finished):
+        save_file(load_file(path), path, metadata=None if state is None else {"state": state})
+    assert "checkpoint" in refused(*RESUME)
+
+
+def drop(tensors, start):
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(start)}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tensors: drop(tensors, "optimizer."),
+        lambda tensors: drop(tensors, "optimizer.exp_avg_sq."),
+        lambda tensors: drop(tensors, "optimizer.step.encoder.norm."),
+        lambda tensors: drop(tensors, "model."),
+        lambda tensors: drop(tensors, "model.encoder.norm."),
+        lambda tensors: drop(tensors, ""),
+        lambda tensors: tensors | {"model.nonsense": tensors["model.encoder.norm.weight"].clone()},
+        lambda tensors: {
+            name: tensor[:1].clone() if name.startswith("optimizer.exp_avg.") else tensor
+            for name, tensor in tensors.items()
+        },
+        lambda tensors: {
+            name: tensor[:1].clone() if name == "model.encoder.norm.weight" else tensor
+            for name, tensor in tensors.items()
+        },
+        lambda tensors: {
+            name: tensor.to(int) if name.startswith("optimizer.exp_avg") else tensor for name, tensor in tensors.items()
+        },
+    ],
+)
+def test_a_checkpoint_of_another_model_or_optimiser_is_one_line(refused, finished, reference, contents, damage):
+    for path in checkpoints(finished):
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        save_file(damage(load_file(path)), path, metadata=metadata)
+    assert "checkpoint" in refused(*RESUME)
+    assert contents(finished) == contents(reference)
+
+
+def hostile(config, **training):
+    return config | {"training": config["training"] | training}
+
+
+def with_setting(config, **settings):
+    return hostile(config, settings=config["training"]["settings"] | settings)
+
+
+CONFIGS = {
+    "not JSON": lambda _: "{",
+    "a list": lambda _: [],
+    "deep": lambda _: "[" * 100_000,
+    "empty": lambda _: {},
+    "training null": lambda _: {"training": None},
+    "training empty": lambda _: {"training": {}},
+    "dataset leads out": lambda config: hostile(config, dataset="../../etc"),
+    "folder leads out": lambda config: hostile(config, encoder_folder="../.."),
+    "column nonsense": lambda config: hostile(config, column="cls"),
+    "column leads out": lambda config: hostile(config, column="merged/../cls"),
+    "column not a number": lambda config: hostile(config, column="merged/nan"),
+    "column control characters": lambda config: hostile(config, column="merged/\x1b[2J\n0.3"),
+    "seed text": lambda config: hostile(config, seed="0"),
+    "no settings": lambda config: hostile(config, settings=None),
+    "a setting too many": lambda config: with_setting(config, unknown=1),
+    "latent negative": lambda config: with_setting(config, latent=-32),
+    "latent text": lambda config: with_setting(config, latent="32"),
+    "lr NaN": lambda config: with_setting(config, lr=float("nan")),
+    "crop long": lambda config: with_setting(config, crop=[0.1, 0.2, 0.3]),
+    "crop nested": lambda config: with_setting(config, crop=[[1], {}]),
+    "recipe list": lambda config: with_setting(config, recipe=[]),
+}
+
+
+@pytest.mark.parametrize("arguments", [RESUME, ("--run", "toy", "--embed-only")], ids=["resume", "embed"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_damaged_or_hostile_config_is_one_line(refused, finished, name, arguments):
+    path = finished / "config.json"
+    config = CONFIGS[name](json.loads(path.read_text()))
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    assert "\x1b" not in refused(*arguments)

@@ -1,0 +1,225 @@
+"""The training loop by itself: any objective, any batches."""
+
+import json
+import signal
+from contextlib import nullcontext
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from byov.cache.command import Stopped, StopRequest
+from byov.train.autoencoder import Autoencoder
+from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from byov.train.errors import Diverged
+from byov.train.metrics import MetricsLog
+from byov.train.objective import Clips
+from byov.train.trainer import Optimisation, Trainer
+
+EPOCHS, STEPS_PER_EPOCH = 3, 4
+TOTAL = EPOCHS * STEPS_PER_EPOCH
+WIDTH, FRAMES = 6, 5
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums do not depend on how many other tests are at work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class RandomBatches:
+    """Batches by step; asks for a stop while a chosen step is under way."""
+
+    steps_per_epoch = STEPS_PER_EPOCH
+
+    def __init__(self, stop: StopRequest, stop_at: int | None):
+        self._stop, self._stop_at = stop, stop_at
+
+    def ahead(self, first_step, end_step):
+        for step in range(first_step, end_step):
+            if step == self._stop_at:
+                self._stop.signal_number = signal.SIGINT
+            random = torch.Generator().manual_seed(step)
+            frames = torch.randn(2, 1, FRAMES, WIDTH, generator=random)
+            index = torch.arange(FRAMES)[None]
+            yield Clips(frames[0], index), Clips(frames[1], index)
+
+
+def noisy_length(model, first, second, generator):
+    """An objective that uses everything that it is given."""
+    noise = torch.randn(first.frames.shape, generator=generator)
+    apart = model(first.frames + noise) - model(second.frames)
+    return {"loss": apart.square().mean(), "half": apart.square().mean().detach() / 2}
+
+
+def score(model):
+    """Goes up and down with the weights, so that the best model is neither the first nor the last."""
+    total = sum(parameter.sum().item() for parameter in model.parameters())
+    return {"score": total * 1e3 % 1, "total": total}
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(stop=None, *, objective=noisy_length, stop_at=None, select="score", folder=tmp_path, lr=1e-2):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Autoencoder(width=WIDTH, latent=8, depth=1, decoder_depth=1, heads=2, frames=FRAMES)
+        return Trainer(
+            model,
+            objective,
+            RandomBatches(stop or StopRequest(), stop_at),
+            Optimisation(EPOCHS, lr, 0.0, 0.0, "constant", None, seed=3),
+            folder=folder,
+            device=torch.device("cpu"),
+            validate=score,
+            validate_every=1,
+            select=select,
+            checkpoint_every=1,
+            log=MetricsLog(folder, tensorboard=False),
+        )
+
+    return make
+
+
+def results(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("stop_at", range(TOTAL))
+def test_stopped_at_any_step_it_goes_on_to_the_same_end(trainer, tmp_path, stop_at):
+    whole = trainer(folder=tmp_path / "whole")
+    whole.train(StopRequest())
+    stop = StopRequest()
+    with pytest.raises(Stopped) as stopped:
+        trainer(stop, stop_at=stop_at, folder=tmp_path / "parts").train(stop)
+    assert stopped.value.exit_code == 130
+    assert checkpoints(tmp_path / "parts" / "checkpoint")[0].name == f"step-{stop_at + 1:09d}.safetensors"
+    again = trainer(folder=tmp_path / "parts")
+    again.resume()
+    assert again.progress.step == stop_at + 1
+    again.train(StopRequest())
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert again.progress == whole.progress
+
+
+def test_stopped_after_every_step_it_goes_on_to_the_same_end(trainer, tmp_path):
+    trainer(folder=tmp_path / "whole").train(StopRequest())
+    for step in range(TOTAL + 1):
+        stop = StopRequest()
+        part = trainer(stop, stop_at=step, folder=tmp_path / "parts")
+        part.resume()
+        with nullcontext() if step == TOTAL else pytest.raises(Stopped):
+            part.train(stop)
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_steps_and_other_losses_come_along(trainer, tmp_path):
+    seen = []
+
+    def listening(*arguments):
+        losses = noisy_length(*arguments)
+        seen.append(losses["loss"].item())
+        return losses
+
+    trainer(objective=listening).train(StopRequest())
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    means = [sum(seen[first : first + STEPS_PER_EPOCH]) / STEPS_PER_EPOCH for first in range(0, TOTAL, STEPS_PER_EPOCH)]
+    assert [record["loss"] for record in records[1:]] == pytest.approx(means)
+    assert [record["half"] for record in records[1:]] == pytest.approx([mean / 2 for mean in means])
+
+
+def test_a_metric_that_never_comes_keeps_the_last_model_and_its_figures(trainer, tmp_path):
+    alone = trainer(select="unknown")
+    alone.train(StopRequest())
+    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
+    assert alone.progress.best_metrics == score(alone.model)
+
+
+def at_step(step, change):
+    """An objective whose losses are changed at one step."""
+    calls = iter(range(TOTAL))
+
+    def objective(model, *arguments):
+        losses = noisy_length(model, *arguments)
+        return losses | {"loss": change(model, losses["loss"])} if next(calls) == step else losses
+
+    return objective
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_it_and_keeps_the_last_good_checkpoint(trainer, tmp_path, value):
+    with pytest.raises(Diverged, match=rf"the loss became {value} at step 6 \(epoch 1\); the last checkpoint is kept"):
+        trainer(objective=at_step(6, lambda _, loss: loss * value)).train(StopRequest())
+    (kept,) = checkpoints(tmp_path / "checkpoint")
+    assert kept.name == "step-000000004.safetensors"
+    assert all(tensor.isfinite().all() for tensor in load_file(kept).values())
+    again = trainer(folder=tmp_path)
+    again.resume()
+    again.train(StopRequest())
+    trainer(folder=tmp_path / "whole").train(StopRequest())
+    assert results(tmp_path) == results(tmp_path / "whole")
+
+
+def test_without_a_checkpoint_the_message_does_not_promise_one(trainer):
+    with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\); there is no checkpoint yet"):
+        trainer(objective=at_step(2, lambda _, loss: loss * float("nan"))).train(StopRequest())
+
+
+def infinite_slope(model, loss):
+    """Finite itself, with a gradient that is not."""
+    return loss + (model.encoder.norm.weight - model.encoder.norm.weight.detach()).abs().sum().sqrt()
+
+
+def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trainer, tmp_path):
+    with pytest.raises(Diverged, match=r"the weights are no longer finite at step 8 \(epoch 2\)"):
+        trainer(objective=at_step(7, infinite_slope)).train(StopRequest())
+    (kept,) = checkpoints(tmp_path / "checkpoint")
+    assert kept.name == "step-000000004.safetensors"
+    for path in (kept, tmp_path / "model.safetensors"):
+        assert all(tensor.isfinite().all() for tensor in load_file(path).values())
+
+
+def test_a_stop_right_after_a_gradient_that_is_not_finite_leaves_no_checkpoint_of_it(trainer, tmp_path):
+    stop = StopRequest()
+    with pytest.raises(Diverged, match="the weights are no longer finite at step 6"):
+        trainer(stop, objective=at_step(5, infinite_slope), stop_at=5).train(stop)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
+
+
+def test_resuming_without_a_checkpoint_begins_at_the_beginning(trainer, tmp_path):
+    fresh = trainer()
+    fresh.resume()
+    assert fresh.progress.step == 0
+    assert checkpoints(tmp_path / "checkpoint") == []
+
+
+def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(tmp_path):
+    def made(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 2)
+        return model, torch.optim.Adam(model.parameters(), fused=True)
+
+    model, optimizer = made(0)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    save_checkpoint(tmp_path, model, optimizer, {"a": [1, 0.1]}, 7)
+    other, other_optimizer = made(1)
+    assert load_checkpoint(tmp_path, other, other_optimizer) == {"a": [1, 0.1]}
+    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        for key, value in optimizer.state[theirs].items():
+            assert torch.equal(other_optimizer.state[ours][key], value)
+    save_checkpoint(tmp_path, other, other_optimizer, {"a": [1, 0.1]}, 8)
+    newer, older = checkpoints(tmp_path)
+    assert newer.read_bytes() == older.read_bytes()
+
+
+def test_only_the_last_two_checkpoints_stay(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in (3, 10, 200):
+        save_checkpoint(tmp_path, model, optimizer, {}, step)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000200.safetensors", "step-000000010.safetensors"]
