@@ -77,6 +77,13 @@ def train(
         float | None,
         typer.Option(help="Weight of temporal cycle-consistency. Default 0; cycle: 5.", rich_help_panel="Objective"),
     ] = None,
+    order_prior: Annotated[
+        float | None,
+        typer.Option(
+            help="Cycles prefer frames at the same share of the other clip, with this deviation. Default: none.",
+            rich_help_panel="Objective",
+        ),
+    ] = None,
     frames: Annotated[
         int | None,
         typer.Option(help="Frames sampled per video. Default 32; Tennis Forehand 20.", rich_help_panel="Sampling"),

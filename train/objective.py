@@ -45,6 +45,7 @@ class MaskedEgoExo:
     cross_view: bool = True
     masked_only: bool = False  # the published code's loss; the paper's is over all frames
     cycle_weight: float = 0.0  # beyond the paper
+    order_prior: float | None = None  # of the cycles
 
     def __call__(self, model: Autoencoder, ego: Clips, exo: Clips, generator: torch.Generator) -> dict[str, Tensor]:
         """Losses by name; "loss" is what to descend on."""
@@ -59,7 +60,7 @@ class MaskedEgoExo:
         total = sum(losses.values(), torch.zeros((), device=ego.frames.device))
         if self.cycle_weight:
             there, back = latents["full"]
-            losses["cycle"] = cycle_loss(there, back) + cycle_loss(back, there)
+            losses["cycle"] = cycle_loss(there, back, self.order_prior) + cycle_loss(back, there, self.order_prior)
             total = total + self.cycle_weight * losses["cycle"]
         return {"loss": total} | losses
 

@@ -66,6 +66,7 @@ def objective_of(settings: Settings) -> MaskedEgoExo:
         cross_view=settings.cross_view,
         masked_only=settings.masked_only,
         cycle_weight=settings.cycle,
+        order_prior=settings.order_prior,
     )
 
 

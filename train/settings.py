@@ -35,6 +35,7 @@ class Settings:
     cross_view: bool = True
     masked_only: bool = False  # the paper's loss is over all frames
     cycle: float = 0.0  # beyond the paper
+    order_prior: float | None = None  # of the cycles; share of a clip
 
     # sampling
     frames: int = 32  # paper, sec. 4.2
@@ -69,6 +70,7 @@ class Settings:
         _check(self.seed < 2**63, "seed", self.seed, "below 2^63")
         _check(self.frames >= 2, "frames", self.frames, "at least 2")
         _check(self.lr > 0, "lr", self.lr, "above 0")
+        _check(self.order_prior is None or self.order_prior > 0, "order_prior", self.order_prior, "above 0")
         _check(self.clip_grad is None or self.clip_grad > 0, "clip_grad", self.clip_grad, "above 0")
         _check(
             self.attention_window is None or self.attention_window >= 1,

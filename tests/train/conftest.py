@@ -62,14 +62,23 @@ def make_clips() -> Callable[..., Clips]:
 
 
 @pytest.fixture(scope="session")
-def naive_training() -> ModuleType:
-    """benchmarks/naive_training.py, which is not installed."""
-    spec = importlib.util.spec_from_file_location("naive_training", ROOT / "benchmarks" / "naive_training.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load_benchmark() -> Callable[[str], ModuleType]:
+    """load_benchmark(name): a file of benchmarks/, which are not installed."""
+
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def naive_training(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("naive_training")
 
 
 @pytest.fixture(scope="session")

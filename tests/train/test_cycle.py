@@ -50,6 +50,13 @@ def test_a_sequence_whose_order_is_shuffled_costs_much():
     assert cycle_loss(clip[None], clip[None].flip(1)) == pytest.approx(alike.item(), rel=1e-4)
 
 
+def test_with_an_order_prior_a_clip_that_runs_backwards_costs_more():
+    clip = moving(32)[None]
+    alike, backwards = cycle_loss(clip, clip, 0.15), cycle_loss(clip, clip.flip(1), 0.15)
+    assert backwards > 5 * alike
+    assert cycle_loss(clip, clip, 100.0).item() == pytest.approx(cycle_loss(clip, clip).item(), rel=1e-3)
+
+
 def test_sequences_that_have_nothing_to_do_with_each_other_cost_much():
     torch.manual_seed(0)
     clip = moving(32)[None]

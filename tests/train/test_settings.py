@@ -24,6 +24,7 @@ def test_the_defaults_are_the_papers_and_the_published_codes():
         "standardize": "none",
         "crop": (1.0, 1.0),
         "cycle": 0,
+        "order_prior": None,
     }
     published = {
         "heads": 16,
@@ -110,6 +111,7 @@ def test_the_ends_of_the_ranges_are_in_them(given):
         ({"heads": 7}, "7 heads do not divide a latent of 256"),
         ({"latent": 7, "heads": 7}, "latent is 7; it must be even, for the positions"),
         ({"cycle": -1.0}, "cycle is -1.0; it must be 0 or above"),
+        ({"order_prior": 0.0}, "order_prior is 0.0; it must be above 0"),
         ({"weight_decay": -1e-9}, "weight_decay is -1e-09; it must be 0 or above"),
         ({"warmup": -1}, "warmup is -1; it must be 0 or above"),
         ({"seed": -1}, "seed is -1; it must be 0 or above"),
