@@ -11,6 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
+# By setting: is_ego of the videos to learn from (or to ask with) and of those to score (or to search); None is both.
+VIEWS: dict[str, tuple[bool | None, bool | None]] = {
+    "regular": (None, None),
+    "ego2exo": (True, False),
+    "exo2ego": (False, True),
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,33 @@ class Frames:
         """(F,) index of the video that a frame belongs to."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
+    @cached_property
+    def index_in_video(self) -> NDArray[np.int64]:
+        """(F,) 0, 1, ... in each video."""
+        return np.arange(len(self.embeddings)) - self.starts[self.video_of_frame]
+
+    @property
+    def phases(self) -> NDArray[np.int64]:
+        """(F,) the labels, of frames that have them."""
+        if self.labels is None:
+            raise ValueError("frames without phase labels")
+        return self.labels
+
+    def of_view(self, is_ego: bool | None) -> Self:
+        """The videos of one view; None is both."""
+        return self if is_ego is None else self.select(self.is_ego == is_ego)
+
+    def every(self, stride: int) -> Self:
+        """Every stride-th frame of each video, from its first."""
+        kept = self.index_in_video % stride == 0
+        return type(self)(
+            self.embeddings[kept],
+            None if self.labels is None else self.labels[kept],
+            -(-self.lengths // stride),
+            self.is_ego,
+            self.names,
+        )
+
     def select(self, videos: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
         """Some of the videos, by mask or by indices, which also give their order."""
         chosen = np.arange(len(self.lengths))[videos]
@@ -65,3 +98,21 @@ class Frames:
             self.is_ego[chosen],
             tuple(self.names[v] for v in chosen),
         )
+
+
+def absent(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
+    """Why videos of these views cannot play a role ("training", "test"), if they cannot."""
+    if len(is_ego) == 0:
+        return Missing(f"no {role} videos")
+    if wanted is None or (is_ego == wanted).any():
+        return None
+    return Missing(f"no {'ego' if wanted else 'exo'} {role} videos")
+
+
+def sides(train: Frames, test: Frames, setting: str) -> tuple[Frames, Frames] | Missing:
+    """What a setting learns from and what it scores, both labelled."""
+    if train.labels is None or test.labels is None:
+        return Missing("no phase labels")
+    learned, scored = VIEWS[setting]
+    lacking = absent(train.is_ego, learned, "training") or absent(test.is_ego, scored, "test")
+    return lacking or (train.of_view(learned), test.of_view(scored))

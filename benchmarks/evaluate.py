@@ -1,0 +1,200 @@
+"""Speed and memory of the evaluation at the size of Break Eggs, as ratios measured in one run.
+
+python benchmarks/evaluate.py             everything, about ten minutes on two cores
+python benchmarks/evaluate.py retrieval   one of: retrieval classification all memory
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from sklearn.svm import SVC
+
+from byov.evaluate.classification import phase_f1
+from byov.evaluate.few_shot import few_shot_f1
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames
+from byov.evaluate.kendalls_tau import kendalls_tau
+from byov.evaluate.progression import phase_progression, phase_progression_of_each
+from byov.evaluate.retrieval import mean_average_precision
+
+# By path: under PYTHONSAFEPATH a script does not see the files beside it.
+spec = importlib.util.spec_from_file_location("naive_evaluator", Path(__file__).with_name("naive_evaluator.py"))
+naive = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(naive)
+
+PHASES, DIMENSIONS, KNOTS = 4, 256, 9
+
+
+def make_videos(ego: int, exo: int, mean_frames: int, seed: int) -> Frames:
+    """Videos on one path through the space, of realistic difficulty: F1 and map@10 about .65, a third support vectors.
+
+    Each has its own pace and style; the phase changes near, not at, the labelled frame; the views lie apart.
+    """
+    world, random = np.random.default_rng(0), np.random.default_rng(seed)
+    path, gap = world.standard_normal((KNOTS, DIMENSIONS)), 0.5 * world.standard_normal(DIMENSIONS)
+    embeddings, labels = [], []
+    for video in range(ego + exo):
+        frames = int(random.integers(mean_frames // 2, mean_frames * 3 // 2))
+        clock = (np.arange(frames) + 0.5) / frames
+        changes = np.cumsum(0.8 * random.dirichlet([4] * PHASES) + 0.2 / PHASES)[:-1]
+        labels.append(np.searchsorted(changes, clock, side="right"))
+        seen = np.sort(changes + random.normal(0, 0.05, PHASES - 1)).clip(0.01, 0.99)
+        at = np.interp(clock, [0, *seen, 1], np.linspace(0, KNOTS - 1, PHASES + 1))
+        clean = np.stack([np.interp(at, np.arange(KNOTS), column) for column in path.T], axis=1)
+        style = 0.7 * random.standard_normal(DIMENSIONS) + 0.8 * random.standard_normal(KNOTS) @ path / KNOTS**0.5
+        drift = 0.7 * np.cumsum(random.standard_normal((frames, DIMENSIONS)), axis=0) / frames**0.5
+        grain = 0.3 * random.standard_normal((frames, DIMENSIONS))
+        embeddings.append((clean + style + drift - drift.mean(axis=0) + grain + gap * (video < ego)).astype(np.float32))
+    return Frames(
+        np.concatenate(embeddings),
+        np.concatenate(labels),
+        np.array([len(video) for video in labels]),
+        np.arange(ego + exo) < ego,
+        tuple(f"video{video}" for video in range(ego + exo)),
+    )
+
+
+@cache
+def break_eggs() -> tuple[Frames, Frames]:
+    return make_videos(61, 57, 149, seed=1), make_videos(10, 10, 155, seed=2)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def compare(title: str, theirs: Callable[[], Any], ours: Callable[[], Any], want: str, times: int) -> tuple[Any, Any]:
+    """Alternate the two, so that a change in the machine's mood hits both; returns both results."""
+    ours()  # warm
+    pairs = [(timed(theirs), timed(ours)) for _ in range(times)]
+    ratios = sorted(slow / fast for (slow, _), (fast, _) in pairs)
+    slow, fast = (median(seconds for seconds, _ in column) for column in zip(*pairs, strict=True))
+    print(
+        f"{title}: naive {slow:.2f} s, ours {fast:.2f} s: {median(ratios):.1f}x "
+        f"({ratios[0]:.1f} to {ratios[-1]:.1f}; want {want})",
+        flush=True,
+    )
+    return pairs[0][0][1], pairs[0][1][1]
+
+
+def print_difference(expected: dict[str, float], given: dict[str, float]) -> None:
+    print(f"  largest difference {max(abs(expected[key] - given[key]) for key in expected):.1e}", flush=True)
+
+
+def bench_retrieval() -> None:
+    _, test = break_eggs()
+    slow, fast = compare(
+        f"retrieval, {len(test.embeddings)} frames, three settings, K = 5, 10, 15",
+        lambda: naive.mean_average_precision(test),
+        lambda: mean_average_precision(test),
+        ">= 50x",
+        2,
+    )
+    flat = [{f"{s}@{k}": by_k[k] for s, by_k in scores.items() for k in by_k} for scores in (slow, fast)]
+    print_difference(flat[0], flat[1])
+
+
+def bench_classification() -> None:
+    train, test = break_eggs()
+    slow, fast = compare(
+        f"classification, {len(train.embeddings)} and {len(test.embeddings)} frames, three settings",
+        lambda: naive.phase_f1(train, test),
+        lambda: phase_f1(train, test),
+        ">= 2x",
+        3,
+    )
+    print_difference(slow, fast)
+
+
+def training_scoring_seconds() -> float:
+    """What AE2's evaluator does besides, and throws away: it names the training frames. Without the fits."""
+    train, _ = break_eggs()
+    total = 0.0
+    for setting in SETTINGS:
+        known = train.of_view(VIEWS[setting][0])
+        machine = SVC(decision_function_shape="ovo").fit(known.embeddings, known.labels)
+        started = time.perf_counter()
+        machine.predict(known.embeddings)
+        total += time.perf_counter() - started
+    return total
+
+
+def bench_all() -> None:
+    train, test = break_eggs()
+    ours = {
+        "classification": lambda: phase_f1(train, test),
+        "retrieval": lambda: mean_average_precision(test),
+        "progression": lambda: phase_progression_of_each(train, [train, test]),
+        "tau": lambda: kendalls_tau(test),
+    }
+    theirs = {
+        "classification": lambda: naive.phase_f1(train, test),
+        "retrieval": lambda: naive.mean_average_precision(test),
+        "progression": lambda: [naive.phase_progression(train, frames) for frames in (train, test)],
+        "tau": lambda: naive.kendalls_tau(test),
+    }
+    fast = {task: timed(work)[0] for task, work in ours.items()}
+    slow = {task: timed(work)[0] for task, work in theirs.items()}
+    slow["classification"] += training_scoring_seconds()
+    for task in ours:
+        print(f"  {task}: as AE2 {slow[task]:.2f} s, ours {fast[task]:.2f} s", flush=True)
+    ratio = sum(slow.values()) / sum(fast.values())
+    print(
+        f"all of AE2's tasks: {sum(slow.values()):.1f} s, ours {sum(fast.values()):.2f} s: {ratio:.1f}x (want >= 10x)"
+    )
+    full = phase_f1(train, test)
+    print(f"  few-shot, which AE2 has not: {timed(lambda: few_shot_f1(train, test, full=full))[0]:.2f} s", flush=True)
+
+
+def bench_memory() -> None:
+    """Peak memory of a process that runs every task on 100,000 test frames, its arrays included."""
+    result = subprocess.run([sys.executable, __file__, "--peak"], check=True, capture_output=True, text=True)
+    for task, (peak_bytes, seconds) in json.loads(result.stdout).items():
+        print(f"100,000 test frames, after {task}: peak {peak_bytes / 2**20:.0f} MiB, {seconds:.0f} s (want <= 2048)")
+
+
+def print_peaks() -> None:
+    train, _ = break_eggs()
+    test = make_videos(200, 200, 251, seed=3)
+    assert len(test.embeddings) > 99_000
+    peaks = {"start": (peak_memory_bytes(), 0.0)}
+    for task, work in {
+        "tau": lambda: kendalls_tau(test),
+        "progression": lambda: phase_progression(train, test, time_column=True),
+        "classification": lambda: phase_f1(train, test),
+        "retrieval": lambda: mean_average_precision(test),
+    }.items():
+        seconds, _ = timed(work)
+        peaks[task] = (peak_memory_bytes(), seconds)
+    print(json.dumps(peaks))
+
+
+def peak_memory_bytes() -> int:
+    # Not getrusage: its peak is that of the process that started us, where that was larger.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+BENCHMARKS = {
+    "retrieval": bench_retrieval,
+    "classification": bench_classification,
+    "all": bench_all,
+    "memory": bench_memory,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak"]:
+        print_peaks()
+    else:
+        for benchmark in sys.argv[1:] or BENCHMARKS:
+            BENCHMARKS[benchmark]()

@@ -1,0 +1,93 @@
+"""The tasks as the protocol words them, in plain loops: slow, and what the fast ones are checked and timed against.
+
+Takes byov.evaluate.frames.Frames; assumes that both views and all phases are there.
+"""
+
+import numpy as np
+from scipy.stats import kendalltau
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import f1_score, r2_score
+from sklearn.svm import SVC
+
+VIEWS = {"regular": (None, None), "ego2exo": (True, False), "exo2ego": (False, True)}  # is_ego to learn from, to score
+
+
+def of_view(frames, is_ego):
+    return frames if is_ego is None else frames.select(frames.is_ego == is_ego)
+
+
+def phase_f1(train, test):
+    scores = {}
+    for setting, (learned, scored) in VIEWS.items():
+        known, asked = of_view(train, learned), of_view(test, scored)
+        classifier = SVC(decision_function_shape="ovo").fit(known.embeddings, known.labels)
+        scores[setting] = f1_score(asked.labels, classifier.predict(asked.embeddings), average="weighted")
+    return scores
+
+
+def average_precision(relevant):
+    precisions = [relevant[: rank + 1].mean() for rank in range(len(relevant)) if relevant[rank]]
+    return np.mean(precisions) if precisions else 0.0
+
+
+def retrieval_at(test, setting, k):
+    """One setting and one K: every query on its own, every distance from differences."""
+    embeddings = test.embeddings.astype(np.float64)
+    frame_is_ego = test.is_ego[test.video_of_frame]
+    asking, answering = VIEWS[setting]
+    precisions = []
+    for query, video in enumerate(test.video_of_frame):
+        if asking is not None and frame_is_ego[query] != asking:
+            continue
+        candidates = test.video_of_frame != video
+        if answering is not None:
+            candidates &= frame_is_ego == answering
+        candidates = np.flatnonzero(candidates)
+        if len(candidates) == 0:
+            continue
+        distances = ((embeddings[candidates] - embeddings[query]) ** 2).sum(axis=1)
+        nearest = candidates[np.argsort(distances, kind="stable")[:k]]
+        precisions.append(average_precision(test.labels[nearest] == test.labels[query]))
+    return np.mean(precisions)
+
+
+def mean_average_precision(test, ks=(5, 10, 15)):
+    return {setting: {k: retrieval_at(test, setting, k) for k in ks} for setting in VIEWS}
+
+
+def with_progress(frames, phase, time_column):
+    """Embeddings and targets of the videos that have the phase."""
+    inputs, targets = [], []
+    for start, length in zip(frames.starts, frames.lengths, strict=True):
+        own = slice(start, start + length)
+        of_phase = np.flatnonzero(frames.labels[own] == phase)
+        if len(of_phase) == 0:
+            continue
+        time = np.arange(length)
+        columns = [frames.embeddings[own].astype(np.float64)]
+        inputs.append(np.hstack(columns + [time[:, None] * 0.001] * time_column))
+        targets.append((time - of_phase[-1]) / length)
+    return np.concatenate(inputs), np.concatenate(targets)
+
+
+def phase_progression(train, test, *, time_column=False):
+    scores = []
+    for phase in np.unique(train.labels):
+        regressor = LinearRegression().fit(*with_progress(train, phase, time_column))
+        inputs, targets = with_progress(test, phase, time_column)
+        scores.append(r2_score(targets, regressor.predict(inputs)))
+    return np.mean(scores)
+
+
+def kendalls_tau(test, *, stride=5):
+    """The mean over all ordered pairs of videos."""
+    embeddings = test.embeddings.astype(np.float64)
+    videos = [embeddings[s : s + n : stride] for s, n in zip(test.starts, test.lengths, strict=True)]
+    taus = []
+    for one, query in enumerate(videos):
+        for other, target in enumerate(videos):
+            if one == other:
+                continue
+            nearest = [((target - frame) ** 2).sum(axis=1).argmin() for frame in query]
+            taus.append(kendalltau(np.arange(len(query)), nearest).statistic)
+    return np.nanmean(taus)

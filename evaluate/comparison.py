@@ -1,0 +1,133 @@
+"""The rows of a table: whose embeddings stand beside whose, so that a figure can be judged."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from byov.cache.columns import read_columns
+from byov.cache.command import note
+from byov.cache.contents import encoder_folders
+from byov.cache.errors import CacheError
+from byov.cache.layout import cached_files
+from byov.evaluate.baselines import CachedFeatures, TimeOnly
+from byov.evaluate.errors import EvaluationError
+from byov.evaluate.evaluation import evaluate
+from byov.evaluate.figures import Row, mean_row
+from byov.evaluate.protocols import Protocol, ScoredSplit, stretches
+from byov.evaluate.sources import RunEmbeddings, Source
+from byov.evaluate.tasks import NEED_TRAINING, Settings, Task
+
+ALL_TOKENS = "merged/1.0"
+KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is scored of every row."""
+
+    split: ScoredSplit
+    protocols: tuple[Protocol, ...]
+    tasks: tuple[Task, ...]
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row to be: where it comes from, and whether the table can do without it."""
+
+    name: str
+    make: Callable[[], Source]
+    optional: bool = False
+
+
+def entries(
+    runs_dir: Path,
+    features_dir: Path,
+    dataset: str,
+    runs: Sequence[str],
+    *,
+    named: Sequence[tuple[str, str]] = (),
+    frozen: Sequence[tuple[str, str]] = (),
+) -> list[Entry]:
+    """Time only, the runs and their untrained models, and columns of encoders' folders: those that the user has named,
+    and those that stand there for comparison."""
+
+    def features(column: tuple[str, str], *, optional: bool) -> Entry:
+        return Entry(", ".join(column), partial(CachedFeatures, features_dir, dataset, *column), optional)
+
+    def embeddings(run: str, *, untrained: bool) -> Entry:
+        make = partial(RunEmbeddings, runs_dir, features_dir, run, untrained=untrained)
+        return Entry(f"Untrained ({run})" if untrained else run, make, optional=untrained)
+
+    return [
+        *(features(column, optional=False) for column in named),
+        *(features(column, optional=True) for column in frozen if column not in named),
+        Entry("Time only", partial(TimeOnly, features_dir, dataset)),
+        *(embeddings(run, untrained=True) for run in runs),
+        *(embeddings(run, untrained=False) for run in runs),
+    ]
+
+
+def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
+    """(encoder folder, column) of the frozen features to compare with: the class token or the mean of all tokens, and
+    what the runs were trained on; untrained encoders first."""
+    found = []
+    for folder in encoder_folders(features_dir, dataset):
+        there = _columns(folder)
+        plain = "cls" if "cls" in there else ALL_TOKENS
+        found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in there]
+    return sorted(found, key=lambda one: not one[0].startswith("random--"))
+
+
+def _columns(folder: Path) -> tuple[str, ...]:
+    """The columns of an encoder's first file."""
+    try:
+        first = next(cached_files(folder), None)
+        return tuple(read_columns(first)) if first else ()
+    except CacheError as error:
+        note(f"{folder.name}: left out of the table ({error})")
+        return ()
+
+
+def measure(wanted: Sequence[Entry], scope: Scope) -> dict[Protocol, list[Row]]:
+    """Every row under every protocol, in the table's order. What is optional and unreadable is left out."""
+    rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
+    for entry in tqdm(wanted, desc="rows", unit="row", disable=None, delay=1, leave=False):
+        try:
+            source = entry.make()
+            measured = [(protocol, _evaluate(source, protocol, scope)) for protocol in scope.protocols]
+        except (CacheError, EvaluationError) as error:
+            if not entry.optional:
+                raise
+            note(f"{entry.name}: left out of the table ({error})")
+            continue
+        for protocol, row in measured:
+            rows[protocol].append(row)
+    return {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()}
+
+
+def refuse_absent(source: Source, scope: Scope) -> None:
+    """Raise before anything is scored if embeddings are absent that the tasks need."""
+    for protocol in scope.protocols:
+        source.refuse_absent(stretches(source.manifest, scope.split, protocol), scope.split)
+    if NEED_TRAINING & set(scope.tasks):
+        source.refuse_absent(stretches(source.manifest, "train"), "train")
+
+
+def _evaluate(source: Source, protocol: Protocol, scope: Scope) -> Row:
+    return evaluate(source, split=scope.split, protocol=protocol, tasks=scope.tasks, settings=scope.settings)
+
+
+def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows by kind; of several runs the mean beside them, of their untrained models the mean in their place."""
+    for kind in KIND_ORDER:
+        of_kind = [row for row in rows if row.kind == kind]
+        several = kind in ("untrained", "run") and len(of_kind) > 1
+        if not (several and kind == "untrained"):
+            yield from of_kind
+        if several:
+            what = "Untrained, mean" if kind == "untrained" else "Mean"
+            yield mean_row(of_kind, f"{what} of {len(of_kind)} runs")

@@ -1,0 +1,70 @@
+"""Which stretches of which videos a protocol scores.
+
+standard: every video of the split, whole. trimmed: two sub-clips of each in its place (byov.cache.clips).
+Training videos are whole in both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from byov.cache.clips import clip_name, trimmed_clips
+from byov.cache.manifest import Manifest, VideoEntry
+from byov.evaluate.errors import EvaluationError
+
+Protocol = Literal["standard", "trimmed"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+ScoredSplit = Literal["test", "val"]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A whole video, or a sub-clip of it that stands for one."""
+
+    video: VideoEntry
+    frames_of_video: int
+    clip: tuple[int, int] | None = None  # first and last frame, both inclusive
+
+    @property
+    def name(self) -> str:
+        """ "ego/004", or "ego/004@12-90" of a sub-clip."""
+        return f"{self.video.view}/{clip_name(self.video.id, *self.clip) if self.clip else self.video.id}"
+
+    @property
+    def first(self) -> int:
+        return self.clip[0] if self.clip else 0
+
+    def __len__(self) -> int:
+        return self.clip[1] - self.clip[0] + 1 if self.clip else self.frames_of_video
+
+    @property
+    def frames(self) -> slice:
+        return slice(self.first, self.first + len(self))
+
+    @property
+    def labels(self) -> tuple[int, ...] | None:
+        return None if self.video.labels is None else self.video.labels[self.frames]
+
+
+def stretches(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Stretch]:
+    """What is scored of a split, in the manifest's order; videos that no encoder could read are left out."""
+    videos = [(video, video.frames) for video in manifest.videos if video.split == split]
+    if not videos:
+        there = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
+        raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {there}")
+    whole = [Stretch(video, frames) for video, frames in videos if frames]
+    if not whole:
+        raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
+    if protocol == "standard" or split == "train":
+        return whole
+    return [clip for stretch in whole for clip in _sub_clips(manifest.dataset, stretch)]
+
+
+def unread_videos(manifest: Manifest, splits: Sequence[str]) -> list[str]:
+    """Videos of these splits that were never decoded, and so are left out."""
+    return [f"{video.view}/{video.id}" for video in manifest.videos if video.split in splits and not video.frames]
+
+
+def _sub_clips(dataset: str, whole: Stretch) -> list[Stretch]:
+    clips = trimmed_clips(dataset, whole.video.view, whole.video.id, whole.frames_of_video)
+    return [Stretch(whole.video, whole.frames_of_video, clip) for clip in clips]

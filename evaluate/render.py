@@ -1,0 +1,143 @@
+"""A table as text for the terminal, as Markdown and as LaTeX (booktabs)."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from byov.cache.command import printable
+from byov.evaluate.table import Cell, Table
+
+NAME_WIDTH = 20  # of the rows' names at least; longer ones are folded where there is little room
+PUBLISHED = "published in the paper, not measured here"
+_SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ𐞥ʳˢᵗᵘᵛʷˣʸᶻ")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "±": r"$\pm$",
+    "²": r"$^2$",
+}
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Draw it. Figures are never cut short: in a terminal that is too narrow the lines run over."""
+    drawn = RichTable(box=None, pad_edge=False)
+    drawn.add_column("", overflow="fold", min_width=NAME_WIDTH)
+    for column, marks in zip(table.columns, table.column_marks, strict=True):
+        drawn.add_column(Text(f"{column.short}\n{column.heading}{marks.translate(_SUPERSCRIPTS)}"), justify="right")
+    for name, cells in table.measured:
+        drawn.add_row(Text(printable(name)), *map(_terminal_cell, cells))
+    if table.published:
+        drawn.add_row()
+        drawn.add_row(Text(f"{PUBLISHED}:", style="italic"))
+        for name, cells in table.published:
+            drawn.add_row(Text(printable(name)), *map(_terminal_cell, cells), style="dim")
+    needed = NAME_WIDTH
+    for figures in drawn.columns[1:]:
+        figures.no_wrap = True
+        figures.min_width = max(cell_len(line) for text in figures.cells for line in str(text).splitlines() or [""])
+        needed += 2 + figures.min_width
+    console.print(Text(printable(table.title), style="bold"))
+    console.print(drawn, width=max(needed, console.width), crop=False, soft_wrap=False)
+    for mark, text in table.footnotes:
+        console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
+    for remark in table.remarks:
+        console.print(Text(printable(remark)))
+
+
+def markdown(table: Table) -> str:
+    headings = [
+        f"{column.group} {column.heading}{_markdown_marks(marks)}"
+        for column, marks in zip(table.columns, table.column_marks, strict=True)
+    ]
+    lines = [f"**{_markdown_text(table.title)}**", "", _markdown_line(["", *headings])]
+    lines.append("|---|" + "---:|" * len(table.columns))
+    lines += [_markdown_row(name, cells) for name, cells in table.measured]
+    if table.published:
+        lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in table.columns)]))
+        lines += [_markdown_row(f"{name} (published)", cells) for name, cells in table.published]
+    lines += ["", *(f"<sup>{mark}</sup> {_markdown_text(text)}  " for mark, text in table.footnotes)]
+    lines += [f"{_markdown_text(remark)}  " for remark in table.remarks]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def latex(table: Table) -> str:
+    """A table environment; needs the package booktabs."""
+    spans = list(_groups(table))
+    rules, first = [], 2
+    for _, width in spans:
+        rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    headings = [
+        f"{_latex_text(column.heading)}{_latex_marks(marks)}"
+        for column, marks in zip(table.columns, table.column_marks, strict=True)
+    ]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex_text(table.title)}}}",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & " + " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}" for group, width in spans) + r" \\",
+        " ".join(rules),
+        "Method & " + " & ".join(headings) + r" \\",
+        r"\midrule",
+        *(_latex_row(name, cells) for name, cells in table.measured),
+    ]
+    if table.published:
+        lines += [r"\midrule", rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
+        lines += [_latex_row(f"{name} (published)", cells) for name, cells in table.published]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    below = [f"$^{{{mark}}}$ {_latex_text(text)}" for mark, text in table.footnotes]
+    below += [_latex_text(remark) for remark in table.remarks]
+    lines += [rf"\par\footnotesize {line}" for line in below]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _terminal_cell(cell: Cell) -> Text:
+    return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.below)))
+
+
+def _line(cell: Cell) -> str:
+    return " ".join((cell.text, *cell.below))
+
+
+def _groups(table: Table) -> Iterator[tuple[str, int]]:
+    for group, columns in groupby(table.columns, key=lambda column: column.group):
+        yield group, len(list(columns))
+
+
+def _markdown_row(name: str, cells: Sequence[Cell]) -> str:
+    return _markdown_line([_markdown_text(name), *(_line(cell) + _markdown_marks(cell.marks) for cell in cells)])
+
+
+def _markdown_line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def _markdown_text(text: str) -> str:
+    """Names may hold anything: neither columns, nor markup, nor links may come of them."""
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
+
+
+def _markdown_marks(marks: str) -> str:
+    return f"<sup>{marks}</sup>" if marks else ""
+
+
+def _latex_row(name: str, cells: Sequence[Cell]) -> str:
+    texts = [_latex_text(_line(cell)) + _latex_marks(cell.marks) for cell in cells]
+    return " & ".join([_latex_text(name), *texts]) + r" \\"
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in printable(text))
+
+
+def _latex_marks(marks: str) -> str:
+    return f"$^{{{marks}}}$" if marks else ""

@@ -1,0 +1,203 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from byov.cache.manifest import VideoEntry
+from byov.evaluate.baselines import CachedFeatures, TimeOnly
+from byov.evaluate.errors import EvaluationError
+from byov.evaluate.evaluation import (
+    evaluate,
+    evaluate_features,
+    evaluate_run,
+    evaluate_time_only,
+    read_material,
+    refuse_missing_labels,
+    settings_for,
+    tasks_of,
+)
+from byov.evaluate.frames import Frames
+from byov.evaluate.own_embeddings import evaluate_npz
+from byov.evaluate.tasks import TASKS, Material, Settings, score
+
+
+@pytest.mark.parametrize(("name", "time_column"), [("three_phases", False), ("missing_phase_time_column", True)])
+def test_the_golden_files_are_met(golden, name, time_column):
+    path = golden / f"{name}.npz"
+    expected = json.loads(str(np.load(path)["expected"]))
+    scores = evaluate_npz(path, None, Settings(time_column=time_column, training_progression=True)).row.scores()
+    assert scores["progression"].pop("time_column") == expected["progression"].pop("time_column") is time_column
+    assert scores["classification"] == pytest.approx(expected["classification"], abs=1e-4)
+    assert scores["retrieval"].keys() == expected["retrieval"].keys()
+    for k, of_k in expected["retrieval"].items():
+        assert scores["retrieval"][k] == pytest.approx(of_k, abs=1e-6)
+    assert scores["progression"] == pytest.approx(expected["progression"], abs=1e-6)
+    assert scores["kendalls_tau"] == pytest.approx(expected["kendalls_tau"], abs=1e-6)
+
+
+def test_a_run_its_untrained_model_features_and_time(runs_dir, features_dir, write_run):
+    write_run()
+    run = evaluate_run(runs_dir, features_dir, "first", protocol="trimmed", split="val")
+    untrained = evaluate_run(runs_dir, features_dir, "first", untrained=True)
+    features = evaluate_features(features_dir, "tea", "openai--clip-vit-base-patch16", "cls", tasks=["retrieval"])
+    time = evaluate_time_only(features_dir, "tea", settings=Settings(ks=(1,)))
+    # The fixture's embeddings tell the phase, its untrained ones nothing, and its phases are thirds of the time.
+    assert run["scores"]["classification"]["regular"] > 0.7 > 0.5 > untrained["scores"]["classification"]["regular"]
+    assert features["scores"].keys() == {"retrieval"}
+    assert time["scores"]["retrieval"].keys() == {"map@1"}
+    assert time["scores"]["classification"]["ego2exo"] > 0.95
+    assert time["scores"]["kendalls_tau"] > 0.95
+    assert time["scores"]["progression"]["val"] > 0.95
+    json.dumps([run, untrained, features, time])
+
+
+def test_few_shot_carries_its_spread_and_number_of_draws(features_dir):
+    row = evaluate(TimeOnly(features_dir, "tea"), tasks=["classification", "few-shot"])
+    half = row.figures["few_shot/50%/regular"]
+    assert half.draws == 2
+    assert half.deviation >= 0
+    assert row.value("few_shot/100%/regular") == row.value("classification/regular")
+
+
+def test_tasks_follow_the_labels(manifest):
+    assert "actions" not in tasks_of(manifest)
+    assert tasks_of(replace(manifest, phases=())) == ("tau",)
+    assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
+    assert tasks_of(replace(manifest, actions=("run",))) == TASKS
+
+
+def test_a_missing_label_says_which_tasks_need_it(manifest):
+    bare = replace(manifest, videos=tuple(replace(video, labels=None) for video in manifest.videos))
+    for task in ("classification", "retrieval", "progression", "few-shot"):
+        with pytest.raises(EvaluationError, match=r"no phase labels of .* need them, tau and actions do not"):
+            refuse_missing_labels(bare, "test", [task])
+    refuse_missing_labels(bare, "test", ["tau"])
+    with pytest.raises(EvaluationError, match="no actions of whole videos"):
+        refuse_missing_labels(bare, "test", ["actions"])
+
+
+def test_retrieval_needs_no_labels_of_training_videos(manifest):
+    videos = tuple(replace(video, labels=None) if video.split == "train" else video for video in manifest.videos)
+    refuse_missing_labels(replace(manifest, videos=videos), "test", ["retrieval"])
+
+
+def test_pour_liquid_gets_the_time_column():
+    assert settings_for("pour_liquid", Settings()).time_column
+    assert not settings_for("pour_milk", Settings()).time_column
+    assert settings_for("pour_milk", Settings(time_column=True)).time_column
+
+
+def test_training_videos_are_read_only_for_tasks_that_learn(features_dir):
+    source = CachedFeatures(features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
+    for view in ("ego", "exo"):
+        for path in (source.folder / view).glob("train_*"):
+            path.unlink()
+    assert evaluate(source, tasks=["retrieval", "tau"]).value("kendalls_tau/all") is not None
+    with pytest.raises(EvaluationError, match="6 of 6 train videos"):
+        evaluate(source, tasks=["classification"])
+
+
+def test_a_phase_that_no_training_video_has_is_noted(features_dir, manifest):
+    videos = tuple(
+        replace(video, labels=tuple(min(label, 1) for label in video.labels)) if video.split == "train" else video
+        for video in manifest.videos
+    )
+    replace(manifest, videos=videos).save(features_dir / "tea" / "manifest.json")
+    row = evaluate(TimeOnly(features_dir, "tea"), tasks=["classification"])
+    assert row.notes == ("no training video has phase 2 (put back): its test frames count as missed",)
+    assert 0 < row.value("classification/regular") < 0.8
+
+
+def test_without_one_view_its_settings_are_missing_and_the_others_are_scored(features_dir, manifest):
+    kept = tuple(video for video in manifest.videos if video.view == "ego" or video.split != "test")
+    replace(manifest, videos=kept).save(features_dir / "tea" / "manifest.json")
+    row = evaluate(TimeOnly(features_dir, "tea"))
+    assert row.figures["classification/ego2exo"].missing == "no exo test videos"
+    assert row.figures["retrieval/map@10/exo2ego"].missing is not None
+    assert row.value("classification/regular") is not None
+    assert row.value("kendalls_tau/ego-ego") is not None
+    assert row.scores()["classification"]["ego2exo"] is None
+
+
+def test_sub_clips_of_one_video_do_not_find_each_other(make_frames):
+    # Two stretches of each recording hold the same frames: found, they would always be the nearest.
+    frames = make_frames([12] * 3, [True, False, True])
+    twice = frames.select(np.array([0, 0, 1, 1, 2, 2]))
+    whole = score(Material(frames), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1))
+    doubled = score(
+        Material(twice, recordings=np.array([0, 0, 1, 1, 2, 2])), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1)
+    )
+    careless = score(Material(twice), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1))
+    for figure in ("retrieval/map@1/regular", "retrieval/map@1/ego2exo", "kendalls_tau/all", "kendalls_tau/ego-exo"):
+        assert doubled[figure].value == pytest.approx(whole[figure].value)
+    assert careless["retrieval/map@1/regular"].value == 1.0 > doubled["retrieval/map@1/regular"].value
+
+
+def test_a_recording_with_fewer_stretches_is_in_fewer_sets(make_frames):
+    material = Material(make_frames([5, 6, 7], [True, True, False]), recordings=np.array([0, 0, 1]))
+    assert [of_set.lengths.tolist() for of_set in material.test_sets] == [[5, 7], [6]]
+    assert material.joined_test.lengths.tolist() == [11, 7]
+    assert material.joined_test.is_ego.tolist() == [True, False]
+
+
+def test_trimmed_material_knows_its_recordings(features_dir):
+    source = TimeOnly(features_dir, "tea")
+    assert read_material(source, "test", "standard", ["tau"]).recordings is None
+    trimmed = read_material(source, "test", "trimmed", ["tau"])
+    assert trimmed.recordings.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert trimmed.train is None
+
+
+def action_videos():
+    for split, count in (("train", 6), ("test", 4)):
+        for view in ("ego", "exo"):
+            for index in range(count):
+                yield VideoEntry(f"{split}_{view}_{index}", view, split, 5 + index, 30.0, None, (index % 2,))
+
+
+def test_actions_come_from_the_manifest(features_dir, manifest):
+    changed = replace(manifest, phases=(), actions=("sit", "run"), videos=tuple(action_videos()))
+    changed.save(features_dir / "tea" / "manifest.json")
+    source = TimeOnly(features_dir, "tea")
+    material = read_material(source, "test", "standard", ["actions"])
+    assert material.test_actions.tolist() == [[True, False], [False, True]] * 4
+    telling = material.test_actions[:, 1].astype(np.float32)
+    test = frames_of(material.test, telling)
+    train = frames_of(material.train, material.train_actions[:, 1].astype(np.float32))
+    scores = score(replace(material, test=test, train=train), ["actions"], Settings())
+    assert {setting: figure.value for setting, figure in scores.items()} == {
+        "actions/regular": 1.0,
+        "actions/ego2exo": 1.0,
+        "actions/exo2ego": 1.0,
+    }
+    row = evaluate(source, protocol="trimmed")
+    assert row.figures["actions/regular"].missing == "actions are known of whole videos only"
+
+
+def frames_of(frames: Frames, of_video: np.ndarray) -> Frames:
+    embeddings = np.repeat(of_video, frames.lengths)[:, None]
+    return Frames(embeddings, None, frames.lengths, frames.is_ego, frames.names)
+
+
+def test_own_embeddings_without_labels_are_scored_by_tau(tmp_path, golden, capsys):
+    with np.load(golden / "three_phases.npz") as file:
+        np.savez(tmp_path / "bare.npz", **{key: file[key] for key in file if "labels" not in key})
+    own = evaluate_npz(tmp_path / "bare.npz", None, Settings())
+    assert own.tasks == ("tau",)
+    assert "no train_labels and test_labels" in capsys.readouterr().err
+    with pytest.raises(EvaluationError, match=r"no test_labels; .* need phase labels, tau does not"):
+        evaluate_npz(tmp_path / "bare.npz", ["retrieval"], Settings())
+
+
+def test_own_embeddings_have_no_actions(golden):
+    with pytest.raises(EvaluationError, match="does not say the actions"):
+        evaluate_npz(golden / "three_phases.npz", ["actions"], Settings())
+
+
+def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
+    with np.load(golden / "three_phases.npz") as file:
+        changed = {key: file[key] for key in file} | {"test_embeddings": file["test_embeddings"][:, :3]}
+    np.savez(tmp_path / "two.npz", **changed)
+    with pytest.raises(EvaluationError, match="16 in train, 3 in test"):
+        evaluate_npz(tmp_path / "two.npz", None, Settings())
