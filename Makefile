@@ -29,9 +29,18 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 
+# A model small enough for two cores; --select both looks at whole videos and at sub-clips of the val split.
+DEMO := --dataset demo --latent 128 --depth 4 --decoder-depth 2 --heads 8 --epochs 120 --batch-size 4 --lr 3e-4 --select both
+
 demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
-	$(BIN)/byov-cache ls
+	@for recipe in paper cycle; do \
+		if test -e runs/demo-$$recipe/config.json; then begun=--resume; else begun="$(DEMO) --recipe $$recipe"; fi; \
+		echo "byov-train --run demo-$$recipe $$begun"; \
+		$(BIN)/byov-train --run demo-$$recipe $$begun || exit; \
+	done
+	$(BIN)/byov-eval --run demo-paper --task all
+	$(BIN)/byov-eval --run demo-cycle --task all
 
 extract: $(READY)
 	@test -n "$(DATASET)" || { echo "which dataset? make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }

@@ -6,7 +6,6 @@ only the queries are resampled, and what they search stays; in tau a video drawn
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,23 +56,22 @@ def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _classification(material: Material, weights: Weights, _: Settings) -> dict[str, Estimates]:
-    from byov.evaluate.classification import _learn, _named, _task
+    from byov.evaluate.classification import learn
 
     estimates = {}
-    for setting in SETTINGS:
-        task = _task(_labelled_train(material), material.test, setting)
-        if isinstance(task, Missing):
+    for setting, classifier in learn(_labelled_train(material)).items():
+        view = VIEWS[setting][1]
+        test = material.test.of_view(view)
+        if isinstance(classifier, Missing) or test.labels is None or not len(test.lengths):
             continue
-        decisions = [_learn(task, *pair) for pair in combinations(range(len(task.phases)), 2)]
-        named = task.phases[_named(task, decisions)]
-        scored = VIEWS[setting][1]
-        asked = weights if scored is None else weights[:, material.test.is_ego == scored]
-        estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(asked, _confusion(task.test, named), 1))
+        asked = weights if view is None else weights[:, material.test.is_ego == view]
+        confusion = _confusion(test, classifier.name(test.embeddings))
+        estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(asked, confusion, 1))
     return estimates
 
 
 def _retrieval(material: Material, weights: Weights, settings: Settings) -> dict[str, Estimates]:
-    from byov.evaluate.retrieval import _precision_of_each_query
+    from byov.evaluate.retrieval import precision_of_each_query
 
     test = material.joined_test
     if test.labels is None:
@@ -82,7 +80,7 @@ def _retrieval(material: Material, weights: Weights, settings: Settings) -> dict
         weights = weights[:, np.flatnonzero(np.diff(material.recordings, prepend=-1))]
     order = np.argsort(~test.is_ego, kind="stable")
     test, weights = test.select(order), weights[:, order]
-    regular, across = _precision_of_each_query(test, settings.ks)
+    regular, across = precision_of_each_query(test, settings.ks)
     estimates: dict[str, Estimates] = {}
     for setting in SETTINGS:
         precisions, asking = (regular if setting == "regular" else across), VIEWS[setting][0]
@@ -95,14 +93,14 @@ def _retrieval(material: Material, weights: Weights, settings: Settings) -> dict
 
 
 def _progression(material: Material, weights: Weights, settings: Settings) -> dict[str, Estimates]:
-    from byov.evaluate.progression import _fit, _inputs, _targets
+    from byov.evaluate.progression import fit_phases, regressor_inputs, targets_of
 
     test = material.test
     if test.labels is None:
         return {}
-    inputs, scores = _inputs(test, settings.time_column), []
-    for fit in _fit(_labelled_train(material), settings.time_column):
-        targets = _targets(test, np.array([fit.phase]))[:, 0]
+    inputs, scores = regressor_inputs(test, settings.time_column), []
+    for fit in fit_phases(_labelled_train(material), settings.time_column):
+        targets = targets_of(test, np.array([fit.phase]))[:, 0]
         known = ~np.isnan(targets)
         targets = np.where(known, targets, 0)
         errors = np.where(known, targets - (inputs @ fit.weights + fit.intercept), 0)
@@ -117,13 +115,13 @@ def _progression(material: Material, weights: Weights, settings: Settings) -> di
 
 
 def _tau(material: Material, weights: Weights, settings: Settings) -> dict[str, Estimates]:
-    from byov.evaluate.kendalls_tau import PAIRS, _tau_of_each_pair
+    from byov.evaluate.kendalls_tau import PAIRS, tau_of_each_pair
 
     by_set = [
         (
             test.is_ego,
             weights[:, np.isin(material.test.names, test.names)],
-            _tau_of_each_pair(test.every(settings.tau_stride)),
+            tau_of_each_pair(test.every(settings.tau_stride)),
         )
         for test in material.test_sets
     ]

@@ -44,7 +44,7 @@ app = command.new_app()
 def evaluate(
     task: Annotated[
         TaskChoice | None,
-        typer.Option(help="What to score; all: every task that the dataset has labels for, beside the baselines."),
+        typer.Option(help="What to score; all: what the dataset has labels for, but few-shot, beside baselines."),
     ] = None,
     run: Annotated[
         list[str] | None, typer.Option(help="A run; several give mean and deviation. Default: the newest.")
@@ -178,17 +178,17 @@ def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | Non
 def _deliver(
     report: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
 ) -> None:
-    """Print the tables or the document, and leave both in the folder."""
+    """Print the document or the first table of each protocol, and leave document and all tables in the folder."""
     if as_json:
         print(json.dumps(report, indent=1))
     else:
         console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-        for table in drawn:
+        for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
             print_table(table, console)
             console.print()
     if folder is not None:
         written = write_report(folder, stem, report, drawn)
-        note(f"written: {', '.join(map(str, written))}")
+        note(f"written, with all tables: {', '.join(map(str, written))}")
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:

@@ -19,7 +19,17 @@ from byov.evaluate.errors import EvaluationError
 from byov.evaluate.figures import Kind, Row
 from byov.evaluate.protocols import Protocol, ScoredSplit, Stretch, stretches
 from byov.evaluate.sources import RunEmbeddings, Source
-from byov.evaluate.tasks import NEED_LABELS, NEED_TRAINING, TASKS, TIME_COLUMN_DATASETS, Material, Settings, Task, score
+from byov.evaluate.tasks import (
+    ALL_TASKS,
+    NEED_LABELS,
+    NEED_TRAINING,
+    TASKS,
+    TIME_COLUMN_DATASETS,
+    Material,
+    Settings,
+    Task,
+    score,
+)
 
 
 def evaluate_run(
@@ -104,9 +114,9 @@ def row_of(
 
 
 def tasks_of(manifest: Manifest) -> tuple[Task, ...]:
-    """The tasks that a dataset has labels for. Tau needs none, but compares videos of one and the same action."""
+    """The tasks of `all`: those that a dataset has labels for. Tau needs none, but compares videos of one action."""
     if manifest.phases:
-        return tuple(task for task in TASKS if task != "actions" or manifest.actions)
+        return tuple(task for task in ALL_TASKS if task != "actions" or manifest.actions)
     return ("actions",) if manifest.actions else ("tau",)
 
 

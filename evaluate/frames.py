@@ -29,7 +29,7 @@ class Missing:
 Score = float | Missing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one set of frames is equal to itself alone
 class Frames:
     """The frames of V videos, one video after the other."""
 
@@ -107,12 +107,3 @@ def absent(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing
     if wanted is None or (is_ego == wanted).any():
         return None
     return Missing(f"no {'ego' if wanted else 'exo'} {role} videos")
-
-
-def sides(train: Frames, test: Frames, setting: str) -> tuple[Frames, Frames] | Missing:
-    """What a setting learns from and what it scores, both labelled."""
-    if train.labels is None or test.labels is None:
-        return Missing("no phase labels")
-    learned, scored = VIEWS[setting]
-    lacking = absent(train.is_ego, learned, "training") or absent(test.is_ego, scored, "test")
-    return lacking or (train.of_view(learned), test.of_view(scored))

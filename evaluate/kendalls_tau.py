@@ -23,7 +23,7 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
     """
     if stride < 1:
         raise ValueError(f"a stride of {stride} frames")
-    taus = _tau_of_each_pair(test.every(stride))
+    taus = tau_of_each_pair(test.every(stride))
     return {pair: _mean(taus, test.is_ego, *views) for pair, views in PAIRS.items()}
 
 
@@ -42,7 +42,7 @@ def _mean(taus: NDArray[np.float64], is_ego: NDArray[np.bool_], asking: bool | N
     )
 
 
-def _tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
+def tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
     """(V, V) tau of the video that asks (row) in the one that answers (column); NaN where there is none."""
     points = Points(test.embeddings)
     taus = np.full((len(test.lengths), len(test.lengths)), np.nan)

@@ -41,12 +41,8 @@ def layouts(tasks: Sequence[Task], settings: Settings) -> list[Layout]:
         return [single[task] for task in tasks]
     main_k = MAIN_K if MAIN_K in settings.ks else settings.ks[0]
     wide = (*_classification(), *_retrieval((main_k,), SETTINGS), _PROGRESSION, _TAU)
-    tables = [Layout("Phase tasks", wide)]
-    if "few-shot" in tasks:
-        few = (*_few_shot(settings, ("regular",)), *_retrieval(settings.ks, ("regular",)))
-        tables.append(Layout("Few-shot classification and regular retrieval", few))
-    tables.append(Layout("Cross-view retrieval", _retrieval(settings.ks, ("ego2exo", "exo2ego"))))
-    return [*tables, *([single["actions"]] if "actions" in tasks else []), single["tau"]]
+    beside = [single[task] for task in ("few-shot", "actions") if task in tasks]
+    return [Layout("Phase tasks", wide), single["retrieval"], *beside, single["tau"]]
 
 
 _PROGRESSION = Column("progression/val", "Phase progression", "R²", "progression", percent=False)

@@ -12,7 +12,7 @@ from byov.evaluate.evaluation import row_of
 from byov.evaluate.figures import Row
 from byov.evaluate.frames import Frames
 from byov.evaluate.npz import read_npz
-from byov.evaluate.tasks import NEED_LABELS, NEED_TRAINING, TASKS, Material, Settings, Task
+from byov.evaluate.tasks import ALL_TASKS, NEED_LABELS, NEED_TRAINING, Material, Settings, Task
 
 TIMED_TASKS = ("progression", "tau")  # those that time alone can saturate
 
@@ -27,7 +27,7 @@ class OwnEmbeddings:
 
 def evaluate_npz(path: Path, tasks: Sequence[Task] | None, settings: Settings) -> OwnEmbeddings:
     """Score a file in these tasks, or in all that it has labels for."""
-    wanted = tuple(task for task in TASKS if task != "actions") if tasks is None else tuple(tasks)
+    wanted = tuple(task for task in ALL_TASKS if task != "actions") if tasks is None else tuple(tasks)
     if "actions" in wanted:
         raise EvaluationError(f"{path}: a file of embeddings does not say the actions of its videos")
     frames = read_npz(path, splits=("train", "test") if NEED_TRAINING & set(wanted) else ("test",))

@@ -31,14 +31,14 @@ def phase_progression_of_each(train: Frames, tests: Sequence[Frames], *, time_co
         return [Missing("no phase labels") for _ in tests]
     if lacking := absent(train.is_ego, None, "training"):
         return [lacking for _ in tests]
-    regressors = _fit(train, time_column)
+    regressors = fit_phases(train, time_column)
     return [absent(test.is_ego, None, "test") or _mean_r2(regressors, test, time_column) for test in tests]
 
 
-def _fit(train: Frames, time_column: bool) -> list[PhaseFit]:
+def fit_phases(train: Frames, time_column: bool) -> list[PhaseFit]:
     """A linear map for each phase of the training videos."""
-    inputs, phases = _inputs(train, time_column), np.unique(train.phases)
-    targets = _targets(train, phases)
+    inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases)
+    targets = targets_of(train, phases)
     known = ~np.isnan(targets)
     fits = []
     # Most phases are in every video: those are solved together.
@@ -54,24 +54,24 @@ def _fit(train: Frames, time_column: bool) -> list[PhaseFit]:
 
 def _mean_r2(fits: Sequence[PhaseFit], test: Frames, time_column: bool) -> Score:
     """Over the phases that have one: not a phase that no test video has."""
-    inputs = _inputs(test, time_column)
+    inputs = regressor_inputs(test, time_column)
     scores = []
     for fit in fits:
-        targets = _targets(test, np.array([fit.phase]))[:, 0]
+        targets = targets_of(test, np.array([fit.phase]))[:, 0]
         known = ~np.isnan(targets)
         if known.any() and np.ptp(targets[known]) > 0:  # else every video is one frame: nothing to explain
             scores.append(r2_score(targets[known], inputs[known] @ fit.weights + fit.intercept))
     return float(np.mean(scores)) if scores else Missing("no test video of two frames or more has a phase of training")
 
 
-def _inputs(frames: Frames, time_column: bool) -> NDArray[np.float64]:
+def regressor_inputs(frames: Frames, time_column: bool) -> NDArray[np.float64]:
     """(F, D) or (F, D + 1)"""
     embeddings = frames.embeddings.astype(np.float64)
     time = frames.index_in_video[:, None].astype(np.float64) * TIME_COLUMN_PER_FRAME
     return np.hstack([embeddings, time]) if time_column else embeddings
 
 
-def _targets(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np.float64]:
+def targets_of(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np.float64]:
     """(F, phases) (t - last frame of the phase) / T; NaN in a video without the phase."""
     targets = np.full((len(frames.phases), len(phases)), np.nan)
     for start, length in zip(frames.starts, frames.lengths, strict=True):

@@ -22,7 +22,7 @@ def mean_average_precision(test: Frames, ks: Sequence[int] = (5, 10, 15)) -> dic
         return {setting: dict.fromkeys(ks, Missing("no phase labels")) for setting in SETTINGS}
     # Ego videos first, so that the frames of either view are one range of columns.
     test = test.select(np.argsort(~test.is_ego, kind="stable"))
-    regular, across = _precision_of_each_query(test, ks)
+    regular, across = precision_of_each_query(test, ks)
     return {setting: _means(test, setting, ks, regular if setting == "regular" else across) for setting in SETTINGS}
 
 
@@ -37,7 +37,7 @@ def _means(test: Frames, setting: str, ks: Sequence[int], precisions: NDArray[np
     return {k: float(mean) for k, mean in zip(ks, asked.mean(axis=0), strict=True)}
 
 
-def _precision_of_each_query(test: Frames, ks: Sequence[int]) -> NDArray[np.float64]:
+def precision_of_each_query(test: Frames, ks: Sequence[int]) -> NDArray[np.float64]:
     """(2, F, len(ks)) AP of each frame among all other videos and among those of the other view."""
     precisions = np.zeros((2, len(test.embeddings), len(ks)))
     points = Points(test.embeddings)

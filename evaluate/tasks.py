@@ -15,6 +15,7 @@ from byov.evaluate.frames import SETTINGS, Frames, Missing, Score
 
 Task = Literal["classification", "retrieval", "progression", "tau", "few-shot", "actions"]
 TASKS: tuple[Task, ...] = get_args(Task)
+ALL_TASKS: tuple[Task, ...] = tuple(task for task in TASKS if task != "few-shot")  # it takes as long as the others
 NEED_LABELS: frozenset[Task] = frozenset({"classification", "retrieval", "progression", "few-shot"})
 NEED_TRAINING: frozenset[Task] = frozenset({"classification", "progression", "few-shot", "actions"})
 PAIRS = ("all", "ego-ego", "ego-exo", "exo-ego", "exo-exo")

@@ -25,7 +25,7 @@ def test_the_wheel_holds_every_module_and_no_stray_package(tmp_path):
     assert names == expected
 
 
-@pytest.mark.parametrize("command", ["byov-extract", "byov-cache"])
+@pytest.mark.parametrize("command", ["byov-extract", "byov-cache", "byov-train", "byov-eval"])
 def test_commands_answer_help_and_version(command):
     path = Path(sys.executable).parent / command
     for option, said in (("--help", "Usage"), ("--version", "byov ")):
@@ -33,6 +33,14 @@ def test_commands_answer_help_and_version(command):
         assert said in ran.stdout
 
 
-def test_a_run_with_nothing_to_do_loads_no_torch():
-    code = "import sys, byov.extract.cli; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("byov.extract.cli", ("torch", "transformers")),
+        ("byov.train.cli", ("torch",)),
+        ("byov.evaluate.cli", ("torch", "sklearn", "scipy")),
+    ],
+)
+def test_what_takes_seconds_to_import_waits_until_it_is_needed(module, unwanted):
+    code = f"import sys, {module}; sys.exit(any(name in sys.modules for name in {unwanted}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

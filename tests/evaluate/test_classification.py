@@ -5,7 +5,7 @@ import pytest
 from sklearn.svm import SVC
 
 from byov.evaluate import classification
-from byov.evaluate.classification import phase_f1, phase_f1_of_each
+from byov.evaluate.classification import learn, phase_f1, phase_f1_of_each
 from byov.evaluate.frames import SETTINGS, VIEWS, Missing
 
 
@@ -118,3 +118,12 @@ def test_a_constant_embedding_is_scored(naive, train, test):
 def test_embeddings_far_from_the_origin(naive, train, test):
     far, far_test = (replace(frames, embeddings=frames.embeddings + np.float32(5000)) for frames in (train, test))
     assert phase_f1(far, far_test) == pytest.approx(naive.phase_f1(far, far_test), abs=1e-4)
+
+
+def test_the_same_training_frames_are_learned_once(train, test):
+    learn.cache_clear()
+    assert phase_f1(train, test) == phase_f1(train, test)
+    assert phase_f1(train, test.of_view(True))["exo2ego"] == phase_f1(train, test)["exo2ego"]
+    assert learn.cache_info().misses == 1
+    phase_f1(replace(train), test)
+    assert learn.cache_info().misses == 2

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from byov.evaluate.frames import Frames, Missing, absent, sides
+from byov.evaluate.frames import Frames, Missing, absent
 
 
 @pytest.fixture
@@ -65,11 +65,3 @@ def test_why_a_view_is_absent():
     assert absent(np.array([], bool), None, "test") == Missing("no test videos")
     assert absent(np.array([True]), True, "test") is None
     assert absent(np.array([True]), None, "test") is None
-
-
-def test_sides_of_a_setting(frames, join):
-    known, asked = sides(frames, frames, "ego2exo")
-    assert (known.names, asked.names) == (("video0", "video2"), ("video1",))
-    assert sides(frames.of_view(True), frames, "exo2ego") == Missing("no exo training videos")
-    assert sides(frames, frames.of_view(True), "ego2exo") == Missing("no exo test videos")
-    assert sides(frames, join([[[0]]], None, [True]), "regular") == Missing("no phase labels")
