@@ -35,7 +35,7 @@ DEMO := --dataset demo --latent 128 --depth 4 --decoder-depth 2 --heads 8 --epoc
 demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
 	@for recipe in paper cycle; do \
-		if test -e runs/demo-$$recipe/config.json; then begun=--resume; else begun="$(DEMO) --recipe $$recipe"; fi; \
+		if test -e $${BYOV_RUNS:-runs}/demo-$$recipe/config.json; then begun=--resume; else begun="$(DEMO) --recipe $$recipe"; fi; \
 		echo "byov-train --run demo-$$recipe $$begun"; \
 		$(BIN)/byov-train --run demo-$$recipe $$begun || exit; \
 	done

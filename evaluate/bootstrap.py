@@ -117,24 +117,16 @@ def _progression(material: Material, weights: Weights, settings: Settings) -> di
 def _tau(material: Material, weights: Weights, settings: Settings) -> dict[str, Estimates]:
     from byov.evaluate.kendalls_tau import PAIRS, tau_of_each_pair
 
-    by_set = [
-        (
-            test.is_ego,
-            weights[:, np.isin(material.test.names, test.names)],
-            tau_of_each_pair(test.every(settings.tau_stride)),
-        )
-        for test in material.test_sets
-    ]
+    is_ego = material.test.is_ego
+    taus = tau_of_each_pair(material.test.every(settings.tau_stride), material.recordings)
+    given = (~np.isnan(taus)).astype(np.float64)
     estimates = {}
     for pairs, (asking, answering) in PAIRS.items():
-        means = []
-        for is_ego, drawn, taus in by_set:
-            rows = drawn * (1.0 if asking is None else is_ego == asking)
-            columns = drawn * (1.0 if answering is None else is_ego == answering)
-            sums = np.einsum("ni,ij,nj->n", rows, np.nan_to_num(taus), columns, optimize=True)
-            counts = np.einsum("ni,ij,nj->n", rows, (~np.isnan(taus)).astype(np.float64), columns, optimize=True)
-            means.append(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
-        estimates[f"kendalls_tau/{pairs}"] = _mean_of_given(means)
+        rows = weights * (1.0 if asking is None else is_ego == asking)
+        columns = weights * (1.0 if answering is None else is_ego == answering)
+        sums = np.einsum("ni,ij,nj->n", rows, np.nan_to_num(taus), columns, optimize=True)
+        counts = np.einsum("ni,ij,nj->n", rows, given, columns, optimize=True)
+        estimates[f"kendalls_tau/{pairs}"] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     return estimates
 
 

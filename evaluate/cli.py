@@ -111,6 +111,8 @@ def evaluate(
     scope = _scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
     compared = task == ALL and not features
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
+    if compared and not any(folder.startswith("random--") for folder, _ in frozen):
+        note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
     wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
     rows = _interruptible(lambda: measure(wanted, scope))
     scored = scored_of_dataset(manifest, scope)
@@ -167,6 +169,7 @@ def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | Non
         "details": own.row.details(),
         "notes": list(own.row.notes),
         "origin": own.row.origin,
+        "split": "test",
         **scored.counts["standard"],
         **how(settings),
     }
@@ -192,8 +195,9 @@ def _deliver(
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
-    """results, and what was not everything: an evaluation of less does not take the place of one of more."""
-    parts = [task if task != ALL else None, protocol, split if split != "test" else None]
+    """results, and which task, protocol and split where they are not all, the usual ones and test."""
+    usual = "both" if task == ALL else "standard"
+    parts = [task if task != ALL else None, protocol if protocol != usual else None, split if split != "test" else None]
     return "-".join(["results", *(part for part in parts if part)])
 
 

@@ -127,10 +127,11 @@ def settings_for(dataset: str, settings: Settings) -> Settings:
 def read_material(source: Source, split: ScoredSplit, protocol: Protocol, tasks: Sequence[Task]) -> Material:
     """What the tasks need of a source, and no more."""
     test_stretches = stretches(source.manifest, split, protocol)
-    test = source.frames(split, protocol)
+    means = set(tasks) == {"actions"} and protocol == "standard"
+    test = source.video_means(split) if means else source.frames(split, protocol)
     train, train_actions = None, None
     if NEED_TRAINING & set(tasks):
-        train = source.training_frames()
+        train = source.video_means("train") if means else source.training_frames()
         train_actions = _actions(source.manifest, stretches(source.manifest, "train"))
     return Material(
         test=test,

@@ -15,15 +15,15 @@ PAIRS: dict[str, tuple[bool | None, bool | None]] = {  # is_ego of the video tha
 }
 
 
-def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
+def kendalls_tau(test: Frames, *, stride: int = 5, recordings: NDArray[np.int64] | None = None) -> dict[str, Score]:
     """Mean tau over all ordered pairs of different videos, and over the pairs of each two views.
 
     Every `stride`-th frame of each video. A pair without a tau (all nearest frames are one and the same, or only one
-    frame asks) is left out.
+    frame asks) is left out. recordings: (V,) of sub-clips, which video each is of; those of one are no pair.
     """
     if stride < 1:
         raise ValueError(f"a stride of {stride} frames")
-    taus = tau_of_each_pair(test.every(stride))
+    taus = tau_of_each_pair(test.every(stride), recordings)
     return {pair: _mean(taus, test.is_ego, *views) for pair, views in PAIRS.items()}
 
 
@@ -42,14 +42,15 @@ def _mean(taus: NDArray[np.float64], is_ego: NDArray[np.bool_], asking: bool | N
     )
 
 
-def tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
+def tau_of_each_pair(test: Frames, recordings: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
     """(V, V) tau of the video that asks (row) in the one that answers (column); NaN where there is none."""
     points = Points(test.embeddings)
+    recordings = np.arange(len(test.lengths)) if recordings is None else recordings
     taus = np.full((len(test.lengths), len(test.lengths)), np.nan)
     for asking, (start, length) in enumerate(zip(test.starts, test.lengths, strict=True)):
         blocks = points.row_blocks(slice(start, start + length))
         taus[asking] = taus_of_columns(np.concatenate([points.nearest_in_each(rows, test.starts) for rows in blocks]))
-        taus[asking, asking] = np.nan
+    taus[recordings[:, None] == recordings] = np.nan
     return taus
 
 

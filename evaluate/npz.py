@@ -3,6 +3,7 @@
 The arrays are read without NumPy's own loader, which trusts what a file declares.
 """
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def _naming_the_file(path: Path) -> Iterator[None]:
         raise EvaluationError(f"{path}: {error}") from None
     except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, RuntimeError) as error:
         raise EvaluationError(f"{path}: not a readable .npz file ({error})") from error
-    except (zipfile.BadZipFile, zlib.error) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise EvaluationError(f"{path}: not a readable .npz file ({error})") from error
 
 
@@ -59,6 +60,8 @@ def _members(archive: zipfile.ZipFile, splits: tuple[str, ...]) -> dict[str, zip
             raise EvaluationError(f"unknown key {key[:80]!r}; expected {', '.join(sorted(known))}")
         if key in members:
             raise EvaluationError(f"{key} is there twice")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise EvaluationError(f"{key} is compressed in a way that numpy does not write")
         members[key] = info
     missing = [f"{split}_{part}" for split in splits for part in NEEDED if f"{split}_{part}" not in members]
     if missing:

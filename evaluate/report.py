@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from byov.cache.atomic import write_text
+from byov.cache.clips import CLIPS_PER_VIDEO, LONGEST, SEED, SHORTEST
 from byov.cache.manifest import Manifest
 from byov.evaluate.comparison import Scope
 from byov.evaluate.figures import Row
@@ -69,7 +70,12 @@ def document(scored: Scored, scope: Scope, rows: Mapping[Protocol, Sequence[Row]
 def how(settings: Settings) -> dict[str, Any]:
     """What a figure depends on beside the embeddings."""
     packages = {name: version(name) for name in ("byov", "numpy", "scipy", "scikit-learn")}
-    return {"settings": asdict(settings), "versions": {"python": platform.python_version(), **packages}}
+    clips = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
+    return {
+        "settings": asdict(settings),
+        "trimmed_clips": clips,
+        "versions": {"python": platform.python_version(), **packages},
+    }
 
 
 def tables(scored: Scored, scope: Scope, rows: Mapping[Protocol, Sequence[Row]]) -> list[Table]:

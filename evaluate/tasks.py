@@ -1,7 +1,7 @@
 """All tasks over the same frames, each figure under its name (byov.evaluate.figures)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from byov.evaluate.figures import Figure, figure_of
-from byov.evaluate.frames import SETTINGS, Frames, Missing, Score
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score
 
 # The tasks' own modules are imported when they are needed: scikit-learn and SciPy take a second.
 
@@ -57,14 +57,6 @@ class Material:
         names = tuple(test.names[video] for video in first)
         return Frames(test.embeddings, test.labels, lengths, test.is_ego[first], names)
 
-    @property
-    def test_sets(self) -> list[Frames]:
-        """The stretches in sets of which none has two of one recording."""
-        if self.recordings is None:
-            return [self.test]
-        order = np.arange(len(self.recordings)) - np.searchsorted(self.recordings, self.recordings)
-        return [self.test.select(order == place) for place in range(int(order.max()) + 1)]
-
 
 def score(material: Material, tasks: Sequence[Task], settings: Settings, name: str = "") -> dict[str, Figure]:
     """The figures of all these tasks; what cannot be scored is there with its reason."""
@@ -95,8 +87,23 @@ def _classification(material: Material, _: Settings, __: dict[str, Figure]) -> d
 def _retrieval(material: Material, settings: Settings, _: dict[str, Figure]) -> dict[str, Figure]:
     from byov.evaluate.retrieval import mean_average_precision
 
-    scores = mean_average_precision(material.joined_test, settings.ks)
-    return {f"retrieval/map@{k}/{setting}": figure_of(scores[setting][k]) for k in settings.ks for setting in SETTINGS}
+    test = material.joined_test
+    scores = mean_average_precision(test, settings.ks)
+    return {
+        f"retrieval/map@{k}/{setting}": replace(figure_of(scores[setting][k]), remark=_few_candidates(test, setting, k))
+        for k in settings.ks
+        for setting in SETTINGS
+    }
+
+
+def _few_candidates(test: Frames, setting: str, k: int) -> str | None:
+    """Said of a figure if some frame has fewer than K others to find."""
+    asking, answering = VIEWS[setting]
+    searched = np.ones_like(test.is_ego) if answering is None else test.is_ego == answering
+    asked = np.ones_like(test.is_ego) if asking is None else test.is_ego == asking
+    candidates = test.lengths[searched].sum() - np.where(searched, test.lengths, 0)[asked]
+    fewest = int(candidates.min()) if len(candidates) else k
+    return f"some frames have only {fewest} candidates: all are ranked" if fewest < k else None
 
 
 def _progression(material: Material, settings: Settings, _: dict[str, Figure]) -> dict[str, Figure]:
@@ -111,8 +118,8 @@ def _progression(material: Material, settings: Settings, _: dict[str, Figure]) -
 def _tau(material: Material, settings: Settings, _: dict[str, Figure]) -> dict[str, Figure]:
     from byov.evaluate.kendalls_tau import kendalls_tau
 
-    scores = [kendalls_tau(frames, stride=settings.tau_stride) for frames in material.test_sets]
-    return {f"kendalls_tau/{pairs}": figure_of(_mean([score[pairs] for score in scores])) for pairs in PAIRS}
+    scores = kendalls_tau(material.test, stride=settings.tau_stride, recordings=material.recordings)
+    return {f"kendalls_tau/{pairs}": figure_of(scores[pairs]) for pairs in PAIRS}
 
 
 def _few_shot(material: Material, settings: Settings, known: dict[str, Figure]) -> dict[str, Figure]:
@@ -178,9 +185,3 @@ def _few_shot_figure(mean: Score, deviation: Score, draws: int) -> Figure:
     if isinstance(mean, Missing):
         return figure_of(mean)
     return Figure(mean, deviation=None if isinstance(deviation, Missing) else deviation, draws=draws)
-
-
-def _mean(scores: Sequence[Score]) -> Score:
-    """Of those that are given; the first reason if none is."""
-    given = [score for score in scores if not isinstance(score, Missing)]
-    return float(np.mean(given)) if given else scores[0]

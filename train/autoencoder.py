@@ -1,12 +1,14 @@
 """The masked ego-exo autoencoder: B clips, T frames, width of the features, D latent dimensions."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from byov.train.checkpoint import load_weights
 from byov.train.choices import Norm, Position, Standardize
 from byov.train.errors import TrainError
 from byov.train.model_card import card_text
@@ -160,6 +162,16 @@ class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["e
         """(T, width) features of a clip as they stand in the cache → (T, D) frame embeddings."""
         features = features.float()
         return self.encoder.embed(standardized(features) if self.standardize == "video" else features)
+
+    @classmethod
+    def _load_as_safetensor(cls, model: "Autoencoder", model_file: str, map_location: str, _: bool) -> "Autoencoder":  # type: ignore[override]
+        """As the mixin's, but all weights must be there."""
+        load_weights(model, Path(model_file))
+        return model.to(map_location).eval()
+
+    @classmethod
+    def _load_as_pickle(cls, model: Any, model_file: str, map_location: str, strict: bool) -> Any:  # noqa: ARG003
+        raise TrainError(f"{model_file}: weights as a pickle; byov reads model.safetensors only")
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,6 +14,7 @@ from byov.cache.atomic import replacing
 from byov.cache.command import note
 from byov.train.errors import TrainError
 
+State = TypeVar("State")
 KEPT = 2  # the last one, and the one before in case that one is damaged
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -50,16 +52,23 @@ def save_checkpoint(
         old.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Restore model and optimizer from the newest checkpoint that can be read; returns its state, None without any."""
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, read_state: Callable[[dict[str, Any]], State]
+) -> State | None:
+    """Restore model and optimizer from the newest checkpoint that can be read; returns its state, None without any.
+
+    read_state: raises ValueError for a state that cannot be.
+    """
     found = checkpoints(folder)
     for path in found:
         try:
             tensors, metadata = _read(path)
-            state = _state(metadata, path)
+            state = read_state(_state(metadata, path))
             _load_model(model, {n.removeprefix(_MODEL): t for n, t in tensors.items() if n.startswith(_MODEL)}, path)
             _load_optimizer(model, optimizer, tensors, path)
             return state
+        except ValueError as error:
+            note(f"{path}: not a checkpoint of this run ({error}); falling back to the one before")
         except TrainError as error:
             note(f"{error}; falling back to the one before")
     if found:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,6 @@ from byov.cache.features import Header, read_header
 from byov.cache.layout import VIEWS, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.train.errors import TrainError
-
-View = Literal["ego", "exo"]
 
 
 @dataclass(frozen=True)

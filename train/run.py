@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
+from byov.cache.columns import read_digest
 from byov.cache.command import deferred_stop, note, size_text
 from byov.cache.runs import CONFIG_NAME, MODEL_NAME, model_digest, read_config
 from byov.train.autoencoder import Autoencoder
@@ -24,7 +25,7 @@ from byov.train.metrics import MetricsLog
 from byov.train.objective import MaskedEgoExo
 from byov.train.sampling import BatchSource, PairSampler
 from byov.train.settings import Settings
-from byov.train.trainer import Optimisation, Trainer
+from byov.train.trainer import LAST_MODEL_NAME, Optimisation, Trainer
 from byov.train.validation import Validator
 
 
@@ -109,6 +110,10 @@ def train_run(folder: Path, source: Source, settings: Settings, machine: Machine
         write_config(folder, model, record)  # the run exists from here on
         if resume:
             trainer.resume()
+            if trainer.progress.step == 0 and (folder / LAST_MODEL_NAME).exists():
+                raise TrainError(
+                    f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
+                )
             note(f"going on from step {trainer.progress.step} of {trainer.total_steps}")
         with deferred_stop() as stop:
             trainer.train(stop)
@@ -158,11 +163,12 @@ def write_config(folder: Path, model: Autoencoder, record: dict[str, Any]) -> No
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Two processes must not train one run."""
-    try:
-        with exclusive(folder / ".lock", wait=False):
-            yield
-    except BlockingIOError:
-        raise TrainError(f"{folder}: another process is at work on this run") from None
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(exclusive(folder / ".lock", wait=False))
+        except BlockingIOError:
+            raise TrainError(f"{folder}: another process is at work on this run") from None
+        yield
 
 
 def _record(folder: Path, source: Source, settings: Settings, *, resume: bool) -> dict[str, Any]:
@@ -183,8 +189,8 @@ def _refuse_other_videos(folder: Path, source: Source, record: dict[str, Any]) -
     """They would give other batches, and another choice of the model, than those before the interruption."""
     if record.get("videos_sha256") != _videos_digest(source):
         raise TrainError(
-            f"{folder.name} was started with other train or val videos or labels than {source.folder.parent} has now; "
-            "start another run, or embed with this one by --embed-only"
+            f"{folder.name} was started with other train or val videos, features or labels than {source.folder} has "
+            "now; start another run, or embed with this one by --embed-only"
         )
 
 
@@ -242,9 +248,12 @@ def _embed(folder: Path, source: Source, settings: Settings, store: FeatureStore
 
 
 def _videos_digest(source: Source) -> str:
-    """Of what the batches and the choice of the model depend on, beside the features themselves."""
-    chosen = [video for video in source.videos if video.split in ("train", "val")]
-    facts = [(video.split, video.view, video.id, video.frames, video.labels) for video in chosen]
+    """Of what the batches and the choice of the model depend on."""
+    facts = [
+        (video.split, video.view, video.id, video.labels, read_digest(video.path, source.column))
+        for video in source.videos
+        if video.split in ("train", "val")
+    ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

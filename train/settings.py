@@ -84,8 +84,13 @@ class Settings:
         _check(self.latent % 2 == 0, "latent", self.latent, "even, for the positions")
         if self.latent % self.heads:
             raise TrainError(f"{self.heads} heads do not divide a latent of {self.latent}")
+        if self.order_prior is not None and not self.cycle:
+            raise TrainError("order_prior is of the cycles, and cycle is 0; give --cycle a weight")
         if not (self.self_view or self.cross_view or self.cycle):
             raise TrainError("nothing to learn from: --no-self, --no-cross, and no --cycle")
+        masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
+        if self.masked_only and not masks and not self.cycle:
+            raise TrainError("nothing to learn from: the loss is over masked frames, and none is masked")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,7 +126,7 @@ def from_dict(raw: Any) -> Settings:
 
 
 def differences(ours: Settings, theirs: Settings) -> list[str]:
-    """`name: ours, not theirs` of each setting that is not the same."""
+    """`name theirs, not ours` of each setting that is not the same."""
     return [
         f"{field.name} {getattr(theirs, field.name)!r}, not {getattr(ours, field.name)!r}"
         for field in fields(Settings)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from byov.cache.command import StopRequest
+from byov.cache.runs import MODEL_NAME
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
 from byov.train.choices import Schedule
@@ -20,6 +21,7 @@ from byov.train.errors import Diverged, TrainError
 from byov.train.objective import Clips
 from byov.train.progress import Progress, read_progress
 
+LAST_MODEL_NAME = "model-last.safetensors"
 MASK_STREAM = 0x6D61736B  # keeps the seeds of the masks apart from the other users of the seed
 
 
@@ -82,7 +84,7 @@ class Trainer:
         self.model = model.to(device)
         self._objective, self._batches, self._settings = objective, batches, optimisation
         self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
-        self._best_path, self._last_path = folder / "model.safetensors", folder / "model-last.safetensors"
+        self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
         self._validate, self._validate_every = validate, validate_every
         self._select, self._checkpoint_every = select, checkpoint_every
         self._optimizer = torch.optim.Adam(
@@ -99,12 +101,13 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that can be read; from the beginning if there is none."""
-        state = load_checkpoint(self._checkpoints, self.model, self._optimizer)
-        if state is not None:
-            try:
-                self.progress = read_progress(state, self.total_steps)
-            except ValueError as error:
-                raise TrainError(f"{self._checkpoints}: not a checkpoint of this run ({error})") from error
+        progress = load_checkpoint(
+            self._checkpoints, self.model, self._optimizer, lambda state: read_progress(state, self.total_steps)
+        )
+        if progress is not None:
+            self.progress = progress
+        if self.progress.best is not None and not self._best_path.exists():
+            raise TrainError(f"{self._best_path}: the best model so far is gone; start again under another name")
 
     def train(self, stop: StopRequest) -> None:
         """Train to the end, or until a stop is asked for; then leave a checkpoint and obey."""

@@ -15,6 +15,7 @@ from byov.train.errors import Diverged
 from byov.train.feature_store import FeatureStore, Video
 
 K = 10  # map@10, as in the paper's main table
+BLOCK_ELEMENTS = 2**22  # of one block of distances: 32 MiB
 TAU_STRIDE = 5  # every 5th frame, as AE2's evaluator
 
 
@@ -70,7 +71,10 @@ def cross_view_map(items: Sequence[Embedded], query_view: str, k: int = K) -> fl
 
 def _average_precision(query: Tensor, labels: Tensor, found: Tensor, found_labels: Tensor, k: int) -> Tensor:
     """(T,) AP@k of each query frame: mean of the precision at the ranks of its relevant hits, 0 without any."""
-    nearest = torch.cdist(query, found).topk(min(k, len(found)), largest=False).indices
+    rows = max(1, BLOCK_ELEMENTS // len(found))
+    nearest = torch.cat(
+        [torch.cdist(some, found).topk(min(k, len(found)), largest=False).indices for some in torch.split(query, rows)]
+    )
     relevant = (found_labels[nearest] == labels[:, None]).double()  # (T, k)
     precision = relevant.cumsum(1) / torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
     return (precision * relevant).sum(1) / relevant.sum(1).clamp(min=1)
@@ -90,10 +94,11 @@ def kendalls_tau(embeddings: Sequence[Tensor], stride: int = TAU_STRIDE) -> floa
 
 def _tau(neighbours: Tensor) -> float | None:
     """tau-b of a sequence against its own order; None if it is constant."""
-    later = torch.triu_indices(len(neighbours), len(neighbours), offset=1, device=neighbours.device)
-    signs = (neighbours[later[1]] - neighbours[later[0]]).sign()
-    untied = signs.abs().sum().item()
-    return signs.sum().item() / (len(signs) * untied) ** 0.5 if untied else None
+    signs = [(neighbours[first + 1 :] - neighbours[first]).sign() for first in range(len(neighbours) - 1)]
+    concordance = sum(int(later.sum()) for later in signs)
+    untied = sum(int(later.count_nonzero()) for later in signs)
+    pairs = len(neighbours) * (len(neighbours) - 1) // 2
+    return concordance / (pairs * untied) ** 0.5 if untied else None
 
 
 def _embed(model: Autoencoder, video: Video, features: Tensor, first: int, end: int) -> Embedded:

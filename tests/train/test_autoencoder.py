@@ -7,6 +7,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from byov.train import transformer
 from byov.train.autoencoder import Autoencoder
@@ -151,6 +152,14 @@ def test_a_saved_model_is_loaded_as_it_was(make_model, tmp_path):
     assert torch.equal(loaded.embed(features), model.embed(features))
     for name, weights in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weights)
+
+
+def test_weights_that_are_not_all_there_are_not_loaded(make_model, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    some = {name: tensor for name, tensor in load_file(tmp_path / "model.safetensors").items() if "blocks" not in name}
+    save_file(some, tmp_path / "model.safetensors")
+    with pytest.raises(TrainError, match="weights of another model"):
+        Autoencoder.from_pretrained(tmp_path)
 
 
 def test_the_saved_file_holds_encoder_and_decoder_and_no_position_table(make_model, tmp_path):

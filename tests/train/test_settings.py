@@ -111,6 +111,11 @@ def test_the_ends_of_the_ranges_are_in_them(given):
         ({"heads": 7}, "7 heads do not divide a latent of 256"),
         ({"latent": 7, "heads": 7}, "latent is 7; it must be even, for the positions"),
         ({"cycle": -1.0}, "cycle is -1.0; it must be 0 or above"),
+        ({"order_prior": 0.2}, "order_prior is of the cycles, and cycle is 0"),
+        (
+            {"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0},
+            "nothing to learn from: the loss is over masked frames, and none is masked",
+        ),
         ({"order_prior": 0.0}, "order_prior is 0.0; it must be above 0"),
         ({"weight_decay": -1e-9}, "weight_decay is -1e-09; it must be 0 or above"),
         ({"warmup": -1}, "warmup is -1; it must be 0 or above"),

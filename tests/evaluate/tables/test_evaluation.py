@@ -134,9 +134,8 @@ def test_sub_clips_of_one_video_do_not_find_each_other(make_frames):
     assert careless["retrieval/map@1/regular"].value == 1.0 > doubled["retrieval/map@1/regular"].value
 
 
-def test_a_recording_with_fewer_stretches_is_in_fewer_sets(make_frames):
+def test_the_stretches_of_a_recording_are_joined(make_frames):
     material = Material(make_frames([5, 6, 7], [True, True, False]), recordings=np.array([0, 0, 1]))
-    assert [of_set.lengths.tolist() for of_set in material.test_sets] == [[5, 7], [6]]
     assert material.joined_test.lengths.tolist() == [11, 7]
     assert material.joined_test.is_ego.tolist() == [True, False]
 

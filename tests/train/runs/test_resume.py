@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+from byov.cache.columns import read_array
+
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
 KILLS = 8
@@ -217,3 +219,21 @@ def test_other_training_or_val_videos_than_the_runs_are_refused(refused, finishe
     manifest.write_text(json.dumps(raw))
     assert "videos" in refused(*RESUME)
     assert contents(finished) == contents(reference)
+
+
+@pytest.mark.usefixtures("finished")
+def test_features_that_were_extracted_again_with_other_values_are_refused(refused, cache, write_features):
+    path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
+    frames = len(read_array(path, "pts_seconds"))
+    write_features(path, np.ones((frames, 16), np.float16))
+    assert "other train or val videos, features or labels" in refused(*RESUME)
+
+
+def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finished):
+    shutil.rmtree(finished / "checkpoint")
+    assert "--embed-only" in refused(*RESUME)
+
+
+def test_a_best_model_that_is_gone_is_missed(refused, finished):
+    (finished / "model.safetensors").unlink()
+    assert "the best model so far is gone" in refused(*RESUME)

@@ -207,7 +207,7 @@ def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(tmp_path):
     optimizer.step()
     save_checkpoint(tmp_path, model, optimizer, {"a": [1, 0.1]}, 7)
     other, other_optimizer = made(1)
-    assert load_checkpoint(tmp_path, other, other_optimizer) == {"a": [1, 0.1]}
+    assert load_checkpoint(tmp_path, other, other_optimizer, dict) == {"a": [1, 0.1]}
     for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for key, value in optimizer.state[theirs].items():
