@@ -38,7 +38,9 @@ def _mean(taus: NDArray[np.float64], is_ego: NDArray[np.bool_], asking: bool | N
     given = taus[np.ix_(rows, columns)]
     given = given[~np.isnan(given)]
     return (
-        float(given.mean()) if len(given) else Missing("no pair of videos has a tau: the nearest frame never changes")
+        float(given.mean())
+        if len(given)
+        else Missing("no pair of different videos has a tau: the nearest frame never changes")
     )
 
 

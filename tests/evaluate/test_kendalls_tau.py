@@ -101,3 +101,13 @@ def test_labels_are_not_needed_and_absent_views_are_said(test):
 def test_an_impossible_stride_is_refused(test):
     with pytest.raises(ValueError, match="stride of 0"):
         kendalls_tau(test, stride=0)
+
+
+def test_sub_clips_of_one_recording_are_no_pair(test):
+    everything = kendalls_tau(test, stride=1)
+    alone = kendalls_tau(test, stride=1, recordings=np.where(test.is_ego, 0, np.arange(len(test.is_ego)) + 1))
+    assert isinstance(alone["ego-ego"], Missing)
+    assert {pair: alone[pair] for pair in ("ego-exo", "exo-ego", "exo-exo")} == pytest.approx(
+        {pair: everything[pair] for pair in ("ego-exo", "exo-ego", "exo-exo")}
+    )
+    assert alone["all"] != everything["all"]

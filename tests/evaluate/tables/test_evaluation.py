@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from byov.cache.manifest import VideoEntry
+from byov.evaluate.action_probe import video_embeddings
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
 from byov.evaluate.errors import EvaluationError
 from byov.evaluate.evaluation import (
@@ -200,3 +201,19 @@ def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
     np.savez(tmp_path / "two.npz", **changed)
     with pytest.raises(EvaluationError, match="16 in train, 3 in test"):
         evaluate_npz(tmp_path / "two.npz", None, Settings())
+
+
+def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
+    source = TimeOnly(features_dir, "tea")
+    means, frames = source.video_means("test"), source.frames("test")
+    np.testing.assert_allclose(means.embeddings, video_embeddings(frames), rtol=1e-6)
+    assert (means.names, means.is_ego.tolist(), set(means.lengths)) == (frames.names, frames.is_ego.tolist(), {1})
+
+
+def test_few_candidates_are_said(make_frames):
+    frames = make_frames([4, 6], [True, False])
+    figures = score(Material(frames), ["retrieval"], Settings(ks=(3, 5)))
+    assert figures["retrieval/map@3/regular"].remark is None
+    assert figures["retrieval/map@5/regular"].remark == "some frames have only 4 candidates: all are ranked"
+    assert figures["retrieval/map@5/exo2ego"].remark == "some frames have only 4 candidates: all are ranked"
+    assert figures["retrieval/map@5/ego2exo"].remark is None

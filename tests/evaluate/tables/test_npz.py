@@ -159,3 +159,11 @@ def test_a_key_that_is_there_twice_is_refused(write):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(EvaluationError, match=r"none\.npz: no such file"):
         read_npz(tmp_path / "none.npz")
+
+
+def test_a_compression_that_numpy_does_not_write_is_refused(write, tmp_path):
+    with zipfile.ZipFile(write()) as plain, zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    with pytest.raises(EvaluationError, match="compressed in a way that numpy does not write"):
+        read_npz(tmp_path / "x.npz")
