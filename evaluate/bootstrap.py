@@ -59,7 +59,7 @@ def _classification(material: Material, weights: Weights, _: Settings) -> dict[s
     from byov.evaluate.classification import learn
 
     estimates = {}
-    for setting, classifier in learn(_labelled_train(material)).items():
+    for setting, classifier in learn(material.training).items():
         view = VIEWS[setting][1]
         test = material.test.of_view(view)
         if isinstance(classifier, Missing) or test.labels is None or not len(test.lengths):
@@ -99,7 +99,7 @@ def _progression(material: Material, weights: Weights, settings: Settings) -> di
     if test.labels is None:
         return {}
     inputs, scores = regressor_inputs(test, settings.time_column), []
-    for fit in fit_phases(_labelled_train(material), settings.time_column):
+    for fit in fit_phases(material.training, settings.time_column):
         targets = targets_of(test, np.array([fit.phase]))[:, 0]
         known = ~np.isnan(targets)
         targets = np.where(known, targets, 0)
@@ -136,12 +136,6 @@ _ESTIMATORS: Mapping[Task, Callable[[Material, Weights, Settings], dict[str, Est
     "progression": _progression,
     "tau": _tau,
 }
-
-
-def _labelled_train(material: Material) -> Frames:
-    if material.train is None:
-        raise ValueError("a task that learns needs training frames")
-    return material.train
 
 
 def _confusion(test: Frames, named: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -57,32 +57,21 @@ class Source(ABC):
         """Each video as one frame, the mean of its own: all that is needed of videos too many to hold."""
         wanted = stretches(self.manifest, split)
         self.refuse_absent(wanted, split)
-        bar = tqdm(wanted, desc=f"reading {self.name}", unit="video", disable=None, delay=1, leave=False)
-        return Frames(
-            embeddings=_join(
-                (
-                    (stretch, self.rows(stretch).mean(axis=0, dtype=np.float64)[None].astype(np.float32))
-                    for stretch in bar
-                ),
-                len(wanted),
-            ),
-            labels=None,
-            lengths=np.ones(len(wanted), np.int64),
-            is_ego=np.array([stretch.video.view == "ego" for stretch in wanted]),
-            names=tuple(stretch.name for stretch in wanted),
-        )
+        means = ((stretch, _mean_row(self.rows(stretch))) for stretch in self._bar(wanted))
+        return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
 
     def frames(self, split: str, protocol: Protocol = "standard") -> Frames:
         wanted = stretches(self.manifest, split, protocol)
         self.refuse_absent(wanted, split)
-        bar = tqdm(wanted, desc=f"reading {self.name}", unit="video", disable=None, delay=1, leave=False)
-        return Frames(
-            embeddings=_join(((stretch, self.rows(stretch)) for stretch in bar), sum(map(len, wanted))),
-            labels=_labels(wanted, self.manifest),
-            lengths=np.array([len(stretch) for stretch in wanted]),
-            is_ego=np.array([stretch.video.view == "ego" for stretch in wanted]),
-            names=tuple(stretch.name for stretch in wanted),
+        lengths = np.array([len(stretch) for stretch in wanted])
+        rows = ((stretch, self.rows(stretch)) for stretch in self._bar(wanted))
+        return _frames_of(wanted, _join(rows, int(lengths.sum())), lengths, _labels(wanted, self.manifest))
+
+    def _bar(self, wanted: Sequence[Stretch]) -> Iterable[Stretch]:
+        bar: Iterable[Stretch] = tqdm(
+            wanted, desc=f"reading {self.name}", unit="video", disable=None, delay=1, leave=False
         )
+        return bar
 
     def refuse_absent(self, wanted: Sequence[Stretch], split: str) -> None:
         """Raise if some stretches have no file, and say what makes them."""
@@ -165,6 +154,22 @@ def refuse_not_finite(rows: NDArray[np.float32], name: str) -> None:
     if not finite.all():
         bad = np.flatnonzero(~finite)
         raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first in {bad[0]}")
+
+
+def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(T, D) → (1, D)"""
+    mean: NDArray[np.float64] = rows.mean(axis=0, keepdims=True, dtype=np.float64)
+    return mean.astype(np.float32)
+
+
+def _frames_of(
+    wanted: Sequence[Stretch],
+    embeddings: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
+) -> Frames:
+    is_ego = np.array([stretch.video.view == "ego" for stretch in wanted])
+    return Frames(embeddings, labels, lengths, is_ego, tuple(stretch.name for stretch in wanted))
 
 
 def _join(parts: Iterable[tuple[Stretch, NDArray[np.float32]]], frames: int) -> NDArray[np.float32]:

@@ -47,6 +47,13 @@ class Material:
     test_actions: NDArray[np.bool_] | None = None  # (V, C)
 
     @property
+    def training(self) -> Frames:
+        """The training frames, for a task that learns."""
+        if self.train is None:
+            raise ValueError("a task that learns needs training frames")
+        return self.train
+
+    @property
     def joined_test(self) -> Frames:
         """The stretches of one recording as one video: retrieval only asks which video a frame is of."""
         if self.recordings is None:
@@ -80,7 +87,7 @@ def _in_order(tasks: Iterable[Task]) -> list[Task]:
 def _classification(material: Material, _: Settings, __: dict[str, Figure]) -> dict[str, Figure]:
     from byov.evaluate.classification import phase_f1
 
-    scores = phase_f1(_train(material), material.test)
+    scores = phase_f1(material.training, material.test)
     return {f"classification/{setting}": figure_of(scores[setting]) for setting in SETTINGS}
 
 
@@ -109,7 +116,7 @@ def _few_candidates(test: Frames, setting: str, k: int) -> str | None:
 def _progression(material: Material, settings: Settings, _: dict[str, Figure]) -> dict[str, Figure]:
     from byov.evaluate.progression import phase_progression_of_each
 
-    train = _train(material)
+    train = material.training
     scored = {"train": train, "val": material.test} if settings.training_progression else {"val": material.test}
     scores = phase_progression_of_each(train, list(scored.values()), time_column=settings.time_column)
     return {f"progression/{split}": figure_of(score) for split, score in zip(scored, scores, strict=True)}
@@ -126,7 +133,7 @@ def _few_shot(material: Material, settings: Settings, known: dict[str, Figure]) 
     from byov.evaluate.few_shot import few_shot_f1
 
     scores = few_shot_f1(
-        _train(material), material.test, shares=settings.shares, seed=settings.seed, full=_known_f1(known)
+        material.training, material.test, shares=settings.shares, seed=settings.seed, full=_known_f1(known)
     )
     return {
         f"few_shot/{share_text(share)}/{setting}": _few_shot_figure(of.mean, of.std, of.draws)
@@ -138,7 +145,7 @@ def _few_shot(material: Material, settings: Settings, known: dict[str, Figure]) 
 def _actions(material: Material, _: Settings, __: dict[str, Figure]) -> dict[str, Figure]:
     from byov.evaluate.action_probe import action_map, video_embeddings
 
-    train, test = _train(material), material.test
+    train, test = material.training, material.test
     if material.recordings is not None:
         scores: dict[str, Score] = dict.fromkeys(SETTINGS, Missing(ONLY_WHOLE))
     elif material.train_actions is None or material.test_actions is None:
@@ -163,12 +170,6 @@ _SCORERS: dict[Task, Callable[[Material, Settings, dict[str, Figure]], dict[str,
     "few-shot": _few_shot,
     "actions": _actions,
 }
-
-
-def _train(material: Material) -> Frames:
-    if material.train is None:
-        raise ValueError("a task that learns needs training frames")
-    return material.train
 
 
 def _known_f1(known: dict[str, Figure]) -> dict[str, Score] | None:

@@ -1,12 +1,14 @@
 """The embedding pass: every frame of every video through the frozen encoder, into the run's HDF5 files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from tqdm import tqdm
 
 from byov.cache.clips import trimmed_clips
@@ -22,59 +24,55 @@ TRIMMED_SPLITS = ("val", "test")
 
 
 @dataclass(frozen=True)
-class Encoders:
-    """The two models whose embeddings a run keeps, each with the digest of its weights."""
+class EmbeddingModel:
+    """A model, and the digest of its weights; a run keeps the embeddings of two."""
 
-    trained: tuple[Autoencoder, str]
-    untrained: tuple[Autoencoder, str]
+    model: Autoencoder
+    sha256: str
+    untrained: bool
 
 
-def embed_run(run: Path, encoders: Encoders, source: Source, store: FeatureStore, device: torch.device) -> int:
+def embed_run(
+    run: Path, models: Sequence[EmbeddingModel], source: Source, store: FeatureStore, device: torch.device
+) -> int:
     """Write the embeddings of all videos, and of the sub-clips of val and test videos; returns the number of files."""
+    for embedder in models:
+        embedder.model.to(device).eval()
     written: set[Path] = set()
-    with tqdm(total=2 * len(source.videos), desc="embedding", unit="video", disable=None) as bar:
-        for untrained, (model, digest) in ((False, encoders.trained), (True, encoders.untrained)):
-            model.to(device).eval()
-            for video in source.videos:
-                for path, embedding, pts_seconds, first in _embeddings(
-                    run, model, source, store, video, untrained, device
-                ):
-                    provenance = _provenance(run, digest, source, video, first)
-                    write_embedding(path, embedding, pts_seconds, provenance)
-                    written.add(path)
-                bar.update()
+    for video in tqdm(source.videos, desc="embedding", unit="video", disable=None):
+        features = torch.from_numpy(store.read(video)).to(device)
+        pts_seconds = read_array(video.path, "pts_seconds")
+        provenance = _provenance(run, source, video)
+        for embedder in models:
+            for path, embedding, first in _embeddings(run, embedder, source.dataset, video, features):
+                times = pts_seconds[first : first + len(embedding)]
+                write_embedding(path, embedding, times, provenance(model_sha256=embedder.sha256, first_frame=first))
+                written.add(path)
     _remove_others(run, written)
     return len(written)
 
 
 def _embeddings(
-    run: Path,
-    model: Autoencoder,
-    source: Source,
-    store: FeatureStore,
-    video: Video,
-    untrained: bool,
-    device: torch.device,
-) -> Iterator[tuple[Path, NDArray[np.float32], NDArray[np.float64], int]]:
-    """Path, embeddings, times and first frame: of the whole video, then of its sub-clips."""
-    features = torch.from_numpy(store.read(video)).to(device)
-    pts_seconds = read_array(video.path, "pts_seconds")
+    run: Path, embedder: EmbeddingModel, dataset: str, video: Video, features: Tensor
+) -> Iterator[tuple[Path, NDArray[np.float32], int]]:
+    """Path, embeddings and first frame: of the whole video, then of its sub-clips."""
     clips: list[tuple[int, int]] = []
     if video.split in TRIMMED_SPLITS:
-        clips = trimmed_clips(source.dataset, video.view, video.id, video.frames)
+        clips = trimmed_clips(dataset, video.view, video.id, video.frames)
     for clip in (None, *clips):
         first, last = clip or (0, video.frames - 1)
-        folder = embeddings_folder(run, untrained=untrained, trimmed=clip is not None)
-        embedding: NDArray[np.float32] = model.embed(features[first : last + 1]).cpu().numpy()
+        folder = embeddings_folder(run, untrained=embedder.untrained, trimmed=clip is not None)
+        embedding: NDArray[np.float32] = embedder.model.embed(features[first : last + 1]).cpu().numpy()
         if not np.isfinite(embedding).all():
             raise Diverged(f"the model's embeddings of {video.id} are not finite; the run is of no use")
-        yield embedding_path(folder, video.view, video.id, clip), embedding, pts_seconds[first : last + 1], first
+        yield embedding_path(folder, video.view, video.id, clip), embedding, first
 
 
-def _provenance(run: Path, model_sha256: str, source: Source, video: Video, first_frame: int) -> EmbeddingSource:
-    return EmbeddingSource(
+def _provenance(run: Path, source: Source, video: Video) -> Callable[..., EmbeddingSource]:
+    """What all embeddings of a video have in common; to be called with the rest."""
+    return partial(
+        EmbeddingSource,
         run=run.name,
-        model_sha256=model_sha256,
         dataset=source.dataset,
         video=video.id,
         encoder=source.recipe["encoder"],
@@ -83,7 +81,6 @@ def _provenance(run: Path, model_sha256: str, source: Source, video: Video, firs
         preprocessing=source.recipe["preprocessing"],
         column=source.column,
         column_sha256=read_digest(video.path, source.column),
-        first_frame=first_frame,
     )
 
 

@@ -18,7 +18,7 @@ from byov.cache.runs import CONFIG_NAME, MODEL_NAME, model_digest, read_config
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import load_weights, model_bytes
 from byov.train.choices import Device
-from byov.train.embedding import Encoders, embed_run
+from byov.train.embedding import EmbeddingModel, embed_run
 from byov.train.errors import TrainError
 from byov.train.feature_store import FeatureStore, Source, need_both_views
 from byov.train.metrics import MetricsLog
@@ -100,8 +100,7 @@ def train_run(folder: Path, source: Source, settings: Settings, machine: Machine
         raise TrainError("the train split has no video")
     with _alone(folder):
         remove_abandoned(folder)
-        record = _record(folder, source, settings, resume=resume)
-        _refuse_other_videos(folder, source, record)
+        record = _record_to_train(folder, source, settings, resume=resume)
         model = build_model(source.width, settings, record)
         store = FeatureStore(source, (*train, *source.of("val")), machine.preload_bytes)
         if not store.preloaded:
@@ -119,7 +118,7 @@ def train_run(folder: Path, source: Source, settings: Settings, machine: Machine
             trainer.train(stop)
         record["validation"] = trainer.progress.best_metrics
         write_config(folder, model, record)
-        files = _embed(folder, source, settings, store, machine.device)
+        files = _embed(folder, source, settings, store, machine.device, record["untrained_sha256"])
     final = {k: v for k, v in trainer.progress.records[-1].items() if k not in ("epoch", "step", "lr")}
     return {
         "run": folder.name,
@@ -136,9 +135,10 @@ def embed_again(folder: Path, source: Source, settings: Settings, machine: Machi
     """The embedding pass alone, of a run that has a model."""
     with _alone(folder):
         remove_abandoned(folder)
-        record = _record(folder, source, settings, resume=True)
+        record = _earlier_record(folder, new_record(source, settings))
         write_config(folder, build_model(source.width, settings, record), record)
-        files = _embed(folder, source, settings, FeatureStore(source, (), 0), machine.device)
+        store = FeatureStore(source, (), 0)
+        files = _embed(folder, source, settings, store, machine.device, record["untrained_sha256"])
     return {"run": folder.name, "dataset": source.dataset, "embedding_files": files, "folder": str(folder)}
 
 
@@ -171,27 +171,30 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _record(folder: Path, source: Source, settings: Settings, *, resume: bool) -> dict[str, Any]:
-    """The record of a new run, or that of the run to go on with, if the features are still the same."""
+def _record_to_train(folder: Path, source: Source, settings: Settings, *, resume: bool) -> dict[str, Any]:
+    """The record of a new run, or that of the run to go on with, if all that it depends on is still the same."""
     ours = new_record(source, settings)
     if not resume:
         if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen
             raise TrainError(f"{folder} exists; choose another name with --run")
         return ours
+    theirs = _earlier_record(folder, ours)
+    if theirs.get("videos_sha256") != ours["videos_sha256"]:
+        # They would give other batches, and another choice of the model, than those before the interruption.
+        raise TrainError(
+            f"{folder.name} was started with other train or val videos, features or labels than {source.folder} has "
+            "now; start another run, or embed with this one by --embed-only"
+        )
+    return theirs
+
+
+def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
+    """What the run was started with, if the features are of the same kind."""
     theirs: dict[str, Any] = read_config(folder)["training"]
     for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing"):
         if theirs.get(name) != ours[name]:
             raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
-
-
-def _refuse_other_videos(folder: Path, source: Source, record: dict[str, Any]) -> None:
-    """They would give other batches, and another choice of the model, than those before the interruption."""
-    if record.get("videos_sha256") != _videos_digest(source):
-        raise TrainError(
-            f"{folder.name} was started with other train or val videos, features or labels than {source.folder} has "
-            "now; start another run, or embed with this one by --embed-only"
-        )
 
 
 def _trainer(
@@ -238,13 +241,17 @@ def _selection(source: Source, settings: Settings) -> str:
     return wanted
 
 
-def _embed(folder: Path, source: Source, settings: Settings, store: FeatureStore, device: torch.device) -> int:
+def _embed(
+    folder: Path, source: Source, settings: Settings, store: FeatureStore, device: torch.device, untrained_sha256: str
+) -> int:
     digest = model_digest(folder)
-    trained = build_model(source.width, settings)
+    trained, untrained = build_model(source.width, settings), build_model(source.width, settings)
     load_weights(trained, folder / MODEL_NAME)
-    untrained = build_model(source.width, settings)
-    encoders = Encoders((trained, digest), (untrained, _digest(untrained)))
-    return embed_run(folder, encoders, source, store, device)
+    models = (
+        EmbeddingModel(trained, digest, untrained=False),
+        EmbeddingModel(untrained, untrained_sha256, untrained=True),
+    )
+    return embed_run(folder, models, source, store, device)
 
 
 def _videos_digest(source: Source) -> str:
