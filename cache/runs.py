@@ -32,6 +32,12 @@ class RunRecord:
     untrained_sha256: str  # of the model at its initialisation
     training: dict[str, Any]  # all of it
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was trained with, for people to read; {} if it does not say."""
+        settings = self.training.get("settings")
+        return settings if isinstance(settings, dict) else {}
+
 
 def run_folder(runs_dir: Path, run: str) -> Path:
     return runs_dir / check_name(run, "run")

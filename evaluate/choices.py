@@ -117,8 +117,9 @@ def _refuse_other_datasets(runs: Sequence[RunRecord], dataset: str | None) -> No
 
 
 def _say_differences(runs: Sequence[RunRecord]) -> None:
-    """A mean over runs that differ in more than their seed is the user's choice, but not one to make unknowingly."""
+    """Who expects one mean over all runs is told why there is none."""
     for what in ("recipe", "encoder", "column"):
         values = {getattr(run, what) for run in runs}
         if len(values) > 1:
-            note(f"the runs differ in {what} ({', '.join(sorted(values))}): their mean mixes them")
+            told = ", ".join(sorted(values))
+            note(f"the runs differ in {what} ({told}): means are of runs that differ in their seed alone")

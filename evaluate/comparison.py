@@ -1,7 +1,7 @@
 """The rows of a table: whose embeddings stand beside whose, so that a figure can be judged."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from byov.evaluate.tasks import NEED_TRAINING, Settings, Task
 
 ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
+SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column")
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,37 @@ def _evaluate(source: Source, protocol: Protocol, scope: Scope) -> Row:
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows by kind; of several runs the mean beside them, of their untrained models the mean in their place."""
+    """Rows by kind; of runs that differ in their seed alone the mean beside them, of their untrained models the mean in
+    their place."""
     for kind in KIND_ORDER:
         of_kind = [row for row in rows if row.kind == kind]
-        several = kind in ("untrained", "run") and len(of_kind) > 1
-        if not (several and kind == "untrained"):
-            yield from of_kind
-        if several:
-            what = "Untrained, mean" if kind == "untrained" else "Mean"
-            yield mean_row(of_kind, f"{what} of {len(of_kind)} runs")
+        if kind == "untrained":
+            of_kind = _distinct(of_kind)
+        groups = _alike(of_kind)
+        for group in groups:
+            if len(group) == 1 or kind == "run":
+                yield from group
+            if len(group) > 1:
+                what = "Untrained, mean" if kind == "untrained" else "Mean"
+                whose = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
+                yield mean_row(group, f"{what} of {whose}")
+
+
+def _distinct(untrained: Sequence[Row]) -> list[Row]:
+    """One row for untrained models that are one and the same: runs of one seed and size begin alike."""
+    found: dict[str, list[Row]] = {}
+    for row in untrained:
+        found.setdefault(repr((row.origin["model_sha256"], row.figures)), []).append(row)
+    return [_joined(same) if len(same) > 1 else same[0] for same in found.values()]
+
+
+def _joined(same: Sequence[Row]) -> Row:
+    return replace(same[0], name=f"Untrained ({', '.join(row.origin['run'] for row in same)})")
+
+
+def _alike(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of runs that differ in nothing but their seed, together."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
+    return list(groups.values())

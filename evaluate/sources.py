@@ -121,6 +121,7 @@ class RunEmbeddings(Source):
             "dataset": self.run.dataset,
             "recipe": self.run.recipe,
             "seed": self.run.seed,
+            "settings": {key: value for key, value in self.run.settings.items() if key != "seed"},
             **{key: made[key] for key in kept if key in made},
             "features_sha256": self._features.digest(),
         }

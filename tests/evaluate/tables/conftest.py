@@ -94,6 +94,7 @@ def write_run(runs_dir: Path, manifest: Manifest) -> Callable[..., Path]:
         *,
         seed: int = 0,
         dataset: str = DATASET,
+        recipe: str = "paper",
         embedded: bool = True,
         trimmed: bool = True,
         **said: Any,
@@ -104,7 +105,7 @@ def write_run(runs_dir: Path, manifest: Manifest) -> Callable[..., Path]:
             "encoder": CLIP,
             "encoder_folder": CLIP.replace("/", "--"),
             "column": COLUMN,
-            "recipe": "paper",
+            "recipe": recipe,
             "seed": seed,
             "untrained_sha256": UNTRAINED,
         }

@@ -80,6 +80,27 @@ def test_several_runs_give_their_mean(byov_eval, write_run, tmp_path):
 
 
 @pytest.mark.usefixtures("features_dir")
+def test_means_are_of_runs_that_differ_in_their_seed_alone(byov_eval, write_run):
+    for name, seed, recipe in (("a", 0, "paper"), ("b", 1, "paper"), ("c", 1, "cycle"), ("d", 2, "cycle")):
+        write_run(name, seed=seed, recipe=recipe)
+    options = [part for name in ("a", "b", "c", "d") for part in ("--run", name)]
+    code, out, err = byov_eval(*options, "--task", "tau", "--json")
+    assert code == 0, err
+    runs = ["a", "b", "Mean of a, b", "c", "d", "Mean of c, d"]
+    assert [name for name in row_names(json.loads(out)) if "Untrained" not in name] == ["Time only", *runs]
+    assert "differ in their seed alone" in err
+
+
+@pytest.mark.usefixtures("features_dir")
+def test_one_untrained_model_is_one_row(byov_eval, write_run):
+    write_run("a", recipe="paper")
+    write_run("b", recipe="cycle")
+    code, out, err = byov_eval("--run", "a", "--run", "b", "--task", "tau", "--json")
+    assert code == 0, err
+    assert row_names(json.loads(out)) == ["Time only", "Untrained (a, b)", "a", "b"]
+
+
+@pytest.mark.usefixtures("features_dir")
 def test_cached_features_without_any_run(byov_eval, tmp_path):
     code, out, err = byov_eval("--features", "cls", "--encoder", "openai/clip-vit-base-patch16", "--task", "all")
     assert code == 0, err
