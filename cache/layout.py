@@ -55,3 +55,8 @@ def cached_files(encoder_folder: Path) -> Iterator[Path]:
 def ratio_key(ratio: float) -> str:
     """0.3 → "0.3", 1 → "1.0": the name of a ratio's dataset below merged/."""
     return repr(float(ratio))
+
+
+def selected_tokens(tokens: int, ratio: float) -> int:
+    """K: how many of a frame's tokens a ratio selects, the first of the column `order`."""
+    return max(1, round(tokens * ratio))

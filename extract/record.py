@@ -1,4 +1,4 @@
-"""After a run: the dataset's manifest and the list of failures, brought up to date with what is in the cache."""
+"""After a run: the dataset's manifest, where its videos are, and the list of failures, brought up to date."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,13 @@ from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
 from byov.cache.layout import manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.sources import write_sources
 from byov.data.dataset import Dataset, Video
 from byov.extract.plan import Plan
 
 
 def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
-    """Write manifest and failures. Runs on other shards do the same; the last one sees everybody's files."""
+    """Write manifest, sources and failures. Runs on other shards do the same; the last one sees everybody's files."""
     path = manifest_path(features_dir, plan.dataset.name)
     known = {job.video.id: job.header for job in plan.jobs if job.state == "cached" and job.header is not None}
     with exclusive(path.with_name(".lock")):
@@ -26,6 +27,7 @@ def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
             if (header := known.get(video.id) or _header_or_none(plan.folder, video)) is not None
         }
         _manifest(plan.dataset, headers, path).save(path)
+        write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
         _record_failures(plan, headers, failures)
 
 

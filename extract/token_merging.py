@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from byov.cache.layout import selected_tokens
+
 
 @dataclass(frozen=True)
 class MergedFrames:
@@ -38,11 +40,6 @@ def check_ratios(ratios: Sequence[float]) -> None:
             raise ValueError(f"STM ratio {ratio}: must be above 0 and at most 1")
     if len(set(ratios)) != len(ratios) or not ratios:
         raise ValueError(f"STM ratios {list(ratios)}: give at least one, and each once")
-
-
-def selected_tokens(tokens: int, ratio: float) -> int:
-    """K: how many of a frame's tokens a ratio selects."""
-    return max(1, round(tokens * ratio))
 
 
 class TokenMerger:

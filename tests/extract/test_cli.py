@@ -10,6 +10,7 @@ import torch
 
 from byov.cache.columns import read_array
 from byov.cache.features import read_header
+from byov.cache.sources import read_sources
 from byov.data.video import Decoder
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
@@ -73,6 +74,13 @@ def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_datase
     )
     assert first["labels"] == [0] * 8 + [1] * 7
     assert second["labels"] == [0] * 15 + [1] * 15
+
+
+def test_the_cache_remembers_where_its_videos_were(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([3, 3])
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    found = read_sources(tmp_path / "features" / "mine")
+    assert found == {f"v{index}": table.parent.resolve() / f"v{index}.mp4" for index in range(2)}
 
 
 def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):

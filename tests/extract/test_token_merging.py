@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from byov.extract.token_merging import TokenMerger, merge_tokens, selected_tokens
+from byov.cache.layout import selected_tokens
+from byov.extract.token_merging import TokenMerger, merge_tokens
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "token_merging.npz"
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
