@@ -1,7 +1,5 @@
 """Where the videos were: found again after a move of the whole, and never trusted to be paths of ours."""
 
-import os
-
 import pytest
 
 from byov.cache.errors import CacheError
@@ -34,7 +32,7 @@ def test_a_project_that_is_moved_as_a_whole_still_finds_them(project, tmp_path):
 def test_folders_behind_links_are_found_through_them(project, tmp_path):
     disk = tmp_path / "big" / "disk"
     disk.mkdir(parents=True)
-    os.symlink(disk, project / "features" / "milk")
+    (project / "features" / "milk").symlink_to(disk)
     write_sources(project / "features" / "milk", {"a": project / "videos" / "Küche 1.mp4"})
     assert read_sources(project / "features" / "milk")["a"].is_file()
     assert read_sources(disk)["a"].is_file()
