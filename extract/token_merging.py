@@ -83,10 +83,12 @@ class TokenMerger:
     def _merge(self, frames: Tensor, scores: Tensor) -> MergedFrames:
         """frames (T, N, D), scores (T, N): the mean of the K best tokens, for every K at once.
 
-        One matrix product with 0/1 rows sums the chosen tokens of all ratios and moves no token.
+        One matrix product with 0/1 rows sums the chosen tokens of all ratios and moves no token. Of a single row it
+        would be rounded in another way than of several, and a ratio's bits would depend on its company: so at least two.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): each token's place in that order
-        counts = torch.tensor([selected_tokens(frames.shape[1], ratio) for ratio in self._ratios], device=frames.device)
+        ratios = self._ratios if len(self._ratios) > 1 else 2 * self._ratios
+        counts = torch.tensor([selected_tokens(frames.shape[1], ratio) for ratio in ratios], device=frames.device)
         chosen = (ranks[:, None] < counts[:, None]).to(frames.dtype)  # (T, R, N)
-        return MergedFrames(chosen @ frames / counts[:, None], order)
+        return MergedFrames((chosen @ frames / counts[:, None])[:, : len(self._ratios)], order)

@@ -103,3 +103,11 @@ def test_bad_ratios_are_refused(ratios):
 def test_a_video_without_frames_is_refused():
     with pytest.raises(ValueError, match="no frame"):
         TokenMerger([0.3]).finish()
+
+
+def test_a_ratio_has_the_same_bits_alone_and_in_company():
+    tokens = torch.randn(40, 64, 128, generator=torch.Generator().manual_seed(3))
+    together = merge_tokens(tokens, [0.1, 0.3, 0.5, 1.0])
+    for ratio, merged in together.items():
+        assert torch.equal(merge_tokens(tokens, [ratio])[ratio], merged)
+        assert torch.equal(merge_tokens(tokens, [ratio, 0.2])[ratio], merged)
