@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 .PHONY: help setup demo extract test check lint types bench clean
 
 help:
-	@echo "make demo                       try everything on rendered videos, no download"
+	@echo "make demo                       try everything on rendered videos, no download; ends with a report to open"
 	@echo "make extract DATASET=pour_milk  run the vision model over a dataset (also ENCODER=..., ARGS=...)"
 	@echo "make test                       run the tests; SLOW=1 for all of them"
 	@echo "make check                      lint, types and tests"
@@ -39,8 +39,8 @@ demo: $(READY)
 		echo "byov-train --run demo-$$recipe $$begun"; \
 		$(BIN)/byov-train --run demo-$$recipe $$begun || exit; \
 	done
-	$(BIN)/byov-eval --run demo-paper --task all
-	$(BIN)/byov-eval --run demo-cycle --task all
+	$(BIN)/byov-eval --run demo-paper --run demo-cycle --task all --out $${BYOV_RUNS:-runs}/demo-results
+	$(BIN)/byov-report --run demo-cycle --compare demo-paper
 
 extract: $(READY)
 	@test -n "$(DATASET)" || { echo "which dataset? make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }
@@ -58,13 +58,14 @@ lint: $(READY)
 # mypy does not see an editable install: it checks the same folders through links under their installed name.
 types: $(READY)
 	@mkdir -p build/typing/byov
-	@for folder in cache data evaluate extract train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
+	@for folder in cache data evaluate extract pipeline train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
 	$(BIN)/mypy -p byov
 
 bench: $(READY)
 	$(BIN)/python benchmarks/extract.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/evaluate.py
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

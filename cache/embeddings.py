@@ -36,13 +36,18 @@ class EmbeddingSource:
 
 
 def write_embedding(
-    path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingSource
+    path: Path,
+    embedding: NDArray[np.float32],
+    pts_seconds: NDArray[np.float64],
+    source: EmbeddingSource,
+    *,
+    view: str | None = None,
 ) -> None:
-    """Write (T, D) embeddings and the times of their frames."""
+    """Write (T, D) embeddings and the times of their frames; with the view, where no folder of that name says it."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
-        rows.finish(asdict(source) | {"complete": True})
+        rows.finish(asdict(source) | ({} if view is None else {"view": view}) | {"complete": True})
 
 
 def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingSource]:

@@ -53,7 +53,7 @@ def _read_row(root: Path, row: dict[str, str | None], where: str) -> Video:
         view=cast(View, _one_of(values["view"], VIEWS, "view", where)),
         split=cast(Split, _one_of(values["split"], SPLITS, "split", where)),
         path=path,
-        event_seconds=_read_events(values["events"], where) if values["events"] else None,
+        event_seconds=read_events(values["events"], where) if values["events"] else None,
     )
 
 
@@ -63,7 +63,8 @@ def _one_of(value: str, choices: tuple[str, ...], what: str, where: str) -> str:
     return value
 
 
-def _read_events(text: str, where: str) -> tuple[float, ...]:
+def read_events(text: str, where: str) -> tuple[float, ...]:
+    """ "2.5;7.1" → (2.5, 7.1); `where` begins the message of a mistake."""
     try:
         events = tuple(float(part) for part in text.split(";"))
     except ValueError:

@@ -17,7 +17,7 @@ from byov.cache.errors import CacheError
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.evaluate import choices
-from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, refuse_absent
+from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_runs
 from byov.evaluate.errors import EvaluationError
 from byov.evaluate.evaluation import refuse_missing_labels, settings_for, tasks_of
 from byov.evaluate.own_embeddings import evaluate_npz
@@ -25,7 +25,7 @@ from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
 from byov.evaluate.render import print_table
 from byov.evaluate.report import document, how, scored_of_dataset, scored_of_frames, tables, write_report
-from byov.evaluate.sources import RunEmbeddings, read_manifest
+from byov.evaluate.sources import read_manifest
 from byov.evaluate.table import Table
 from byov.evaluate.tasks import TASKS, Settings, Task
 
@@ -108,7 +108,7 @@ def evaluate(
         return
     if task != ALL:
         refuse_missing_labels(manifest, split, scope.tasks)
-    scope = _scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
+    scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
     compared = task == ALL and not features
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
@@ -137,23 +137,6 @@ def _scope(manifest: Manifest, task: str | None, protocol: str | None, split: Sc
     chosen = protocol or ("both" if task in (ALL, None) and tasks != ("actions",) else "standard")
     protocols = PROTOCOLS if chosen == "both" else tuple(one for one in PROTOCOLS if one == chosen)
     return Scope(split, protocols, tasks, settings)
-
-
-def _scope_of_runs(
-    scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
-) -> Scope:
-    """Without the trimmed protocol if a run has no sub-clips for it, unless it was asked for."""
-    for record in runs:
-        source = RunEmbeddings(runs_dir, features_dir, record.name)
-        refuse_absent(source, replace(scope, protocols=scope.protocols[:1]))
-        try:
-            refuse_absent(source, scope)
-        except EvaluationError as error:
-            if explicit:
-                raise
-            note(f"without the trimmed protocol: {error}")
-            scope = replace(scope, protocols=("standard",))
-    return scope
 
 
 def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | None, *, as_json: bool) -> None:

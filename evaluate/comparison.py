@@ -12,6 +12,7 @@ from byov.cache.command import note
 from byov.cache.contents import encoder_folders
 from byov.cache.errors import CacheError
 from byov.cache.layout import cached_files
+from byov.cache.runs import RunRecord
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
 from byov.evaluate.errors import EvaluationError
 from byov.evaluate.evaluation import evaluate
@@ -116,6 +117,23 @@ def refuse_absent(source: Source, scope: Scope) -> None:
         source.refuse_absent(stretches(source.manifest, scope.split, protocol), scope.split)
     if NEED_TRAINING & set(scope.tasks):
         source.refuse_absent(stretches(source.manifest, "train"), "train")
+
+
+def scope_of_runs(
+    scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
+) -> Scope:
+    """Without the trimmed protocol if a run has no sub-clips for it, unless it was asked for."""
+    for record in runs:
+        source = RunEmbeddings(runs_dir, features_dir, record.name)
+        refuse_absent(source, replace(scope, protocols=scope.protocols[:1]))
+        try:
+            refuse_absent(source, scope)
+        except EvaluationError as error:
+            if explicit:
+                raise
+            note(f"without the trimmed protocol: {error}")
+            scope = replace(scope, protocols=("standard",))
+    return scope
 
 
 def _evaluate(source: Source, protocol: Protocol, scope: Scope) -> Row:

@@ -46,7 +46,10 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
         if revision is not None:
             raise EncoderError(f"{text} is made here and has no --revision")
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
-    folder = Path(text).expanduser()
+    try:
+        folder = Path(text).expanduser()
+    except RuntimeError:  # ~ of nobody
+        raise EncoderError(f"{text}: no such folder") from None
     if folder.is_dir():
         if revision is not None:
             raise EncoderError(f"{text} is a folder and has no --revision")

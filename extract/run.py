@@ -32,8 +32,14 @@ class Settings:
 
 
 def run_plan(plan: Plan, jobs: Sequence[Job], settings: Settings) -> Outcome:
-    """Extract the jobs of the plan."""
-    encoder = load_encoder(plan.encoder, resize=settings.resize, device=settings.device)
+    """Load the plan's encoder and extract the jobs."""
+    return extract_jobs(
+        load_encoder(plan.encoder, resize=settings.resize, device=settings.device), plan, jobs, settings
+    )
+
+
+def extract_jobs(encoder: FrameEncoder, plan: Plan, jobs: Sequence[Job], settings: Settings) -> Outcome:
+    """Extract the jobs of the plan by its encoder."""
     _refuse_other_recipe(plan, jobs, encoder)
     if settings.compile:
         encoder.compile()

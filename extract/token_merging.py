@@ -84,7 +84,7 @@ class TokenMerger:
         """frames (T, N, D), scores (T, N): the mean of the K best tokens, for every K at once.
 
         One matrix product with 0/1 rows sums the chosen tokens of all ratios and moves no token. Of a single row it
-        would be rounded in another way than of several, and a ratio's bits would depend on its company: so at least two.
+        would be rounded in another way than of several: a ratio's bits would depend on its company. So at least two.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): each token's place in that order

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "tensorboard", "byov.cache", "byov.train"},
     "evaluate": {"numpy", "scipy", "sklearn", "byov.cache", "byov.evaluate"},
 }
+MAY_IMPORT["pipeline"] = {*set.union(*MAY_IMPORT.values()), "matplotlib", "PIL", "byov.pipeline"}
 
 
 def imported(path: Path) -> set[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("cache", "data", "evaluate", "extract", "train")
+FOLDERS = ("cache", "data", "evaluate", "extract", "pipeline", "train")
+COMMANDS = [f"byov-{name}" for name in ("align", "cache", "embed", "eval", "extract", "report", "train")]
 
 
 @pytest.mark.slow
@@ -21,11 +22,16 @@ def test_the_wheel_holds_every_module_and_no_stray_package(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {f"byov/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    expected = {
+        f"byov/{path.relative_to(ROOT)}"
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".css", ".js")
+    }
     assert names == expected
 
 
-@pytest.mark.parametrize("command", ["byov-extract", "byov-cache", "byov-train", "byov-eval"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_commands_answer_help_and_version(command):
     path = Path(sys.executable).parent / command
     for option, said in (("--help", "Usage"), ("--version", "byov ")):
@@ -39,6 +45,9 @@ def test_commands_answer_help_and_version(command):
         ("byov.extract.cli", ("torch", "transformers")),
         ("byov.train.cli", ("torch",)),
         ("byov.evaluate.cli", ("torch", "sklearn", "scipy")),
+        ("byov.pipeline.align_cli", ("torch", "transformers", "scipy", "matplotlib", "PIL")),
+        ("byov.pipeline.embed_cli", ("torch", "transformers")),
+        ("byov.pipeline.report_cli", ("torch", "sklearn", "scipy", "matplotlib", "PIL")),
     ],
 )
 def test_what_takes_seconds_to_import_waits_until_it_is_needed(module, unwanted):

@@ -50,6 +50,13 @@ def test_the_file_says_all_of_it_to_any_reader_of_hdf5(path, values):
     assert attrs == asdict(SOURCE) | {"complete": True}
 
 
+def test_a_view_is_one_more_attribute_and_changes_nothing_else(path, values):
+    write_embedding(path, values, np.arange(70) / 30, SOURCE, view="exo")
+    with h5py.File(path) as file:
+        assert file.attrs["view"] == b"exo"
+    assert read_embedding(path)[1] == SOURCE
+
+
 def test_the_same_embeddings_give_the_same_bytes(path, values, tmp_path):
     write_embedding(tmp_path / "again.h5", values, np.arange(70) / 30, SOURCE)
     assert (tmp_path / "again.h5").read_bytes() == path.read_bytes()

@@ -175,6 +175,7 @@ def test_compiled_encoder_gives_the_same_tokens():
         ("random/nothing", "random/nothing: unknown architecture; choose random/ tiny, clip-vit"),
         ("./no/such/folder", "no such folder, nor a HuggingFace id"),
         ("two words", "no such folder, nor a HuggingFace id"),
+        ("~nobody/clip", "no such folder"),
     ],
 )
 def test_unknown_encoders_are_named(name, message):

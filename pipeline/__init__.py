@@ -1,0 +1,1 @@
+"""Commands that drive several stages: the report, byov-embed, byov-align."""

@@ -1,0 +1,64 @@
+"""What byov-embed and byov-align have in common: their options, the choice of the run, and how they are stopped."""
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, TypeVar
+
+import typer
+
+from byov.cache import command
+from byov.cache.atomic import exit_at_once
+from byov.cache.errors import CacheError
+from byov.cache.runs import RunRecord
+from byov.data.errors import DatasetError
+from byov.data.video import OnTruncated
+from byov.evaluate.choices import choose_runs
+from byov.extract.encoder_name import Device
+from byov.extract.errors import EncoderError
+from byov.pipeline.errors import PipelineError
+from byov.train.errors import TrainError
+
+T = TypeVar("T")
+
+MISTAKES = (CacheError, DatasetError, EncoderError, PipelineError, TrainError)
+
+RunOption = Annotated[str | None, typer.Option("--run", help="The run whose model embeds. Default: the newest.")]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder", help="Where the run's encoder is, if it was a local folder. Default: as the run's record says."
+    ),
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where encoder and model run.")]
+OnTruncatedOption = Annotated[
+    OnTruncated,
+    typer.Option("--on-truncated", help="A file that breaks off: fail it, or keep the frames before the break."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there.")]
+
+
+def choose_run(runs_dir: Path, wanted: str | None) -> RunRecord:
+    """The run by name, else the newest."""
+    runs = choose_runs(runs_dir, [] if wanted is None else [wanted], None)
+    if not runs:
+        raise PipelineError(f"{runs_dir}: no run here; make one with byov-train, or say where with --runs-dir")
+    return runs[0]
+
+
+def refuse_absent(videos: Iterable[Path]) -> None:
+    for path in videos:
+        if not path.is_file():
+            raise PipelineError(f"{path}: {'a folder, not a video' if path.is_dir() else 'no such file'}")
+
+
+def interruptible(work: Callable[[Path], T]) -> T:
+    """The result of work(scratch folder). Ctrl-C leaves neither that folder nor outputs that are half written."""
+    with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
+        try:
+            return command.run_in_thread(lambda: work(Path(scratch)))
+        except command.Stopped as stopped:
+            command.note("interrupted; files that were written before are whole")
+            shutil.rmtree(scratch, ignore_errors=True)
+            exit_at_once(stopped.exit_code)  # threads inside FFmpeg and PyTorch are not waited for

@@ -1,0 +1,27 @@
+"""How an ego and an exo video lie to each other: all distances, and the alignment."""
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from byov.pipeline.alignment import nearest, tau, warp
+from byov.pipeline.report.content import Similarity
+from byov.pipeline.report.gallery import Gallery
+from byov.pipeline.report.material import Material
+from byov.pipeline.report.spread import evenly
+
+MOST_FRAMES = 400  # of each video
+
+
+def compare(material: Material, gallery: Gallery) -> Similarity:
+    """The first video of each view; both views have videos."""
+    ego, exo = material.of_view("ego")[0], material.of_view("exo")[0]
+    a, b = (material.embeddings(video)[list(evenly(material.length(video), MOST_FRAMES))] for video in (ego, exo))
+    matched = nearest(a, b)
+    return Similarity(
+        rows=gallery.show(ego, ()),
+        columns=gallery.show(exo, ()),
+        distances=cdist(a, b).astype(np.float32),
+        path=warp(a, b),
+        nearest=matched,
+        tau=tau(matched),
+    )

@@ -1,0 +1,106 @@
+"""byov-report as it is run."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def quick(project, keep_videos):
+    """A project whose report takes little time: two test videos."""
+    keep_videos(project, "train_ego_0", "train_exo_0", "test_ego_1", "test_exo_0")
+    return project
+
+
+def test_the_page_is_written_and_named_last(quick, byov_report):
+    ran = byov_report(quick)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == ["runs/first/report.html"]
+    assert "run: first, the only one" in ran.err
+    page = (quick.run / "report.html").read_text()
+    assert page.startswith("<!doctype html>") or page.startswith("<!DOCTYPE html>")
+    assert str(quick.root) not in page
+
+
+def test_the_same_run_gives_the_same_bytes(quick, byov_report):
+    assert byov_report(quick, "--run", "first").code == 0
+    before = (quick.run / "report.html").read_bytes()
+    (quick.run / "report.html").unlink()
+    assert byov_report(quick, "--run", "first").code == 0
+    assert (quick.run / "report.html").read_bytes() == before
+
+
+def test_another_run_stands_beside_it(quick, byov_report):
+    other = shutil.copytree(quick.run, quick.runs_dir / "second")
+    ran = byov_report(quick, "--run", "first", "--compare", "second", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["report"] == "runs/first/report.html"
+    assert ran.json["missing"] == {}
+    assert ran.json["bytes"] == (quick.run / "report.html").stat().st_size
+    assert "second" in (quick.run / "report.html").read_text()
+    assert not (other / "report.html").exists()
+
+
+def test_videos_that_were_moved_are_missed_and_found(quick, byov_report, tmp_path):
+    (quick.root / "videos").rename(tmp_path / "moved")
+    ran = byov_report(quick, "--json")
+    assert ran.json["missing"].keys() == {"strips", "tokens", "matches"}
+    assert ran.err.count("test_ego_1.mp4 is no longer where it was") == 1
+    assert byov_report(quick, "--json", "--videos", tmp_path / "moved").json["missing"] == {}
+
+
+@pytest.mark.slow
+def test_figures_for_a_paper_are_named_before_the_page(quick, byov_report):
+    ran = byov_report(quick, "--figures", "figures")
+    *figures, page = ran.out.splitlines()
+    assert page == "runs/first/report.html"
+    assert {figure.rsplit(".", 1)[1] for figure in figures} == {"png", "pdf"}
+    assert all((quick.root / figure).stat().st_size for figure in figures)
+
+
+def test_a_damaged_record_of_the_training_costs_the_curves_only(quick, byov_report):
+    (quick.run / "metrics.jsonl").write_text("{")
+    ran = byov_report(quick, "--json")
+    assert ran.json["missing"] == {"curves": "metrics.jsonl is damaged (not JSON lines)"}
+
+
+def test_without_embeddings_the_evaluator_s_line_says_what_to_do(quick, byov_report):
+    shutil.rmtree(quick.run / "embeddings")
+    ran = byov_report(quick)
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("error")]
+    assert "byov-train --run first --embed-only" in line
+    assert not (quick.run / "report.html").exists()
+
+
+def test_embeddings_of_the_training_videos_are_missed_too(quick, byov_report):
+    (quick.run / "embeddings" / "ego" / "train_ego_0.h5").unlink()
+    ran = byov_report(quick)
+    assert ran.code == 2
+    assert "byov-train --run first --embed-only" in ran.err
+
+
+def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_report):
+    shutil.rmtree(quick.run / "embeddings-trimmed")
+    ran = byov_report(quick, "--json")
+    assert (ran.code, ran.json["missing"]) == (0, {})
+    assert "without the trimmed protocol" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--run", "nope"), "no such run; there are first"),
+        (("--run", "../first"), "cannot be a file name"),
+        (("--videos", "nowhere"), "--videos nowhere: no such folder"),
+        (("--figures", "videos/tea.csv"), "--figures videos/tea.csv: not a folder"),
+        (("--split", "val"), "tea has no val videos; it has test, train"),
+        (("--runs-dir", "nowhere"), "no run in nowhere; make one with byov-train"),
+        (("--features-dir", "nowhere"), "nowhere/tea/manifest.json: no such file; run byov-extract"),
+    ],
+)
+def test_mistakes_are_one_line(quick, byov_report, arguments, said):
+    ran = byov_report(quick, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("error")]
+    assert said in line
