@@ -83,7 +83,7 @@ def _choose(runs_dir: Path, run: str | None, compare: list[str]) -> list[RunReco
 def _make(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
     """Write the page, and the figures if they are wanted; returns what they show and where they are."""
     from byov.pipeline.report.collect import STEPS, collect
-    from byov.pipeline.report.page import render
+    from byov.pipeline.report.page.render import render
 
     drawn: list[Path] = []
     page = request.run.folder / REPORT_NAME
@@ -99,7 +99,7 @@ def _make(request: "Request", figures: Path | None) -> "tuple[Content, Path, lis
         begin("page")
         write_text(page, render(content))
         if figures is not None:
-            from byov.pipeline.report.paper import write_figures
+            from byov.pipeline.report.paper.figures import write_figures
 
             begin("figures")
             drawn = write_figures(content, figures)

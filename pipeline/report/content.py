@@ -94,18 +94,18 @@ class TokenClip:
 
 @dataclass(frozen=True)
 class Similarity:
-    """How near each frame of one video is to each of another, and the alignment.
+    """How near frames of one video are to those of another, and the alignment; of long videos only some, evenly spread.
 
-    Of a long video only some frames, evenly spread from its first to its last: row i is frame evenly(frames, Ta)[i] of
-    its video, column j likewise (byov.pipeline.report.spread). Of a short one row i is frame i. `path` and `nearest`
-    count rows and columns.
+    `path` and `nearest` count rows and columns.
     """
 
-    rows: int  # an ego video, Ta of its frames
-    columns: int  # an exo video, Tb of its frames
+    rows: int  # an ego video
+    row_frames: tuple[int, ...]  # (Ta,) of it
+    columns: int  # an exo video
+    column_frames: tuple[int, ...]  # (Tb,) of it
     distances: NDArray[np.float32]  # (Ta, Tb) Euclidean
-    path: NDArray[np.int64]  # (P, 2) row and column, by dynamic time warping
-    nearest: NDArray[np.int64]  # (Ta,) column
+    path: NDArray[np.int64]  # (P, 2), by dynamic time warping
+    nearest: NDArray[np.int64]  # (Ta,)
     tau: float | None  # of `nearest`
 
 

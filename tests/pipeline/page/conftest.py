@@ -36,7 +36,7 @@ from byov.pipeline.report.content import (
     Unavailable,
     WorstVideo,
 )
-from byov.pipeline.report.page import render
+from byov.pipeline.report.page.render import render
 
 PHASES = ("reach for the bottle", "pour", "put it back")
 FRAMES_PER_SECOND = 10
@@ -113,7 +113,16 @@ def _similarity(videos: tuple[ShownVideo, ...]) -> Similarity:
     down, across = (np.arange(videos[index].frames) / videos[index].frames for index in (0, 2))
     distances = np.abs(down[:, None] - across[None, :]).astype(np.float32)
     nearest = distances.argmin(axis=1)
-    return Similarity(0, 2, distances, np.stack([np.arange(len(down)), nearest], axis=1), nearest, 0.875)
+    return Similarity(
+        rows=0,
+        row_frames=tuple(range(videos[0].frames)),
+        columns=2,
+        column_frames=tuple(range(videos[2].frames)),
+        distances=distances,
+        path=np.stack([np.arange(len(down)), nearest], axis=1),
+        nearest=nearest,
+        tau=0.875,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from byov.pipeline.report.content import Curve, Curves, FrameRef, Projection, Unavailable
-from byov.pipeline.report.html import element, escaped
-from byov.pipeline.report.page import render
-from byov.pipeline.report.page_tiles import tile_index
-from byov.pipeline.report.svg import Scale
+from byov.pipeline.report.frames import tile_index
+from byov.pipeline.report.page.html import element, escaped
+from byov.pipeline.report.page.render import render
+from byov.pipeline.report.page.svg import Scale
 
 VOID = ("meta", "img", "input")
 

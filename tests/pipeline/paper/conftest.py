@@ -53,7 +53,8 @@ def similarity(rows, columns, videos):
     distances = np.abs(a[:, None] - b).astype(np.float32)
     steps = np.linspace(0, 1, len(a) + len(b))
     path = np.unique(np.stack([steps * (len(a) - 1), steps * (len(b) - 1)], 1).round().astype(np.int64), axis=0)
-    return Similarity(rows, columns, distances, path, distances.argmin(1), 0.97)
+    frames = [tuple(range(videos[index].frames)) for index in (rows, columns)]
+    return Similarity(rows, frames[0], columns, frames[1], distances, path, distances.argmin(1), 0.97)
 
 
 def token_clip(video, frames, random):

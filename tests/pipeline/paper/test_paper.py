@@ -9,7 +9,7 @@ from PIL import Image
 
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.report.content import Unavailable
-from byov.pipeline.report.paper import write_figures
+from byov.pipeline.report.paper.figures import write_figures
 
 NAMES = (
     "curves",
@@ -151,9 +151,9 @@ def test_settings_of_the_user_neither_matter_nor_change(written, nothing, tmp_pa
 def test_phase_colours_are_those_of_the_page():
     from importlib.resources import files
 
-    from byov.pipeline.report.colours import PHASES, QUERY, RETRIEVED, phase_colour
+    from byov.pipeline.report.paper.colours import PHASES, QUERY, RETRIEVED, phase_colour
 
-    style = files("byov.pipeline.report").joinpath("page.css").read_text(encoding="utf-8")
+    style = files("byov.pipeline.report.page").joinpath("page.css").read_text(encoding="utf-8")
     light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", style)))  # the first of each name
     assert [light[f"phase-{index}"] for index in range(len(PHASES))] == list(PHASES)
     assert (light["query"], light["retrieved"]) == (QUERY, RETRIEVED)

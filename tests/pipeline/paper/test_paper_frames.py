@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from byov.pipeline.report.colours import QUERY, RETRIEVED
 from byov.pipeline.report.content import FrameRef, Strip
-from byov.pipeline.report.paper import write_figures
-from byov.pipeline.report.paper_grid import Frames
+from byov.pipeline.report.paper.colours import QUERY, RETRIEVED
+from byov.pipeline.report.paper.figures import write_figures
+from byov.pipeline.report.paper.grid import Frames
 
 
 def pixels(path):

@@ -3,7 +3,7 @@
 import matplotlib
 import pytest
 
-from byov.pipeline.report.paper_style import fitted, legend_columns, literal, paper_style
+from byov.pipeline.report.paper.style import fitted, legend_columns, literal, paper_style
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,8 @@ def test_long_videos_are_thinned_for_the_matrix_of_distances(make_material):
     material = make_material([1000, 450], [True, False])
     similarity = compare(material, Gallery())
     assert similarity.distances.shape == (400, 400)
-    rows, columns = evenly(1000, 400), evenly(450, 400)
+    rows, columns = similarity.row_frames, similarity.column_frames
+    assert (rows, columns) == (evenly(1000, 400), evenly(450, 400))
     expected = np.linalg.norm(material.embeddings(0)[rows[7]] - material.embeddings(1)[columns[311]])
     assert similarity.distances[7, 311] == pytest.approx(expected, rel=1e-5)
     assert similarity.path[-1].tolist() == [399, 399]

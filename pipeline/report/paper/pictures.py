@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from byov.pipeline.report.colours import QUERY, RETRIEVED, phase_colour
 from byov.pipeline.report.content import Content, Failures, FrameRef, Strip, TokenClip, WorstVideo
-from byov.pipeline.report.page_tiles import phase_of
-from byov.pipeline.report.paper_grid import GAP_INCHES, MARGIN_INCHES, Cell, Frames, Grid
-from byov.pipeline.report.paper_style import FAINT, TEXT_POINTS, decimals, fitted, legend, whole_numbers
+from byov.pipeline.report.frames import phase_of
+from byov.pipeline.report.paper.colours import QUERY, RETRIEVED, phase_colour
+from byov.pipeline.report.paper.grid import GAP_INCHES, MARGIN_INCHES, Cell, Frames, Grid
+from byov.pipeline.report.paper.style import FAINT, TEXT_POINTS, decimals, fitted, legend, whole_numbers
 
 SAME_PHASE, OTHER_PHASE = "✓", "✗"
 HEADING_INCHES = 0.17

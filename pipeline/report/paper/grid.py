@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from byov.pipeline.report.content import Content, FrameRef, Unavailable
-from byov.pipeline.report.page_tiles import seconds_text, tile_index
-from byov.pipeline.report.paper_style import COLUMN_INCHES, FAINT, PAGE_HEIGHT_INCHES, PAGE_INCHES, SMALL_POINTS, fitted
+from byov.pipeline.report.frames import seconds_text, tile_index
+from byov.pipeline.report.paper.style import COLUMN_INCHES, FAINT, PAGE_HEIGHT_INCHES, PAGE_INCHES, SMALL_POINTS, fitted
 
 Picture = NDArray[np.uint8]  # (height, width, 3)
 

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from byov.pipeline.report.content import Content, ShownVideo
-from byov.pipeline.report.html import Html, element, joined
+from byov.pipeline.report.page.html import Html, element, joined
 
 COLOURS = 8  # of the style sheet, --phase-0 to --phase-7; more phases begin again
 TIME_STEPS = 11  # .t0 to .t10
@@ -18,13 +18,6 @@ def frame_class(phases: tuple[str, ...], video: ShownVideo, frame: int) -> str:
     if phases:
         return "unlabelled" if video.labels is None else phase_class(video.labels[frame])
     return f"t{round((TIME_STEPS - 1) * frame / max(video.frames - 1, 1))}"
-
-
-def phase_name(phases: tuple[str, ...], phase: int | None) -> str:
-    """A phase that has no name goes by its number."""
-    if phase is None:
-        return ""
-    return phases[phase] if 0 <= phase < len(phases) else f"phase {phase}"
 
 
 def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:

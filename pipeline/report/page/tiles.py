@@ -1,34 +1,8 @@
 """Frames of the videos' sheets: each sheet stands once in the page's style, every frame shown is a window on it."""
 
-from bisect import bisect_left
-
 from byov.pipeline.report.content import Sheet, ShownVideo, Unavailable
-from byov.pipeline.report.html import Html, data_uri, element
-
-MOST_SECONDS = 1e7
-
-
-def known_seconds(video: ShownVideo, frame: int) -> float | None:
-    """None where the file's time is no time of a video."""
-    value = float(video.pts_seconds[frame])
-    return value if abs(value) < MOST_SECONDS else None
-
-
-def seconds_text(video: ShownVideo, frame: int) -> str:
-    value = known_seconds(video, frame)
-    return "time unknown" if value is None else f"{value:.2f} s"
-
-
-def phase_of(video: ShownVideo, frame: int) -> int | None:
-    return None if video.labels is None else video.labels[frame]
-
-
-def tile_index(sheet: Sheet | Unavailable, frame: int) -> int | None:
-    """Which tile shows the frame; None if there is none."""
-    if isinstance(sheet, Unavailable):
-        return None
-    index = bisect_left(sheet.frames, frame)
-    return index if index < len(sheet.frames) and sheet.frames[index] == frame else None
+from byov.pipeline.report.frames import tile_index
+from byov.pipeline.report.page.html import Html, data_uri, element
 
 
 def tile_class(number_of_video: int, sheet: Sheet, index: int) -> str:

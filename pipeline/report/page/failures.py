@@ -3,10 +3,11 @@
 import numpy as np
 
 from byov.pipeline.report.content import Content, Failures, WorstVideo
-from byov.pipeline.report.html import Html, element, joined, number
-from byov.pipeline.report.page_phases import legend, swatch
-from byov.pipeline.report.page_tiles import picture_row, seconds_text, tile
-from byov.pipeline.report.svg import Axes, Scale, drawing, line
+from byov.pipeline.report.frames import seconds_text
+from byov.pipeline.report.page.html import Html, element, joined, number
+from byov.pipeline.report.page.phases import legend, swatch
+from byov.pipeline.report.page.svg import Axes, Scale, drawing, line
+from byov.pipeline.report.page.tiles import picture_row, tile
 
 WIDTH_PX, HEIGHT_PX = 400, 250
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 46, 388, 28, 206

@@ -13,11 +13,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
-from byov.pipeline.report.colours import PHASES, RETRIEVED, UNLABELLED, phase_colour
 from byov.pipeline.report.content import Content, Curve, Curves, FrameRef, Projection, ShownVideo, Similarity
-from byov.pipeline.report.page_phases import phase_name
-from byov.pipeline.report.page_tiles import phase_of
-from byov.pipeline.report.paper_style import (
+from byov.pipeline.report.frames import phase_name, phase_of
+from byov.pipeline.report.paper.colours import PHASES, RETRIEVED, UNLABELLED, phase_colour
+from byov.pipeline.report.paper.style import (
     COLUMN_INCHES,
     FAINT,
     INK,
@@ -179,7 +178,9 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
     distances = np.ma.masked_invalid(similarity.distances)
-    image = axes.imshow(distances, cmap="Greys_r", aspect="auto")  # grey: what is drawn over it has the colours
+    extent = (*_edges(similarity.column_frames), *_edges(similarity.row_frames)[::-1])
+    # Grey: what is drawn over it has the colours.
+    image = axes.imshow(distances, cmap="Greys_r", aspect="auto", extent=extent)
     for draw, video in ((axes.axhline, rows), (axes.axvline, columns)):
         for frame in _boundaries(video):
             draw(frame, color=PHASES[4], linestyle="--", linewidth=0.6)
@@ -202,11 +203,14 @@ def _boundaries(video: ShownVideo) -> NDArray[np.float64]:
     return np.flatnonzero(np.diff(video.labels or ())).astype(np.float64) + 0.5
 
 
+def _edges(frames: Sequence[int]) -> tuple[float, float]:
+    """Of the first and of the last frame, on an axis of frames."""
+    return frames[0] - 0.5, frames[-1] + 0.5
+
+
 def _alignment(axes: Axes, similarity: Similarity) -> list[tuple[Artist, str]]:
-    (nearest,) = axes.plot(
-        similarity.nearest, range(len(similarity.nearest)), ".", color=PHASES[1], markersize=2.2, clip_on=False
-    )
-    (path,) = axes.plot(
-        similarity.path[:, 1], similarity.path[:, 0], color=RETRIEVED, marker="o" if len(similarity.path) == 1 else ""
-    )
+    rows, columns = np.array(similarity.row_frames), np.array(similarity.column_frames)
+    (nearest,) = axes.plot(columns[similarity.nearest], rows, ".", color=PHASES[1], markersize=2.2, clip_on=False)
+    across, down = columns[similarity.path[:, 1]], rows[similarity.path[:, 0]]
+    (path,) = axes.plot(across, down, color=RETRIEVED, marker="o" if len(across) == 1 else "")
     return [(path, "warp path"), (nearest, "nearest frame")]

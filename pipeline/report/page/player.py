@@ -1,8 +1,8 @@
 """The player: a frame of one video, and beside it the nearest of a video of the other view. page.js makes it move."""
 
 from byov.pipeline.report.content import Content, Match, Unavailable
-from byov.pipeline.report.html import Html, element, joined
-from byov.pipeline.report.page_phases import legend, phase_legend
+from byov.pipeline.report.page.html import Html, element, joined
+from byov.pipeline.report.page.phases import legend, phase_legend
 
 NEEDS_SCRIPT = "The player needs scripts, which are switched off here; all other parts can be read without."
 NO_PICTURES = "Not shown: there are no pictures of videos of both views."

@@ -5,9 +5,9 @@ from typing import Any
 
 from byov.cache.command import printable
 from byov.pipeline.report.content import Content, Match, Projection, ShownVideo, Unavailable
-from byov.pipeline.report.page_phases import COLOURS, phase_name, phase_runs
-from byov.pipeline.report.page_projection import fitted
-from byov.pipeline.report.page_tiles import known_seconds, phase_of, seconds_text, tile_index
+from byov.pipeline.report.frames import known_seconds, phase_name, phase_of, seconds_text, tile_index
+from byov.pipeline.report.page.phases import COLOURS, phase_runs
+from byov.pipeline.report.page.projection import fitted
 
 
 def page_data(content: Content) -> str:

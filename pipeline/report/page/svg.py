@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from byov.pipeline.report.html import Html, element, joined, number
+from byov.pipeline.report.page.html import Html, element, joined, number
 
 TICK_PX = 4
 MOST_TICKS = 6

@@ -13,10 +13,10 @@ from matplotlib.image import AxesImage
 from byov.cache.atomic import replacing
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.report.content import Content, Unavailable
-from byov.pipeline.report.paper_grid import Frames
-from byov.pipeline.report.paper_pictures import draw_failures, draw_retrieval, draw_tokens
-from byov.pipeline.report.paper_plots import draw_curves, draw_projection, draw_similarity
-from byov.pipeline.report.paper_style import DOTS_PER_INCH, paper_style
+from byov.pipeline.report.paper.grid import Frames
+from byov.pipeline.report.paper.pictures import draw_failures, draw_retrieval, draw_tokens
+from byov.pipeline.report.paper.plots import draw_curves, draw_projection, draw_similarity
+from byov.pipeline.report.paper.style import DOTS_PER_INCH, paper_style
 
 VIEWS = ("ego", "exo")
 MOST_OWN_PIXELS = 2**18  # of a picture in a PDF

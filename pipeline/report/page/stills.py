@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.pipeline.report.content import Content, FrameRef, Strip, TokenClip
-from byov.pipeline.report.html import Html, data_uri, element, joined
-from byov.pipeline.report.page_phases import phase_name
-from byov.pipeline.report.page_tiles import phase_of, picture_row, seconds_text, tile
+from byov.pipeline.report.frames import phase_name, phase_of, seconds_text
+from byov.pipeline.report.page.html import Html, data_uri, element, joined
+from byov.pipeline.report.page.tiles import picture_row, tile
 
 JPEG_QUALITY = 82
 

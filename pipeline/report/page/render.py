@@ -7,16 +7,16 @@ from importlib.resources import files
 from typing import TypeVar
 
 from byov.pipeline.report.content import Content, Unavailable
-from byov.pipeline.report.html import Html, element
-from byov.pipeline.report.page_curves import curves_html
-from byov.pipeline.report.page_data import page_data
-from byov.pipeline.report.page_failures import failures_html
-from byov.pipeline.report.page_player import player_html
-from byov.pipeline.report.page_projection import projection_html
-from byov.pipeline.report.page_similarity import similarity_html
-from byov.pipeline.report.page_stills import strips_html, tokens_html
-from byov.pipeline.report.page_table import tables_html
-from byov.pipeline.report.page_tiles import sheet_style
+from byov.pipeline.report.page.curves import curves_html
+from byov.pipeline.report.page.data import page_data
+from byov.pipeline.report.page.failures import failures_html
+from byov.pipeline.report.page.html import Html, element
+from byov.pipeline.report.page.player import player_html
+from byov.pipeline.report.page.projection import projection_html
+from byov.pipeline.report.page.similarity import similarity_html
+from byov.pipeline.report.page.stills import strips_html, tokens_html
+from byov.pipeline.report.page.tables import tables_html
+from byov.pipeline.report.page.tiles import sheet_style
 
 T = TypeVar("T")
 Part = tuple[str, str, Html]  # anchor, heading, what stands below it
@@ -45,7 +45,7 @@ def render(content: Content) -> str:
 
 
 def _resource(name: str) -> str:
-    return files("byov.pipeline.report").joinpath(name).read_text(encoding="utf-8")
+    return files("byov.pipeline.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _head(content: Content, style: Html, script: Html) -> Html:

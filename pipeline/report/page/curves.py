@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from byov.pipeline.report.content import Curve, Curves
-from byov.pipeline.report.html import Html, element, joined
-from byov.pipeline.report.page_phases import COLOURS, legend, swatch
-from byov.pipeline.report.svg import Axes, Scale, drawing, line, polyline, spread, text
+from byov.pipeline.report.page.html import Html, element, joined
+from byov.pipeline.report.page.phases import COLOURS, legend, swatch
+from byov.pipeline.report.page.svg import Axes, Scale, drawing, line, polyline, spread, text
 
 WIDTH_PX, HEIGHT_PX = 400, 270
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 46, 388, 28, 226

@@ -1,17 +1,17 @@
 """The distances between all frames of an ego and an exo video, with the alignment drawn over them."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.pipeline.report.content import Content, ShownVideo, Similarity
-from byov.pipeline.report.html import Html, data_uri, element, joined
-from byov.pipeline.report.page_phases import legend, phase_class, phase_legend, phase_runs, swatch
-from byov.pipeline.report.page_tiles import known_seconds
-from byov.pipeline.report.spread import evenly
-from byov.pipeline.report.svg import Scale, drawing, line, polyline, rectangle, text, tick_text
+from byov.pipeline.report.frames import known_seconds
+from byov.pipeline.report.page.html import Html, data_uri, element, joined
+from byov.pipeline.report.page.phases import legend, phase_class, phase_legend, phase_runs, swatch
+from byov.pipeline.report.page.svg import Scale, drawing, line, polyline, rectangle, text, tick_text
 
 WIDTH_PX, HEIGHT_PX = 420, 396
 LEFT_PX, TOP_PX, SIDE_PX = 58, 40, 350  # of the matrix
@@ -21,8 +21,8 @@ DOT_PX = 1.7
 
 
 def similarity_html(content: Content, similarity: Similarity) -> Html:
-    rows = _sampled(content.videos[similarity.rows], similarity.distances.shape[0])
-    columns = _sampled(content.videos[similarity.columns], similarity.distances.shape[1])
+    rows = _sampled(content.videos[similarity.rows], similarity.row_frames)
+    columns = _sampled(content.videos[similarity.columns], similarity.column_frames)
     down, across = _frame_scale(rows, TOP_PX), _frame_scale(columns, LEFT_PX)
     picture = element(
         "image",
@@ -52,11 +52,10 @@ def similarity_html(content: Content, similarity: Similarity) -> Html:
     )
 
 
-def _sampled(video: ShownVideo, count: int) -> ShownVideo:
+def _sampled(video: ShownVideo, frames: Sequence[int]) -> ShownVideo:
     """The video as if it had only the frames that the matrix has rows or columns of."""
-    frames = evenly(video.frames, count)
     labels = None if video.labels is None else tuple(video.labels[frame] for frame in frames)
-    return replace(video, frames=count, pts_seconds=video.pts_seconds[list(frames)], labels=labels)
+    return replace(video, frames=len(frames), pts_seconds=video.pts_seconds[list(frames)], labels=labels)
 
 
 def _frame_scale(video: ShownVideo, start: int) -> Scale:

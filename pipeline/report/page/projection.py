@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.pipeline.report.content import Content, Projection
-from byov.pipeline.report.html import Html, element, joined, number
-from byov.pipeline.report.page_phases import COLOURS, frame_class, legend, phase_legend, swatch
-from byov.pipeline.report.svg import drawing
+from byov.pipeline.report.page.html import Html, element, joined, number
+from byov.pipeline.report.page.phases import COLOURS, frame_class, legend, phase_legend, swatch
+from byov.pipeline.report.page.svg import drawing
 
 SIZE_PX = 400
 MARGIN_PX = 14

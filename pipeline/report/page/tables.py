@@ -4,7 +4,7 @@ from itertools import groupby
 
 from byov.evaluate.render import PUBLISHED
 from byov.evaluate.table import Cell, Lines, Table
-from byov.pipeline.report.html import Html, element, joined
+from byov.pipeline.report.page.html import Html, element, joined
 
 READING = (
     "Higher is better in every column. Compare with the rows that did not learn from these videos: features of the "

@@ -1,0 +1,1 @@
+"""The report's figures for papers, as PNG and PDF."""
