@@ -11,6 +11,7 @@ import typer
 
 from byov.cache import command
 from byov.cache.atomic import write_text
+from byov.cache.runs import RunRecord
 from byov.data.own_videos import read_events
 from byov.data.video import OnTruncated, open_video
 from byov.pipeline.embedding_options import (
@@ -36,6 +37,10 @@ if TYPE_CHECKING:  # they import torch, scipy and Pillow
 
 MethodChoice = Literal["dtw", "nearest"]
 TALLEST = 2160
+TAU_OF_PLACES = (
+    "this model sees how far each frame is in its video, which alone gives a tau near 1 even between videos that have "
+    "nothing in common: judge by the pictures"
+)
 
 app = command.new_app()
 
@@ -58,6 +63,7 @@ class Task:
 class Aligned:
     """What came of it."""
 
+    run: RunRecord
     match: "Match"
     a: "EmbeddedVideo"
     b: "EmbeddedVideo"
@@ -104,11 +110,11 @@ def align(
     def work(scratch: Path) -> Aligned:
         from byov.pipeline.embedding import RunEmbedder
 
-        return _align(task, RunEmbedder(record, run_encoder, device), scratch)
+        return _align(task, record, RunEmbedder(record, run_encoder, device), scratch)
 
     aligned = interruptible(work)
     if as_json:
-        summary = {"run": record.name} | _summary(task, aligned) | {"seconds": round(time.monotonic() - started, 3)}
+        summary = _summary(task, aligned) | {"seconds": round(time.monotonic() - started, 3)}
         print(json.dumps(summary, indent=1))
     else:
         for line in _lines(task, aligned):
@@ -131,7 +137,7 @@ def _refuse(task: Task, *, overwrite: bool) -> None:
     refuse_outputs((task.video, task.table), (task.a, task.b), overwrite=overwrite)
 
 
-def _align(task: Task, embedder: "RunEmbedder", scratch: Path) -> Aligned:
+def _align(task: Task, run: RunRecord, embedder: "RunEmbedder", scratch: Path) -> Aligned:
     from byov.pipeline.alignment import match
     from byov.pipeline.side_by_side import Side, write_side_by_side
 
@@ -147,7 +153,7 @@ def _align(task: Task, embedder: "RunEmbedder", scratch: Path) -> Aligned:
         on_truncated=task.on_truncated,
         scratch=scratch,
     )
-    aligned = Aligned(found, a, b, b_events)
+    aligned = Aligned(run, found, a, b, b_events)
     write_text(task.table, _table(aligned))
     return aligned
 
@@ -174,6 +180,7 @@ def _table(aligned: Aligned) -> str:
 def _summary(task: Task, aligned: Aligned) -> dict[str, Any]:
     """For machines."""
     return {
+        "run": aligned.run.name,
         "a": str(task.a),
         "b": str(task.b),
         "method": task.method,
@@ -201,6 +208,8 @@ def _lines(task: Task, aligned: Aligned) -> list[str]:
         f"Kendall's tau of the nearest frames: A in B {_tau_text(aligned.match.tau_a_in_b, len(aligned.a.embedding))}; "
         f"B in A {_tau_text(aligned.match.tau_b_in_a, len(aligned.b.embedding))}",
     ]
+    if aligned.run.settings.get("position") != "none":
+        lines.append(TAU_OF_PLACES)
     events = _events(task, aligned)
     if events is None:
         return lines

@@ -13,7 +13,7 @@ from byov.pipeline.report.spread import centre, evenly
 DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # asking, answering
 QUERIES = 3  # of each direction
 RETRIEVED = 5
-PLAYER_VIDEOS = 4  # of each view
+PLAYER_VIDEOS = 3  # of each view
 PLAYER_FRAMES = 100
 
 

@@ -20,9 +20,9 @@ from byov.pipeline.report.gallery import Gallery
 from byov.pipeline.report.material import Material
 from byov.pipeline.report.video_files import VideoFiles
 
-LONG_SIDE = 192  # pixels of a tile
+LONG_SIDE = 256  # pixels of a tile
 COLUMNS = 10
-QUALITY = 78  # of the JPEG
+QUALITY = 72  # of the JPEG
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def tile_size(width: int, height: int) -> tuple[int, int]:
     """Width and height with the long side at LONG_SIDE; never larger than the frame.
 
     >>> tile_size(640, 480), tile_size(100, 50)
-    ((192, 144), (100, 50))
+    ((256, 192), (100, 50))
     """
     scale = min(1.0, LONG_SIDE / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))

@@ -80,9 +80,9 @@ def test_sheets_hold_all_that_the_parts_refer_to(content):
 def test_large_frames_are_made_small_and_keep_their_shape(tmp_path, write_video, grey):
     path = write_video(tmp_path / "wide.mp4", 5, width=400, height=202)
     tiles = sheets._decode(sheets._Wanted(path, (1, 4), truncated=False))
-    assert tiles.pixels.shape == (2, 97, 192, 3)
+    assert tiles.pixels.shape == (2, 129, 256, 3)
     for pixels, frame in zip(tiles.pixels, (1, 4), strict=True):
-        assert np.abs(pixels[8:-8, 8:80].astype(int) - grey(frame)).max() <= 4
+        assert np.abs(pixels[8:-8, 8:108].astype(int) - grey(frame)).max() <= 4
 
 
 def test_a_sheet_of_more_than_one_row_is_read_row_by_row():

@@ -101,6 +101,14 @@ def test_a_video_with_itself_is_one_and_the_same(byov_align, videos, tmp_path):
     assert table["distance"].tolist() == [0.0] * 12
 
 
+def test_a_model_that_sees_places_warns_of_its_tau(byov_align, videos, runs, tmp_path):
+    given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
+    assert "judge by the pictures" not in byov_align(*given).out
+    config = runs / "toy" / "config.json"
+    config.write_text(config.read_text().replace('"position": "none"', '"position": "interpolated"'))
+    assert "judge by the pictures" in byov_align(*given).out
+
+
 def test_videos_of_one_frame(byov_align, videos, tmp_path):
     ran = byov_align(videos / "three.mp4", videos / "one.mp4", "-o", tmp_path / "first.mp4")
     assert "A in B none: there is only one frame; B in A none: the nearest frame is always the same one" in ran.out
