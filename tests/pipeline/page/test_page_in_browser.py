@@ -1,11 +1,9 @@
 """The page in a real browser, by real keys and a real mouse."""
 
-import json
 import re
 
 import pytest
 
-LEVELS = ("error", "warning")
 DARK = "rgb(21, 24, 28)"
 
 
@@ -14,12 +12,8 @@ def tab(open_page, content):
     return open_page(content)
 
 
-def text(tab, selector):
-    return tab.value(f"document.querySelector({json.dumps(selector)}).textContent")
-
-
 def reading(tab, side):
-    return text(tab, f"#{side}-time"), text(tab, f"#{side}-phase")
+    return tab.text(f"#{side}-time"), tab.text(f"#{side}-phase")
 
 
 def expected_reading(content, video, frame):
@@ -39,21 +33,9 @@ def assert_shows(tab, content, tile_colour, asking, answering, tile):
         assert tab.colour(f"#{side}-tile") == pytest.approx(tile_colour(content.videos[video], frame), abs=8)
 
 
-def messages(tab):
-    """What the browser complains of."""
-    logged = [event["entry"] for event in tab.events("Log.entryAdded") if event["entry"]["level"] in LEVELS]
-    said = [event for event in tab.events("Runtime.consoleAPICalled") if event["type"] in LEVELS]
-    return logged + said + tab.events("Runtime.exceptionThrown")
-
-
-def requests(tab):
-    urls = [event["request"]["url"] for event in tab.events("Network.requestWillBeSent")]
-    return [url for url in urls if not url.startswith("data:")]
-
-
 def test_it_loads_in_silence_and_asks_for_nothing(tab):
-    assert messages(tab) == []
-    assert requests(tab) == [tab.url]
+    assert tab.messages() == []
+    assert tab.requests() == [tab.url]
 
 
 def test_the_policy_stops_what_would_ask_for_something(tab):
@@ -134,19 +116,19 @@ def test_play_goes_on_and_pauses(tab):
         ".observe(document.getElementById('asking-time'), {childList: true})), 0"
     )
     tab.click("#play")
-    assert text(tab, "#play") == "Pause"
+    assert tab.text("#play") == "Pause"
     assert tab.value("window.next") == "1"
     tab.click("#play")
-    assert text(tab, "#play") == "Play"
+    assert tab.text("#play") == "Play"
 
 
 def test_where_little_motion_is_wanted_play_is_a_step(open_page, content, tile_colour):
     tab = open_page(content, motion="reduce")
-    assert text(tab, "#play") == "Step"
+    assert tab.text("#play") == "Step"
     for step in (1, 2):
         tab.click("#play")
         assert_shows(tab, content, tile_colour, 0, 2, step)
-    assert text(tab, "#play") == "Step"
+    assert tab.text("#play") == "Step"
 
 
 def shown_card(tab):
@@ -155,7 +137,7 @@ def shown_card(tab):
         "(box => box.width && box.left >= 0 && box.top >= 0 && box.right <= innerWidth && box.bottom <= innerHeight)"
         "(document.getElementById('card').getBoundingClientRect())"
     )
-    return text(tab, "#card-text").split("\n"), tab.value(inside)
+    return tab.text("#card-text").split("\n"), tab.value(inside)
 
 
 def rings(tab):
@@ -179,7 +161,7 @@ def expected_lines(content, index):
 @pytest.mark.parametrize("size", [(1280, 900), (360, 800)])
 @pytest.mark.parametrize("index", [0, 19, 73])
 def test_pointing_at_a_frame_shows_it_in_both_plots(open_page, content, tile_colour, size, index):
-    tab = open_page(content, size)
+    tab = open_page(content, size=size)
     x, y = tab.centre(f".cloud.after .points > :nth-child({index + 1})")
     tab.mouse("mouseMoved", x, y)
     assert shown_card(tab) == (expected_lines(content, index), True)
@@ -208,14 +190,14 @@ def test_keys_move_from_point_to_point(tab, content):
 
 @pytest.mark.parametrize("which", ["content", "without", "hostile"])
 def test_on_a_phone_nothing_reaches_out_of_the_page(open_page, request, which):
-    tab = open_page(request.getfixturevalue(which), (360, 800))
+    tab = open_page(request.getfixturevalue(which), size=(360, 800))
     tab.value("document.querySelectorAll('details').forEach(folded => { folded.open = true; })")
     assert tab.value("document.documentElement.scrollWidth") <= 360
     assert tab.value("innerWidth") == 360
 
 
 def test_on_a_phone_the_first_column_stays(open_page, content):
-    tab = open_page(content, (360, 800))
+    tab = open_page(content, size=(360, 800))
     left = tab.value(
         "(box => { box.scrollLeft = 200; return [box.scrollLeft, "
         "box.querySelector('tbody th').getBoundingClientRect().left - box.getBoundingClientRect().left]; })"
@@ -267,21 +249,21 @@ def test_texts_stand_out_in_both_schemes(open_page, content, scheme):
 def test_hostile_texts_stay_texts(open_page, hostile, hostile_text):
     tab = open_page(hostile)
     spelt = hostile_text.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
-    assert messages(tab) == []
-    assert requests(tab) == [tab.url]
+    assert tab.messages() == []
+    assert tab.requests() == [tab.url]
     assert tab.events("Page.javascriptDialogOpening") == []
     assert tab.value("document.scripts.length") == 2
     assert tab.value("document.querySelectorAll('[onerror], img[src=x]').length") == 0
-    assert text(tab, "h1") == f"made-up-0{spelt} on made-up{spelt}"
-    assert text(tab, "#asking-video option") == f"ego/000{spelt}"
+    assert tab.text("h1") == f"made-up-0{spelt} on made-up{spelt}"
+    assert tab.text("#asking-video option") == f"ego/000{spelt}"
     x, y = tab.centre(".cloud.after .points > :nth-child(5)")
     tab.mouse("mouseMoved", x, y)
-    assert text(tab, "#card-text").startswith(f"ego/000{spelt}\n")
+    assert tab.text("#card-text").startswith(f"ego/000{spelt}\n")
 
 
 def test_where_nothing_can_be_shown_every_reason_is(open_page, without):
     tab = open_page(without)
-    assert messages(tab) == []
+    assert tab.messages() == []
     reasons = tab.value("[...document.querySelectorAll('main .unavailable')].map(each => each.innerText)")
     parts = ("matches", "tables", "projection", "strips", "similarity", "curves", "tokens", "failures")
     assert reasons == [f"Not shown: there is no {part} because of reason <{part}>" for part in parts]
