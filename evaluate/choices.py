@@ -37,7 +37,6 @@ def choose_runs(runs_dir: Path, wanted: Sequence[str], dataset: str | None) -> l
     if wanted:
         runs = [read_run(runs_dir, run) for run in dict.fromkeys(wanted)]
         _refuse_other_datasets(runs, dataset)
-        _say_differences(runs)
         return runs
     others = 0
     for name in list_runs(runs_dir):
@@ -116,7 +115,7 @@ def _refuse_other_datasets(runs: Sequence[RunRecord], dataset: str | None) -> No
         raise UsageMistake(f"one table is of one dataset: {told}" + (f"; --dataset {dataset}" if dataset else ""))
 
 
-def _say_differences(runs: Sequence[RunRecord]) -> None:
+def say_differences(runs: Sequence[RunRecord]) -> None:
     """Who expects one mean over all runs is told why there is none."""
     for what in ("recipe", "encoder", "column"):
         values = {getattr(run, what) for run in runs}

@@ -97,6 +97,7 @@ def evaluate(
         _score_npz(embeddings, task, settings, out, as_json=as_json)
         return
     runs = choices.choose_runs(runs_dir, run or [], dataset) if run or not features else []
+    choices.say_differences(runs)
     if not runs and not features:
         _say_no_run(runs_dir, task)
     name = choices.choose_dataset(features_dir, dataset, runs)

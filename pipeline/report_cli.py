@@ -65,7 +65,7 @@ def report(
     if as_json:
         print(json.dumps(_summary(content, page, drawn), indent=1))
         return
-    note(f"{content.dataset}, {content.split} split: {size_text(page.stat().st_size)}")
+    note(f"{content.dataset}, {content.split} split; open in a browser ({size_text(page.stat().st_size)}):")
     for path in (*drawn, page):
         print(printable(str(path)))
 

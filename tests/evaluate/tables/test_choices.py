@@ -2,7 +2,7 @@ import pytest
 
 from byov.cache.command import UsageMistake
 from byov.cache.runs import read_run
-from byov.evaluate.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks
+from byov.evaluate.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks, say_differences
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
@@ -87,9 +87,9 @@ def test_the_encoder(features_dir, runs_dir, write_run, capsys):
 def test_runs_that_differ_in_more_than_their_seed_are_told(runs_dir, write_run, capsys):
     write_run("first", embedded=False)
     folder = write_run("second", embedded=False)
-    choose_runs(runs_dir, ["first", "second"], None)
+    say_differences(choose_runs(runs_dir, ["first", "second"], None))
     assert capsys.readouterr().err == ""
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"paper"', '"cycle"'))
-    choose_runs(runs_dir, ["first", "second"], None)
+    say_differences(choose_runs(runs_dir, ["first", "second"], None))
     assert "the runs differ in recipe (cycle, paper)" in capsys.readouterr().err
