@@ -66,8 +66,9 @@ def _caption(content: Content) -> list[str]:
         f"Each point is a frame of the {content.split} split; its colour is the {by}. Look for two things: whether "
         "colours come apart, and whether circles (ego) and squares (exo) of one colour lie together. Point at a "
         "frame, tap it, or move over the plot with Tab and the arrow keys to see it; the same frame is marked in "
-        "both plots. t-SNE keeps neighbours together; distances between far groups mean little. A trail along time need "
-        "not be learned: most models see each frame's place in its video, and the row Time only says what that gives."
+        "both plots. t-SNE keeps neighbours together; distances between far groups mean little. A trail along time "
+        "need not be learned: most models see each frame's place in its video, and the row Time only says what that "
+        "gives."
     ]
     if len(content.phases) > COLOURS:
         texts.append(f" There are more phases than colours: after {COLOURS} phases the colours begin again.")
