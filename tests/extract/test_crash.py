@@ -115,6 +115,7 @@ def test_two_shards_at_once_leave_one_whole_manifest(make_dataset, tmp_path):
     assert contents(tmp_path / "features") == contents(tmp_path / "reference")
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path):
     """A limit on file size stops the writing of the long video as a full disk does."""
     table = make_dataset([3, 2000])

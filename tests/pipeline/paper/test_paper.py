@@ -56,6 +56,7 @@ def test_every_part_gives_a_png_and_a_pdf(written):
     check_opens(paths)
 
 
+@pytest.mark.slow
 def test_the_same_content_gives_the_same_bytes(written, tmp_path):
     content, _, paths = written
     for before, again in zip(paths, write_figures(content, tmp_path), strict=True):
@@ -78,6 +79,7 @@ def test_strips_without_any_picture_give_no_file(nothing, made_up, tmp_path):
     assert [path.stem for path in paths[::2]] == ["retrieval_ego2exo", "retrieval_exo2ego"]
 
 
+@pytest.mark.slow
 def test_hostile_names_without_phases(made_up, tmp_path):
     content = made_up(names=HOSTILE, labels=False)
     curves = replace(content.curves, losses=tuple(replace(c, name=f"_$\\bad{c.name}") for c in content.curves.losses))
@@ -95,12 +97,14 @@ def test_hostile_names_of_phases_and_phases_without_a_name(made_up, nothing, tmp
     check_opens(paths)
 
 
+@pytest.mark.slow
 def test_one_video(made_up, tmp_path):
     paths = write_figures(made_up(frames=(9,)), tmp_path)
     assert [path.stem for path in paths[::2]] == ["curves", "tsne", "tokens_ego", "failures"]
     check_opens(paths)
 
 
+@pytest.mark.slow
 def test_videos_of_one_frame(made_up, tmp_path):
     content = made_up(frames=(1, 1, 1))
     one_epoch = tuple(replace(curve, epochs=(1,), values=(float("nan"),)) for curve in content.curves.losses)
@@ -111,6 +115,7 @@ def test_videos_of_one_frame(made_up, tmp_path):
     check_opens(paths)
 
 
+@pytest.mark.slow
 def test_many_phases_and_losses_still_fit(made_up, nothing, tmp_path):
     content = made_up(frames=(60, 1, 60))
     videos = tuple(replace(video, labels=tuple(range(video.frames))) for video in content.videos)
