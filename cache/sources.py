@@ -19,7 +19,7 @@ def write_sources(folder: Path, videos: Mapping[str, Path]) -> None:
     """Video id → its file; folder: of the dataset in the cache."""
     start = os.path.realpath(folder)
     paths = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
-    write_text(folder / SOURCES_NAME, json.dumps(paths, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / SOURCES_NAME, json.dumps(paths, indent=1) + "\n")
 
 
 def read_sources(folder: Path) -> dict[str, Path]:

@@ -32,6 +32,7 @@ _OPEN_OPTIONS = {
 }
 # They store frames in coding order and no display times; what FFmpeg makes up instead goes wrong with B-frames.
 _WITHOUT_TIMES = ("avi", "mpegvideo")
+LEAST_ASPECT = 0.1  # of pixels; broadcast formats lie between 0.7 and 2
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
 
@@ -64,12 +65,16 @@ class Probe:
 
 
 class Decoder:
-    """One pass over a video. `blocks` may be consumed once; `fps` and `truncated` are known after it."""
+    """One pass over a video. `blocks` may be consumed once; `fps` and `truncated` are known after it.
+
+    `pixel_aspect` is known from the first block on.
+    """
 
     def __init__(self, path: Path, *, threads: int = 1, on_truncated: OnTruncated = "error") -> None:
         self.path = path
         self.fps = 0.0
         self.truncated = False
+        self.pixel_aspect = 1.0  # width over height of a pixel, as the frame is to be shown
         # Threads hold frames back, and those held at a break are lost: what is kept must not depend on their number.
         self._threads = 1 if on_truncated == "keep" else threads
         self._on_truncated = on_truncated
@@ -109,7 +114,10 @@ class Decoder:
                     time = _time_at(count, self.fps)
                 first_time = time if first_time is None else first_time
                 count += 1
-                yield self._to_rgb(frame), time - first_time
+                image = self._to_rgb(frame)
+                if count == 1:
+                    self.pixel_aspect = _pixel_aspect(stream, turned=bool(self._upright[1] % 2))
+                yield image, time - first_time
         if not count:
             raise VideoError(f"{self.path}: no frame could be decoded")
 
@@ -220,6 +228,13 @@ def _varies(seconds: NDArray[np.float64], tick_seconds: float) -> bool:
 
 def _time_at(index: int, fps: float) -> float:
     return index / fps if fps else float(index)
+
+
+def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:
+    """1 where the file does not say, or says nonsense."""
+    aspect = float(stream.sample_aspect_ratio or 1)
+    aspect = aspect if LEAST_ASPECT <= aspect <= 1 / LEAST_ASPECT else 1.0
+    return 1 / aspect if turned else aspect
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:

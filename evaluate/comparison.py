@@ -147,7 +147,7 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
         of_kind = [row for row in rows if row.kind == kind]
         if kind == "untrained":
             of_kind = _distinct(of_kind)
-        groups = _alike(of_kind)
+        groups = _alike(of_kind) if kind in ("untrained", "run") else [[row] for row in of_kind]
         for group in groups:
             if len(group) == 1 or kind == "run":
                 yield from group

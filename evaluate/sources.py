@@ -61,7 +61,10 @@ class Source(ABC):
         return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
 
     def frames(self, split: str, protocol: Protocol = "standard") -> Frames:
-        wanted = stretches(self.manifest, split, protocol)
+        return self.frames_of(stretches(self.manifest, split, protocol), split)
+
+    def frames_of(self, wanted: Sequence[Stretch], split: str) -> Frames:
+        """Of some stretches of a split."""
         self.refuse_absent(wanted, split)
         lengths = np.array([len(stretch) for stretch in wanted])
         rows = ((stretch, self.rows(stretch)) for stretch in self._bar(wanted))

@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # they import torch, scipy and Pillow
     from byov.pipeline.embedding import EmbeddedVideo, RunEmbedder
 
 MethodChoice = Literal["dtw", "nearest"]
-TALLEST = 2160
+TALLEST = 1440  # two panels of the widest shape are then within what H.264 takes
 TAU_OF_PLACES = (
-    "this model sees how far each frame is in its video, which alone gives a tau near 1 even between videos that have "
+    "this model sees how far each frame is in its video, which raises tau by itself, even between videos that have "
     "nothing in common: judge by the pictures"
 )
 

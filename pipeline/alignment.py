@@ -60,6 +60,7 @@ def warp(a: Embeddings, b: Embeddings) -> Indices:
             f"{len(a)} and {len(b)} frames are too many to match in order (at most {MOST_CELLS:,} pairs of frames); "
             "match each by its nearest with --method nearest"
         )
+    a, b = a.astype(np.float64), b.astype(np.float64)  # once, and not anew in every row
     came_from = np.empty((len(a), len(b)), np.uint8)
     before = np.full(len(b) + 1, np.inf)  # costs of the row above, with a wall on its left
     before[0] = 0  # from which the path enters (0, 0)

@@ -59,9 +59,10 @@ def embed(
 ) -> None:
     """Embed every frame of any videos with the model of a run: (T, D) embeddings and the times of the frames.
 
-    A video of the run's own dataset gets the run's own embeddings, bit for bit.
+    A video of the run's own dataset gets the run's own embeddings (on the same kind of device, bit for bit).
 
-    HDF5 files are as byov-train writes them; an .npz holds embedding, pts_seconds, run, model_sha256, video, view.
+    HDF5 files are as byov-train writes them; an .npz holds embedding, pts_seconds, run, model_sha256, video, and, if it
+    is given, view.
     """
     started = time.monotonic()
     refuse_absent(videos)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from byov.cache.columns import read_array, read_digest
 from byov.cache.embeddings import EmbeddingSource
-from byov.cache.runs import MODEL_NAME, RunRecord, model_digest
+from byov.cache.runs import CONFIG_NAME, MODEL_NAME, RunRecord, model_digest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import OnTruncated
 from byov.extract.encoder_name import Device
@@ -20,7 +20,7 @@ from byov.extract.run import Settings, extract_jobs
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.run_encoder import RunEncoder
 from byov.train.autoencoder import Autoencoder
-from byov.train.checkpoint import load_weights
+from byov.train.checkpoint import load_weights, tensor_shapes
 from byov.train.errors import TrainError
 from byov.train.run import build_model
 from byov.train.settings import from_dict
@@ -98,9 +98,18 @@ def _load_model(run: RunRecord, width: int) -> Autoencoder:
     """The model that the run has kept, for features of this width."""
     path = run.folder / MODEL_NAME
     settings = from_dict(run.training.get("settings"))
-    least_bytes = 4 * settings.latent**2 * (settings.depth + settings.decoder_depth)
-    if least_bytes > path.stat().st_size:  # before memory is asked for
-        raise TrainError(f"{path}: weights of another model, smaller than the run's settings say")
+    if _size(path) != (settings.depth, settings.decoder_depth, (settings.latent, width)):  # before memory is asked for
+        raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says, or for another encoder")
     model = build_model(width, settings)
     load_weights(model, path)
     return model
+
+
+def _size(weights: Path) -> tuple[int, int, tuple[int, ...] | None]:
+    """Blocks of the encoder, blocks of the decoder, (latent, width of the features)."""
+    shapes = tensor_shapes(weights)
+    encoder, decoder = (
+        len({name.split(".")[2] for name in shapes if name.startswith(f"{part}.blocks.")})
+        for part in ("encoder", "decoder")
+    )
+    return encoder, decoder, shapes.get("encoder.project.1.weight")

@@ -6,21 +6,21 @@ from pathlib import Path
 from byov.pipeline.errors import PipelineError
 
 
-def refuse_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool) -> None:
-    """Raise if an output cannot be written, before any work is done for it."""
-    sources = list(inputs)
+def refuse_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
+    """Raise if an output cannot be written, before any work is done for it. option: the one that names them."""
+    sources, choose = list(inputs), f"choose another place with {option}"
     for path in outputs:
         if path.is_dir():
-            raise PipelineError(f"{path}: a folder, where a file is to be written; choose another name with -o")
+            raise PipelineError(f"{path}: a folder, where a file is to be written; {choose}")
         if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
-            raise PipelineError(f"{path}: is one of the videos that are read; choose another name with -o")
+            raise PipelineError(f"{path}: is one of the videos that are read; {choose}")
         if path.exists() and not overwrite:
-            raise PipelineError(f"{path}: exists; replace it with --overwrite, or choose another name with -o")
-        _refuse_folder(path.parent)
+            raise PipelineError(f"{path}: exists; replace it with --overwrite, or {choose}")
+        _refuse_folder(path.parent, choose)
 
 
-def _refuse_folder(folder: Path) -> None:
+def _refuse_folder(folder: Path, choose: str) -> None:
     """A folder that is not there yet is made; a file in its place is not."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
-        raise PipelineError(f"{there}: a file, where a folder is needed for the output; choose another name with -o")
+        raise PipelineError(f"{there}: a file, where a folder is needed for the output; {choose}")

@@ -16,6 +16,8 @@ from byov.evaluate.choices import choose_runs
 from byov.evaluate.errors import EvaluationError
 from byov.evaluate.protocols import ScoredSplit
 from byov.pipeline.errors import PipelineError
+from byov.pipeline.outputs import refuse_outputs
+from byov.pipeline.report.paper import figure_files
 
 # scikit-learn, SciPy, Pillow and matplotlib take seconds to import; --help and wrong usage get by without them.
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ def report(
         Path | None, typer.Option(help="Where the videos are now, if not where they were extracted from.")
     ] = None,
     split: Annotated[ScoredSplit | None, typer.Option(help="Default test; val if there is no test split.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace figures that are there; the page always is.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of t-SNE.")] = 0,
     as_json: command.Json = False,
     runs_dir: command.RunsDir = Path("runs"),
@@ -50,9 +55,10 @@ def report(
     """Write runs/RUN/report.html: tables, curves, maps and frames of a run, in one file that needs nothing else."""
     if videos is not None and not videos.is_dir():
         raise UsageMistake(f"--videos {videos}: no such folder")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise UsageMistake(f"--figures {figures}: not a folder")
+    if figures is not None:
+        refuse_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
     chosen, *compared = _choose(runs_dir, run, compare or [])
+    refuse_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
     from byov.pipeline.report.collect import Request
 
     request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed)

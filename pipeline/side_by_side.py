@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 from tqdm import tqdm
 
 from byov.data.video import Decoder, OnTruncated
@@ -45,12 +45,14 @@ class Side:
         """All frames in the panel of the first one; as many as there were when the video was embedded."""
         count, size = 0, None
         _, threads = decoder_threads(1)
-        for block in Decoder(self.path, threads=threads, on_truncated=on_truncated).blocks():
+        decoder = Decoder(self.path, threads=threads, on_truncated=on_truncated)
+        for block in decoder.blocks():
             for pixels in block.pixels:
                 frame = Image.fromarray(pixels)
-                size = size or _panel_size(frame, height)
+                shape = frame.width * decoder.pixel_aspect / frame.height
+                size = size or _panel_size(shape, height)
                 count += 1
-                yield _fitted(frame, size)
+                yield _fitted(frame, shape, size)
         if count != len(self.pts_seconds):
             raise PipelineError(f"{self.path}: had {len(self.pts_seconds)} frames, now {count}; do not write to it yet")
 
@@ -128,17 +130,23 @@ def write_side_by_side(
     write_video(out, pictures(), a.pts_seconds)
 
 
-def _panel_size(frame: Image.Image, height: int) -> tuple[int, int]:
-    """Width and height; both even, as H.264 needs them."""
-    shape = min(max(frame.width / frame.height, NARROWEST), WIDEST)
-    return 2 * max(1, round(height * shape / 2)), height
+def _panel_size(shape: float, height: int) -> tuple[int, int]:
+    """Width and height of a panel for frames of a shape (width over height); both even, as H.264 needs them."""
+    return 2 * max(1, round(height * min(max(shape, NARROWEST), WIDEST) / 2)), height
 
 
-def _fitted(frame: Image.Image, size: tuple[int, int]) -> Image.Image:
-    stretched = (size[0] / size[1]) / (frame.width / frame.height) - 1
-    if abs(stretched) <= MOST_STRETCHED:
-        return frame.resize(size, Image.Resampling.BICUBIC, reducing_gap=2)
-    return ImageOps.pad(frame, size, Image.Resampling.BICUBIC)
+def _fitted(frame: Image.Image, shape: float, size: tuple[int, int]) -> Image.Image:
+    """The frame, shown in its shape, in the middle of a panel."""
+    width, height = size
+    stretched = width / height / shape
+    if abs(stretched - 1) > MOST_STRETCHED:  # else it fills the panel
+        width, height = (round(height * shape), height) if stretched > 1 else (width, round(width / shape))
+    scaled = frame.resize((max(1, width), max(1, height)), Image.Resampling.BICUBIC, reducing_gap=2)
+    if scaled.size == size:
+        return scaled
+    panel = Image.new("RGB", size)
+    panel.paste(scaled, ((size[0] - scaled.width) // 2, (size[1] - scaled.height) // 2))
+    return panel
 
 
 def _joined(left: Image.Image, right: Image.Image) -> Image.Image:

@@ -17,6 +17,7 @@ from byov.pipeline.errors import PipelineError
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # ending → FFmpeg's name
 TICK = Fraction(1, 90_000)  # seconds; of the usual rates, all are whole numbers of these
 DEFAULT_FPS = Fraction(25)  # of a video of one frame
+LEAST_FPS = Fraction(1, 1000)  # of a video with a gap of hours in its times
 _ENCODING = {"preset": "veryfast", "crf": "20"}
 _INDEX_FIRST = {"movflags": "faststart"}  # so that a browser can play it while it loads
 
@@ -73,4 +74,5 @@ def _rising_ticks(pts_seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 def _average_fps(ticks: NDArray[np.int64]) -> Fraction:
     if len(ticks) < 2:
         return DEFAULT_FPS
-    return (Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001)
+    rate = (Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001)
+    return max(rate, LEAST_FPS)

@@ -1,7 +1,8 @@
 """Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """Weights of exactly this model from a safetensors file."""
     tensors, _ = _read(path)
     _load_model(model, tensors, path)
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """What a safetensors file holds, without reading it."""
+    with _opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def save_checkpoint(
@@ -86,9 +93,15 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            yield file
     except FileNotFoundError:
         raise TrainError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError) as error:

@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from byov.cache.errors import CacheError
 from byov.cache.runs import RunRecord
+from byov.evaluate.errors import EvaluationError
 from byov.evaluate.sources import RunEmbeddings
+from byov.evaluate.table import Table
 from byov.pipeline.report import failures, projection, provenance, retrieval, similarity, tables, tokens
 from byov.pipeline.report.content import Content, Sheet, ShownVideo, Unavailable
 from byov.pipeline.report.curves import read_curves
@@ -38,7 +41,7 @@ def collect(request: Request, step: Callable[[str], None] = lambda _: None) -> C
     material = read_material(source, request.runs_dir, request.features_dir, split)
     step("tables")
     runs = (request.run, *request.compared)
-    scored = tables.score(request.runs_dir, request.features_dir, source.manifest, runs, split, request.seed)
+    scored = _tables(request, material, runs)
     gallery, one_view = Gallery(), retrieval.one_view_only(material)
     played = retrieval.choose_player_videos(material, gallery)
     strips = retrieval.choose_strips(material, gallery)
@@ -69,6 +72,14 @@ def collect(request: Request, step: Callable[[str], None] = lambda _: None) -> C
         matches=one_view or retrieval.matches(material, played, shown, pictures),
         provenance=provenance.provenance(material, request.seed),
     )
+
+
+def _tables(request: Request, material: Material, runs: Sequence[RunRecord]) -> tuple[Table, ...] | Unavailable:
+    """They need more than the figures: training videos, and the other runs."""
+    try:
+        return tables.score(request.runs_dir, request.features_dir, material.source.manifest, runs, material.split)
+    except (CacheError, EvaluationError) as error:
+        return Unavailable(material.without_places(error))
 
 
 def _shown_videos(

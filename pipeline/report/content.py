@@ -127,7 +127,10 @@ class Failures:
 
 @dataclass(frozen=True)
 class Match:
-    """For each frame of the sheet of `asking`, the nearest of the frames on the sheet of `answering`."""
+    """For each frame on the sheet of `asking`, the nearest frame of `answering`.
+
+    Where that is not on its sheet, since of long videos not all are, the closest to it in time that is.
+    """
 
     asking: int
     answering: int

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.evaluate.evaluation import tasks_of
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.tasks import Settings
 from byov.pipeline.report.content import Failures, Unavailable, WorstVideo
@@ -18,6 +19,8 @@ STRIDE = Settings().tau_stride  # as the evaluator
 def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailable:
     if len(material) == 1:
         return Unavailable(f"the {material.split} split has only one video: none to match it with")
+    if "tau" not in tasks_of(material.source.manifest):
+        return Unavailable(f"the videos of {material.source.manifest.dataset} show different actions: they have no tau")
     taus = mean_taus(tau_of_each_pair(material.frames.every(STRIDE)))
     rising = np.argsort(taus, kind="stable")  # NaN comes last
     chosen = [int(video) for video in rising[:WORST] if not np.isnan(taus[video])]

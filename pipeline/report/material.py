@@ -1,6 +1,7 @@
 """What the figures of a report are made of: the run's embeddings of one split, video by video."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from byov.cache.command import note
 from byov.cache.embeddings import read_embedding
 from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
-from byov.cache.layout import video_path
+from byov.cache.layout import VIEWS, video_path
 from byov.cache.manifest import Manifest
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Stretch, stretches
 from byov.evaluate.sources import RunEmbeddings
+from byov.pipeline.report.spread import evenly
 
+MOST_VIDEOS = 60  # of each view; AE2's largest test split has fewer
 SPLIT_ORDER = ("test", "val", "train")  # what to show, if there is a choice
 
 
@@ -88,9 +91,20 @@ class Material:
 
 def read_material(source: RunEmbeddings, runs_dir: Path, features_dir: Path, split: str) -> Material:
     """Raises the evaluator's error if the embeddings are not there or not the run's."""
-    return Material(
-        runs_dir, features_dir, source, split, tuple(stretches(source.manifest, split)), source.frames(split)
-    )
+    everything = stretches(source.manifest, split)
+    shown = _some_of_each_view(everything)
+    if len(shown) < len(everything):
+        note(f"the figures are of {len(shown)} of the {len(everything)} {split} videos, evenly spread")
+    return Material(runs_dir, features_dir, source, split, tuple(shown), source.frames_of(shown, split))
+
+
+def _some_of_each_view(everything: Sequence[Stretch]) -> list[Stretch]:
+    """In their order; all of them but in the largest datasets, which would not fit in memory."""
+    kept = set()
+    for view in VIEWS:
+        places = [place for place, stretch in enumerate(everything) if stretch.video.view == view]
+        kept |= {places[index] for index in evenly(len(places), MOST_VIDEOS)}
+    return [everything[place] for place in sorted(kept)]
 
 
 def choose_split(manifest: Manifest, wanted: str | None) -> str:

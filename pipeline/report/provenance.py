@@ -57,7 +57,7 @@ def provenance(material: Material, seed: int) -> Lines:
             "Worst videos",
             f"by the mean Kendall's tau with all others in both roles, every {failures.STRIDE}th frame",
         ),
-        ("Pictures", f"long side {sheets.LONG_SIDE} pixels, JPEG quality {sheets.QUALITY}"),
+        ("Pictures", f"at most {sheets.LONG_SIDE} pixels wide or high, JPEG quality {sheets.QUALITY}"),
     )
 
 

@@ -60,7 +60,7 @@ def matches(
     """Each chosen video with each of the other view, if both can be seen. shown: index in the split → in the report."""
     seen = {video: sheet.frames for video in chosen if isinstance(sheet := sheets[shown[video]], Sheet)}
     found = tuple(
-        Match(shown[asking], shown[answering], _nearest_seen(material, asking, answering, seen))
+        Match(shown[asking], shown[answering], _nearest(material, asking, answering, seen))
         for asking in seen
         for answering in seen
         if material.stretches[asking].video.view != material.stretches[answering].video.view
@@ -90,9 +90,8 @@ def _nearest_of_each(
     return tuple(gallery.ref(other, at) for _, other, at in sorted(found)[:RETRIEVED])
 
 
-def _nearest_seen(
-    material: Material, asking: int, answering: int, seen: Mapping[int, tuple[int, ...]]
-) -> tuple[int, ...]:
+def _nearest(material: Material, asking: int, answering: int, seen: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """For each frame that is seen of one video, the nearest of all of the other, or the closest to it that is seen."""
+    found = nearest(material.embeddings(asking)[list(seen[asking])], material.embeddings(answering))
     frames = np.array(seen[answering])
-    found = nearest(material.embeddings(asking)[list(seen[asking])], material.embeddings(answering)[frames])
-    return tuple(frames[found].tolist())
+    return tuple(frames[np.abs(frames - found[:, None]).argmin(axis=1)].tolist())

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from byov.pipeline.report.gallery import Gallery
 from byov.pipeline.report.material import Material
 from byov.pipeline.report.video_files import VideoFiles
 
-LONG_SIDE = 256  # pixels of a tile
+LONG_SIDE, AREA = 256, 256 * 192  # pixels of a tile, at most
 COLUMNS = 10
 QUALITY = 72  # of the JPEG
 
@@ -62,13 +63,13 @@ def sheet_of(tiles: Tiles) -> Sheet:
     return Sheet(tiles.frames, width, height, columns, encoded.getvalue())
 
 
-def tile_size(width: int, height: int) -> tuple[int, int]:
-    """Width and height with the long side at LONG_SIDE; never larger than the frame.
+def tile_size(width: float, height: float) -> tuple[int, int]:
+    """Of a frame as it is to be shown: no more than LONG_SIDE and AREA, and never larger than the frame.
 
-    >>> tile_size(640, 480), tile_size(100, 50)
-    ((256, 192), (100, 50))
+    >>> tile_size(640, 480), tile_size(640, 640), tile_size(100, 50)
+    ((256, 192), (222, 222), (100, 50))
     """
-    scale = min(1.0, LONG_SIDE / max(width, height))
+    scale = min(1.0, LONG_SIDE / max(width, height), sqrt(AREA / (width * height)))
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
@@ -90,7 +91,7 @@ def _decode(wanted: _Wanted) -> Tiles | Unavailable:
         for block in decoder.blocks():
             for frame in _within(wanted.frames, first, first + len(block.pixels)):
                 image = Image.fromarray(block.pixels[frame - first])
-                size = size if tiles else tile_size(*image.size)
+                size = size if tiles else tile_size(image.width * decoder.pixel_aspect, image.height)
                 tiles.append(np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)))
             first += len(block.pixels)
             if len(tiles) == len(wanted.frames):

@@ -17,7 +17,7 @@ from byov.pipeline.report.content import Unavailable
 
 
 def score(
-    runs_dir: Path, features_dir: Path, manifest: Manifest, runs: Sequence[RunRecord], split: str, seed: int
+    runs_dir: Path, features_dir: Path, manifest: Manifest, runs: Sequence[RunRecord], split: str
 ) -> tuple[Table, ...] | Unavailable:
     """As byov-eval --task all: every row under both protocols, where the runs have sub-clips."""
     scored_split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == split), None)
@@ -27,7 +27,7 @@ def score(
     if NEED_TRAINING & set(tasks) and not any(video.frames for video in manifest.videos if video.split == "train"):
         return Unavailable(f"{manifest.dataset} has no train videos, and {', '.join(tasks)} learn from them")
     protocols = PROTOCOLS[:1] if tasks == ("actions",) else PROTOCOLS
-    scope = Scope(scored_split, protocols, tasks, settings_for(manifest.dataset, Settings(seed=seed)))
+    scope = Scope(scored_split, protocols, tasks, settings_for(manifest.dataset, Settings()))
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=False)
     frozen = frozen_columns(features_dir, manifest.dataset, [run.column for run in runs])
     wanted = entries(runs_dir, features_dir, manifest.dataset, [run.name for run in runs], frozen=frozen)

@@ -1,5 +1,7 @@
 """Where the videos were: found again after a move of the whole, and never trusted to be paths of ours."""
 
+import os
+
 import pytest
 
 from byov.cache.errors import CacheError
@@ -36,6 +38,12 @@ def test_folders_behind_links_are_found_through_them(project, tmp_path):
     write_sources(project / "features" / "milk", {"a": project / "videos" / "Küche 1.mp4"})
     assert read_sources(project / "features" / "milk")["a"].is_file()
     assert read_sources(disk)["a"].is_file()
+
+
+def test_a_path_that_is_no_text_is_found_again(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_sources(tmp_path, {"a": folder / "a.mp4"})
+    assert read_sources(tmp_path) == {"a": folder / "a.mp4"}
 
 
 def test_a_cache_that_came_without_its_videos_has_none(tmp_path):

@@ -2,14 +2,16 @@
 
 import numpy as np
 
-from byov.pipeline.report.content import Content, Failures, WorstVideo
+from byov.pipeline.report.content import Content, Failures, FrameRef, WorstVideo
 from byov.pipeline.report.frames import seconds_text
 from byov.pipeline.report.page.html import Html, element, joined, number
 from byov.pipeline.report.page.phases import legend, swatch
 from byov.pipeline.report.page.svg import Axes, Scale, drawing, line
 from byov.pipeline.report.page.tiles import picture_row, tile
+from byov.pipeline.report.spread import evenly
 
 WIDTH_PX, HEIGHT_PX = 400, 250
+MOST_DOTS = 400  # of a long video, evenly spread
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 46, 388, 28, 206
 
 
@@ -18,7 +20,7 @@ def failures_html(content: Content, failures: Failures) -> Html:
         "The videos with the lowest Kendall's tau, the mean over their pairs with all other videos; the worst first."
     )
     return joined(
-        *(_worst(content, video) for video in failures.worst),
+        *(_worst(content, video, failures.reference) for video in failures.worst),
         element("p", worst, class_="caption"),
         element("figure", element("h3", "Is one frame alike to all others?"), _softmax(failures), class_="single"),
         legend(
@@ -30,19 +32,23 @@ def failures_html(content: Content, failures: Failures) -> Html:
     )
 
 
-def _worst(content: Content, worst: WorstVideo) -> Html:
+def _worst(content: Content, worst: WorstVideo, reference: FrameRef) -> Html:
     video = content.videos[worst.video]
-    stills = [
-        element(
-            "figure",
-            tile(content.videos, worst.video, frame),
-            element("figcaption", element("span", seconds_text(video, frame))),
-            class_="still",
-        )
-        for frame in worst.frames
-    ]
+    frames = set(worst.frames) | ({reference.frame} if worst.video == reference.video else set())
+    stills = [_still(content, FrameRef(worst.video, frame), reference) for frame in sorted(frames)]
     heading = f"{video.name}: tau {worst.tau:.4f}"
     return joined(element("h3", heading), picture_row(stills, f"Frames of {video.name}"))
+
+
+def _still(content: Content, shown: FrameRef, reference: FrameRef) -> Html:
+    """A frame and its time; the reference frame is marked."""
+    text = element("span", seconds_text(content.videos[shown.video], shown.frame))
+    return element(
+        "figure",
+        tile(content.videos, shown.video, shown.frame),
+        element("figcaption", *([element("b", "Reference")] if shown == reference else []), text),
+        class_="still retrieved" if shown == reference else "still",
+    )
 
 
 def _softmax(failures: Failures) -> Html:
@@ -54,7 +60,8 @@ def _softmax(failures: Failures) -> Html:
         "frame",
         "softmax similarity",
     )
-    order = [frame for frame in range(len(values)) if frame != failures.reference.frame] + [failures.reference.frame]
+    others = [frame for frame in evenly(len(values), MOST_DOTS) if frame != failures.reference.frame]
+    order = [*others, failures.reference.frame]
     dots = [
         Html(
             f'<circle cx="{number(axes.x(frame))}" cy="{number(axes.y(float(values[frame])))}" '
@@ -70,8 +77,8 @@ def _softmax(failures: Failures) -> Html:
 def _caption(content: Content, failures: Failures) -> str:
     video = content.videos[failures.reference.video]
     return (
-        f"How alike frame {failures.reference.frame} of {video.name} is to every frame of its video: a softmax over "
-        "the products of their embeddings. How to read it: a peak around the reference means that the embedding "
-        "tells moments apart; a flat row of dots along the line 1/T means that it attends to everything alike, which "
-        "the paper finds in its failures."
+        f"How alike frame {failures.reference.frame} of {video.name}, framed red above, is to every frame of its "
+        "video: a softmax over the products of their embeddings. How to read it: a peak around the reference means "
+        "that the embedding tells moments apart; a flat row of dots along the line 1/T means that it attends to "
+        "everything alike, which the paper finds in its failures."
     )

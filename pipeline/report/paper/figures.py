@@ -13,6 +13,7 @@ from matplotlib.image import AxesImage
 from byov.cache.atomic import replacing
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.report.content import Content, Unavailable
+from byov.pipeline.report.paper import figure_files
 from byov.pipeline.report.paper.grid import Frames
 from byov.pipeline.report.paper.pictures import draw_failures, draw_retrieval, draw_tokens
 from byov.pipeline.report.paper.plots import draw_curves, draw_projection, draw_similarity
@@ -23,7 +24,10 @@ MOST_OWN_PIXELS = 2**18  # of a picture in a PDF
 
 
 def write_figures(content: Content, folder: Path) -> list[Path]:
-    """What was written: <name>.png and <name>.pdf of each part that can be shown."""
+    """What was written: <name>.png and <name>.pdf of each part that can be shown.
+
+    Those of other parts are removed: they would be of an earlier report.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -32,6 +36,9 @@ def write_figures(content: Content, folder: Path) -> list[Path]:
     with paper_style():
         for name, figure in _figures(content):
             written += [_save_png(figure, folder / f"{name}.png"), _save_pdf(figure, folder / f"{name}.pdf")]
+    for path in figure_files(folder):
+        if path not in written:
+            path.unlink(missing_ok=True)
     return written
 
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -89,6 +90,14 @@ def test_means_are_of_runs_that_differ_in_their_seed_alone(byov_eval, write_run)
     runs = ["a", "b", "Mean of a, b", "c", "d", "Mean of c, d"]
     assert [name for name in row_names(json.loads(out)) if "Untrained" not in name] == ["Time only", *runs]
     assert "differ in their seed alone" in err
+
+
+def test_two_folders_of_one_encoder_are_two_rows(byov_eval, write_run, features_dir):
+    write_run("first")
+    shutil.copytree(features_dir / "tea" / "random--tiny", features_dir / "tea" / "random--again")
+    code, out, err = byov_eval("--run", "first", "--task", "all", "--json")
+    assert code == 0, err
+    assert row_names(json.loads(out)).count("Random features (tiny), merged 0.3") == 2
 
 
 @pytest.mark.usefixtures("features_dir")

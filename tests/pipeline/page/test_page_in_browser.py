@@ -52,7 +52,7 @@ def test_all_figures_are_there(tab, content):
     assert tab.value("document.querySelectorAll('.curve').length") == 3
     assert tab.value("document.querySelectorAll('.matrix .nearest circle').length") == content.videos[0].frames
     assert tab.value("document.querySelectorAll('circle.others').length") == content.videos[1].frames - 1
-    assert tab.value("document.querySelectorAll('.still').length") == 6 + 12
+    assert tab.value("document.querySelectorAll('.still').length") == 6 + 12 + 1  # the reference frame
     assert tab.value("document.querySelectorAll('.unavailable').length") == 0
     widths = tab.value("[...document.images].map(image => image.complete && image.naturalWidth)")
     assert widths == [32] * 24

@@ -18,7 +18,7 @@ def test_the_page_is_written_and_named_last(quick, byov_report):
     assert ran.out.splitlines() == ["runs/first/report.html"]
     assert "run: first, the only one" in ran.err
     page = (quick.run / "report.html").read_text()
-    assert page.startswith("<!doctype html>") or page.startswith("<!DOCTYPE html>")
+    assert page.startswith("<!DOCTYPE html>")
     assert str(quick.root) not in page
 
 
@@ -58,6 +58,28 @@ def test_figures_for_a_paper_are_named_before_the_page(quick, byov_report):
     assert all((quick.root / figure).stat().st_size for figure in figures)
 
 
+def test_figures_that_are_there_are_replaced_only_if_told_so(quick, byov_report):
+    figures = quick.root / "figures"
+    figures.mkdir()
+    for name in ("tsne.png", "tokens_exo.pdf", "mine.png"):
+        (figures / name).write_text("earlier")
+    ran = byov_report(quick, "--figures", figures)
+    assert (ran.code, ran.out) == (2, "")
+    assert "tsne.png: exists; replace it with --overwrite, or choose another place with --figures" in ran.err
+    (quick.root / "videos").rename(quick.root / "moved")
+    assert byov_report(quick, "--figures", figures, "--overwrite").code == 0
+    assert (figures / "tsne.png").read_bytes().startswith(b"\x89PNG")
+    assert not (figures / "tokens_exo.pdf").exists(), "of a part that cannot be drawn any more"
+    assert (figures / "mine.png").read_text() == "earlier"
+
+
+def test_a_folder_in_the_place_of_the_page_is_named(quick, byov_report):
+    (quick.run / "report.html").mkdir()
+    ran = byov_report(quick)
+    assert (ran.code, ran.out) == (2, "")
+    assert "runs/first/report.html: a folder, where a file is to be written" in ran.err
+
+
 def test_a_damaged_record_of_the_training_costs_the_curves_only(quick, byov_report):
     (quick.run / "metrics.jsonl").write_text("{")
     ran = byov_report(quick, "--json")
@@ -75,9 +97,10 @@ def test_without_embeddings_the_evaluator_s_line_says_what_to_do(quick, byov_rep
 
 def test_embeddings_of_the_training_videos_are_missed_too(quick, byov_report):
     (quick.run / "embeddings" / "ego" / "train_ego_0.h5").unlink()
-    ran = byov_report(quick)
-    assert ran.code == 2
-    assert "byov-train --run first --embed-only" in ran.err
+    ran = byov_report(quick, "--json")
+    assert ran.code == 0
+    assert ran.json["missing"].keys() == {"tables"}
+    assert "byov-train --run first --embed-only" in ran.json["missing"]["tables"]
 
 
 def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_report):
@@ -93,7 +116,8 @@ def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_rep
         (("--run", "nope"), "no such run; there are first"),
         (("--run", "../first"), "cannot be a file name"),
         (("--videos", "nowhere"), "--videos nowhere: no such folder"),
-        (("--figures", "videos/tea.csv"), "--figures videos/tea.csv: not a folder"),
+        (("--figures", "videos/tea.csv"), "videos/tea.csv: a file, where a folder is needed"),
+        (("--figures", "videos/tea.csv/x"), "videos/tea.csv: a file, where a folder is needed"),
         (("--split", "val"), "tea has no val videos; it has test, train"),
         (("--runs-dir", "nowhere"), "no run in nowhere; make one with byov-train"),
         (("--features-dir", "nowhere"), "nowhere/tea/manifest.json: no such file; run byov-extract"),

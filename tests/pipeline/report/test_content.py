@@ -263,9 +263,9 @@ def test_matches_name_frames_and_not_places_on_the_sheet(make_material):
     pictures = [Sheet(frames, 1, 1, 1, b"") for frames in seen]
     forth, back = matches(material, [0, 1], {0: 0, 1: 1}, pictures)
     for match in (forth, back):
-        asking, searched = seen[match.asking], seen[match.answering]
-        expected = [
-            min(searched, key=lambda at: np.linalg.norm(material.embeddings(match.answering)[at] - query))
-            for query in material.embeddings(match.asking)[list(asking)]
-        ]
+        asking, shown = seen[match.asking], seen[match.answering]
+        expected = []
+        for query in material.embeddings(match.asking)[list(asking)]:
+            found = int(np.linalg.norm(material.embeddings(match.answering) - query, axis=1).argmin())
+            expected.append(min(shown, key=lambda at: abs(at - found)))
         assert list(match.frames) == expected

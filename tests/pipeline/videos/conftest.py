@@ -56,7 +56,9 @@ def call(main: Callable[[], None], name: str, arguments: Sequence[object]) -> Ra
     return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def write_video(path: Path, colours: Any, *, seconds: Any = None, width: int = 64, height: int = 48) -> Path:
+def write_video(
+    path: Path, colours: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
+) -> Path:
     """A frame of each colour (n, 3), at these times or FPS a second."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tick = Fraction(1, 1000)
@@ -65,6 +67,7 @@ def write_video(path: Path, colours: Any, *, seconds: Any = None, width: int = 6
         stream = container.add_stream("libx264", rate=FPS, options={"crf": "1"})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.time_base = tick
+        stream.codec_context.sample_aspect_ratio = Fraction(pixel_aspect)
         for colour, second in zip(np.asarray(colours, np.uint8), seconds, strict=True):
             frame = av.VideoFrame.from_ndarray(np.tile(colour, (height, width, 1)), format="rgb24")
             frame.pts, frame.time_base = round(second / tick), tick

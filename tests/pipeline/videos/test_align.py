@@ -205,6 +205,13 @@ def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_alig
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60
 
 
+def test_pixels_that_are_not_square_are_shown_as_they_should_be(byov_align, make_video, colours, tmp_path):
+    a = make_video(tmp_path / "a.mp4", colours(3), width=48, height=48, pixel_aspect=2)
+    b = make_video(tmp_path / "b.mp4", colours(3), width=48, height=48)
+    assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--height", 100).code == 0
+    assert decode(tmp_path / "out.mp4")[0].shape[1:3] == (100, 200 + GAP + 100)
+
+
 def test_very_wide_and_very_tall_videos_fit_their_panels(byov_align, make_video, colours, tmp_path):
     wide = make_video(tmp_path / "wide.mp4", colours(3), width=640, height=16)
     tall = make_video(tmp_path / "tall.mp4", colours(3), width=16, height=320)

@@ -214,7 +214,17 @@ def test_a_hostile_record_is_one_line(byov_embed, one_line, videos, runs, tmp_pa
     assert "\x1b" not in message
 
 
-@pytest.mark.parametrize("changes", [{"depth": 1_000_000}, {"latent": 999_968}, {"latent": 64}, {"depth": -1}], ids=str)
+OTHER_SIZES = [
+    {"depth": 1_000_000},
+    {"latent": 999_968},
+    {"latent": 64},
+    {"depth": -1},
+    {"latent": 2, "heads": 1, "depth": 300_000},
+    {"decoder_depth": 2},
+]
+
+
+@pytest.mark.parametrize("changes", OTHER_SIZES, ids=str)
 def test_settings_that_the_weights_do_not_fit_are_one_line(byov_embed, one_line, videos, runs, tmp_path, changes):
     settings = json.loads((runs / "toy/config.json").read_text())["training"]["settings"]
     change_record(runs / "toy", settings=settings | changes)

@@ -25,6 +25,12 @@ def test_frames_of_one_time_or_out_of_order_still_make_a_video(tmp_path, ending)
     np.testing.assert_allclose(times(path), [0.0, 0.1, 0.1, 0.1, 0.2, 0.3], atol=2e-3)
 
 
+@pytest.mark.parametrize("seconds", [[0, 20_000], [*np.arange(10) / 30, *(1e5 + np.arange(5) / 30)]], ids=len)
+def test_a_gap_of_hours_is_kept(tmp_path, seconds):
+    write_video(tmp_path / "a.mkv", noise(len(seconds)), np.array(seconds, np.float64))
+    np.testing.assert_allclose(times(tmp_path / "a.mkv"), seconds, atol=2e-3)
+
+
 def test_the_first_frame_is_at_zero(tmp_path):
     write_video(tmp_path / "a.mp4", noise(3), np.array([5.0, 5.5, 6.5]))
     np.testing.assert_allclose(times(tmp_path / "a.mp4"), [0, 0.5, 1.5], atol=1e-4)
