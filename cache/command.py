@@ -14,6 +14,8 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
+from byov.cache.atomic import exit_at_once
+
 T = TypeVar("T")
 
 # 0: all done; 1: some work failed; 2: the command or its input was wrong; 128 + n: stopped by signal n.
@@ -162,6 +164,15 @@ def run_in_thread(work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def interruptible(work: Callable[[], T], said: str = "interrupted") -> T:
+    """As run_in_thread; Ctrl-C ends the process at once: decoders and fits in other threads are not waited for."""
+    try:
+        return run_in_thread(work)
+    except Stopped as stopped:
+        note(said)
+        exit_at_once(stopped.exit_code)
 
 
 def describe(error: OSError) -> str:

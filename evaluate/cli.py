@@ -2,16 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from byov.cache import command
-from byov.cache.atomic import exit_at_once
 from byov.cache.command import UsageMistake, note, printable
 from byov.cache.errors import CacheError
 from byov.cache.manifest import Manifest
@@ -28,8 +27,6 @@ from byov.evaluate.report import document, how, scored_of_dataset, scored_of_fra
 from byov.evaluate.sources import read_manifest
 from byov.evaluate.table import Table
 from byov.evaluate.tasks import TASKS, Settings, Task
-
-T = TypeVar("T")
 
 ALL = "all"
 WIDE = 160  # columns, where the output is no terminal
@@ -115,7 +112,7 @@ def evaluate(
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
         note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
     wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
-    rows = _interruptible(lambda: measure(wanted, scope))
+    rows = command.interruptible(lambda: measure(wanted, scope))
     scored = scored_of_dataset(manifest, scope)
     if scored.left_out:
         note(f"{len(scored.left_out)} videos were never extracted and are left out: {', '.join(scored.left_out[:3])}")
@@ -143,7 +140,7 @@ def _scope(manifest: Manifest, task: str | None, protocol: str | None, split: Sc
 def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | None, *, as_json: bool) -> None:
     settings = replace(settings, training_progression=True)
     tasks: tuple[Task, ...] | None = None if task == ALL else tuple(one for one in TASKS if one == task)
-    own = _interruptible(lambda: evaluate_npz(path, tasks, settings))
+    own = command.interruptible(lambda: evaluate_npz(path, tasks, settings))
     scope = Scope("test", ("standard",), own.tasks, settings)
     scored = scored_of_frames(path.name, own.test)
     timed = {"time_only": own.time.scores()} if own.time.figures else {}
@@ -217,15 +214,6 @@ def _refuse_with_npz(*, protocol: str | None, split: str, **others: object) -> N
         raise UsageMistake(
             f"--protocol {protocol} does not go with --embeddings: sub-clips have to be embedded on their own"
         )
-
-
-def _interruptible(work: Callable[[], T]) -> T:
-    """Ctrl-C ends the process at once: fits in other threads are not waited for."""
-    try:
-        return command.run_in_thread(work)
-    except command.Stopped as stopped:
-        note("interrupted")
-        exit_at_once(stopped.exit_code)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import typer
 from tqdm import tqdm
 
 from byov.cache import command
-from byov.cache.atomic import exit_at_once, remove_abandoned
+from byov.cache.atomic import remove_abandoned
 from byov.cache.command import note, size_text
 from byov.cache.errors import CacheError
 from byov.data.dataset import Dataset
@@ -102,11 +102,9 @@ def extract(
         for job in [] if overwrite else plan.in_state("stale"):
             note(f"{job.video.id}: to be extracted again ({job.reason})")
         settings = Settings(resize, device, compile_model, batch_size, decoders, on_truncated, on_mismatch)
+        stopped = "interrupted; finished videos are kept, run the same command to go on"
         try:
-            outcome = command.run_in_thread(lambda: run_plan(plan, jobs, settings))
-        except command.Stopped as stopped:
-            note("interrupted; finished videos are kept, run the same command to go on")
-            exit_at_once(stopped.exit_code)  # threads inside FFmpeg and PyTorch are not waited for
+            outcome = command.interruptible(lambda: run_plan(plan, jobs, settings), stopped)
         except OSError:  # a disk that is full or gone; what command.run says of it comes last
             note("stopped; finished videos are kept, run the same command to go on")
             raise

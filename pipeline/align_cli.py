@@ -21,13 +21,13 @@ from byov.pipeline.embedding_options import (
     OnTruncatedOption,
     Overwrite,
     RunOption,
-    choose_run,
     interruptible,
     refuse_absent,
 )
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.key_events import events_cell, rises, transfer
 from byov.pipeline.outputs import refuse_outputs
+from byov.pipeline.run_choice import choose_run
 from byov.pipeline.run_encoder import encoder_of
 from byov.pipeline.video_writer import CONTAINERS
 

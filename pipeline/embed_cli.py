@@ -18,12 +18,12 @@ from byov.pipeline.embedding_options import (
     OnTruncatedOption,
     Overwrite,
     RunOption,
-    choose_run,
     interruptible,
     refuse_absent,
 )
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.outputs import refuse_outputs
+from byov.pipeline.run_choice import choose_run
 from byov.pipeline.run_encoder import encoder_of
 
 if TYPE_CHECKING:

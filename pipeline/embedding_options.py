@@ -1,4 +1,4 @@
-"""What byov-embed and byov-align have in common: their options, the choice of the run, and how they are stopped."""
+"""What byov-embed and byov-align have in common: their options, their scratch folder, and how they are stopped."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -11,10 +11,8 @@ import typer
 from byov.cache import command
 from byov.cache.atomic import exit_at_once
 from byov.cache.errors import CacheError
-from byov.cache.runs import RunRecord
 from byov.data.errors import DatasetError
 from byov.data.video import OnTruncated
-from byov.evaluate.choices import choose_runs
 from byov.extract.encoder_name import Device
 from byov.extract.errors import EncoderError
 from byov.pipeline.errors import PipelineError
@@ -37,14 +35,6 @@ OnTruncatedOption = Annotated[
     typer.Option("--on-truncated", help="A file that breaks off: fail it, or keep the frames before the break."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there.")]
-
-
-def choose_run(runs_dir: Path, wanted: str | None) -> RunRecord:
-    """The run by name, else the newest."""
-    runs = choose_runs(runs_dir, [] if wanted is None else [wanted], None)
-    if not runs:
-        raise PipelineError(f"{runs_dir}: no run here; make one with byov-train, or say where with --runs-dir")
-    return runs[0]
 
 
 def refuse_absent(videos: Iterable[Path]) -> None:

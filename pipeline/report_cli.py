@@ -8,7 +8,7 @@ import typer
 from tqdm import tqdm
 
 from byov.cache import command
-from byov.cache.atomic import exit_at_once, write_text
+from byov.cache.atomic import write_text
 from byov.cache.command import UsageMistake, note, printable, size_text
 from byov.cache.errors import CacheError
 from byov.cache.runs import RunRecord
@@ -18,6 +18,7 @@ from byov.evaluate.protocols import ScoredSplit
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.outputs import refuse_outputs
 from byov.pipeline.report.paper import figure_files
+from byov.pipeline.run_choice import choose_run
 
 # scikit-learn, SciPy, Pillow and matplotlib take seconds to import; --help and wrong usage get by without them.
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def report(
     from byov.pipeline.report.collect import Request
 
     request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed)
-    try:
-        content, page, drawn = command.run_in_thread(lambda: _make(request, figures))
-    except command.Stopped as stopped:  # fits and decoders in other threads are not waited for
-        note("interrupted")
-        exit_at_once(stopped.exit_code)
+    content, page, drawn = command.interruptible(lambda: _make(request, figures))
     _say_missing(content)
     if as_json:
         print(json.dumps(_summary(content, page, drawn), indent=1))
@@ -78,12 +75,8 @@ def report(
 
 def _choose(runs_dir: Path, run: str | None, compare: list[str]) -> list[RunRecord]:
     """The run to report on, and those beside it."""
-    if run is None:
-        newest = choose_runs(runs_dir, [], None)
-        if not newest:
-            raise UsageMistake(f"no run in {runs_dir}; make one with byov-train --ratio 0.3")
-        run = newest[0].name
-    return choose_runs(runs_dir, [run, *compare], None)
+    chosen = choose_run(runs_dir, run)
+    return choose_runs(runs_dir, [chosen.name, *compare], None)
 
 
 def _make(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":

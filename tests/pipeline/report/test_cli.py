@@ -119,7 +119,7 @@ def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_rep
         (("--figures", "videos/tea.csv"), "videos/tea.csv: a file, where a folder is needed"),
         (("--figures", "videos/tea.csv/x"), "videos/tea.csv: a file, where a folder is needed"),
         (("--split", "val"), "tea has no val videos; it has test, train"),
-        (("--runs-dir", "nowhere"), "no run in nowhere; make one with byov-train"),
+        (("--runs-dir", "nowhere"), "nowhere: no run here; make one with byov-train"),
         (("--features-dir", "nowhere"), "nowhere/tea/manifest.json: no such file; run byov-extract"),
     ],
 )
