@@ -27,7 +27,11 @@ class PartialFile:
         final.parent.mkdir(parents=True, exist_ok=True)
         self.final = final
         with creation:
-            self.path, self._lock = _create_locked(final)
+            try:
+                self.path, self._lock = _create_locked(final)
+            except OSError as error:  # of a folder that may not be written to; nobody knows the temporary name
+                error.filename = str(final)
+                raise
             _live.add(self.path)
 
     def commit(self) -> None:

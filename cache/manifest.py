@@ -58,7 +58,8 @@ def load_manifest(path: Path) -> Manifest:
             videos=tuple(_video_entry(video) for video in raw["videos"]),
         )
     except FileNotFoundError:
-        raise CacheError(f"{path}: no such file; run byov-extract") from None
+        remedy = "run byov-extract, or say where the cache is with --features-dir"
+        raise CacheError(f"{path}: no such file; {remedy}") from None
     except (CacheError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error

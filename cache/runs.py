@@ -40,7 +40,9 @@ class RunRecord:
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
-    return runs_dir / check_name(run, "run")
+    """run: its name, or runs_dir/name, as a shell completes it."""
+    name = Path(run).name if Path(run).parent == runs_dir else run
+    return runs_dir / check_name(name, "run")
 
 
 def embeddings_folder(run: Path, *, untrained: bool = False, trimmed: bool = False) -> Path:
@@ -69,7 +71,7 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
             raise ValueError("it does not say how the model was trained")
         texts = ("dataset", "encoder", "encoder_folder", "column", "recipe", "untrained_sha256")
         record = RunRecord(
-            run,
+            folder.name,
             folder,
             **{key: _of_type(training, key, str) for key in texts},
             seed=_of_type(training, "seed", int),
@@ -88,8 +90,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        there = ", ".join(list_runs(folder.parent)) or "none"
-        raise CacheError(f"{folder}: no such run; there are {there}. Make one with byov-train --ratio 0.3") from None
+        there = ", ".join(list_runs(folder.parent))
+        instead = f"choose one of {there}" if there else "there is none yet; make one with byov-train --ratio 0.3"
+        raise CacheError(f"{folder}: no such run; {instead}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
     if not isinstance(config, dict):

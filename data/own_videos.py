@@ -38,6 +38,8 @@ def read_own_videos(name: str, manifest: Path, phase_names: tuple[str, ...] = ()
 def _check_columns(manifest: Path, columns: list[str]) -> None:
     missing = [column for column in REQUIRED if column not in columns]
     unknown = [column for column in columns if column not in REQUIRED + OPTIONAL]
+    if len(columns) == 1 and ";" in columns[0]:
+        raise DatasetError(f"{manifest}: its columns are separated by semicolons; save it with commas")
     if missing or unknown:
         wrong = f"no column {missing[0]!r}" if missing else f"unknown column {unknown[0]!r}"
         raise DatasetError(f"{manifest}: {wrong}; the header is path,view,split and optionally id,events")

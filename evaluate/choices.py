@@ -121,4 +121,4 @@ def say_differences(runs: Sequence[RunRecord]) -> None:
         values = {getattr(run, what) for run in runs}
         if len(values) > 1:
             told = ", ".join(sorted(values))
-            note(f"the runs differ in {what} ({told}): means are of runs that differ in their seed alone")
+            note(f"the runs differ in {what} ({told}): there is no mean over all of them")

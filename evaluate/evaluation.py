@@ -90,7 +90,8 @@ def evaluate(
     wanted = tasks_of(manifest) if tasks is None else tuple(tasks)
     chosen = settings_for(manifest.dataset, settings or Settings())
     material = read_material(source, split, protocol, wanted)
-    return row_of(source.name, source.kind, material, wanted, chosen, source.origin(), phases=manifest.phases)
+    row = row_of(source.name, source.kind, material, wanted, chosen, source.origin(), phases=manifest.phases)
+    return replace(row, notes=(*row.notes, *_unlabelled(manifest, split, wanted)))
 
 
 def row_of(
@@ -157,6 +158,20 @@ def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[Task])
             raise EvaluationError(
                 f"{manifest.dataset}: no phase labels{which}; {needy} need them, tau and actions do not"
             )
+
+
+def _unlabelled(manifest: Manifest, split: str, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Which splits lack labels of some videos, so that phase tasks cannot be scored."""
+    if not manifest.phases or not NEED_LABELS & set(tasks):
+        return ()
+    notes = []
+    for each in dict.fromkeys((split, "train")):
+        videos = [video for video in manifest.videos if video.split == each and video.frames]
+        bare = [video for video in videos if not video.labels]
+        if bare:
+            which = f"{len(bare)} of {len(videos)} {each} videos ({bare[0].view}/{bare[0].id}, ...)"
+            notes.append(f"{which} have no phase labels; phase tasks need them of all")
+    return tuple(notes)
 
 
 def _recordings(wanted: Sequence[Stretch]) -> NDArray[np.int64]:

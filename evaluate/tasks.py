@@ -70,7 +70,7 @@ def score(material: Material, tasks: Sequence[Task], settings: Settings, name: s
     figures: dict[str, Figure] = {}
     bar = tqdm(_in_order(tasks), desc=f"scoring {name}", unit="task", disable=None, delay=1, leave=False)
     for task in bar:
-        bar.set_postfix_str(task)
+        bar.set_postfix_str(task, refresh=False)  # else it is drawn before its delay, and stays
         figures |= _SCORERS[task](material, settings, figures)
     return figures
 

@@ -19,6 +19,7 @@ from byov.data.video import Probe, probe
 from byov.extract.plan import Job, Plan
 
 WIDE = 160  # columns, where the output is no terminal
+STATE_NAMES = {"missing": "to do"}  # for people, whose videos are not what is missing
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, fe
                 f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
                 soft_wrap=True,
             )
-    counts = ", ".join(f"{count} {state}" for state, count in plan.count().items())
+    counts = ", ".join(f"{count} {STATE_NAMES.get(state, state)}" for state, count in plan.count().items())
     console.print(
         f"\n{plan.dataset.name} with {plan.encoder.id}: {len(plan.jobs)} videos: {counts}; "
         f"needs {size_text(needed_bytes)} of disk, {size_text(free_bytes(features_dir))} free",
@@ -104,7 +105,7 @@ def _row(check: VideoCheck) -> list[str]:
     decoded = str(job.header.frames) if job.header else "-"
     events = job.video.event_seconds
     labels = str(job.label_count or "-") if events is None else f"{len(events)} events"
-    start = [escape(job.video.id), job.video.view, job.video.split, job.state]
+    start = [escape(job.video.id), job.video.view, job.video.split, STATE_NAMES.get(job.state, job.state)]
     if seen is None:
         return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]
     rate = f"{seen.fps:.2f}" + (" var" if seen.variable_rate else "")

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from byov.cache.atomic import exclusive, write_text
+from byov.cache.command import note
 from byov.cache.contents import failures_path, read_failures
 from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
@@ -26,9 +27,24 @@ def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
             for video in plan.dataset.videos
             if (header := known.get(video.id) or _header_or_none(plan.folder, video)) is not None
         }
+        _say_late_events(plan.dataset, headers)
         _manifest(plan.dataset, headers, path).save(path)
         write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
         _record_failures(plan, headers, failures)
+
+
+def _say_late_events(dataset: Dataset, headers: Mapping[str, Header]) -> None:
+    """Events that no frame comes after: a phase would be missing that all other videos have."""
+    for video in dataset.videos:
+        header = headers.get(video.id)
+        if header is None or not header.frames or not video.event_seconds:
+            continue
+        event, last = video.event_seconds[-1], float(header.pts_seconds.max())
+        if event > last:
+            note(
+                f"{video.id}: its event at {event:g} s is after its last frame, which is at {last:.3f} s; "
+                "correct the CSV and run again (nothing is extracted anew)"
+            )
 
 
 def _header_or_none(folder: Path, video: Video) -> Header | None:

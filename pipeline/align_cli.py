@@ -203,12 +203,13 @@ def _events(task: Task, aligned: Aligned) -> dict[str, Any] | None:
 def _lines(task: Task, aligned: Aligned) -> list[str]:
     """For people."""
     lines = [
-        f"{task.video}: {len(aligned.a.embedding)} frames of A, each beside the one of B that goes with it",
+        f"{task.video}: every frame of A ({len(aligned.a.embedding)}) beside the one of B that goes with it",
         f"{task.table}: the same as a table",
         f"Kendall's tau of the nearest frames: A in B {_tau_text(aligned.match.tau_a_in_b, len(aligned.a.embedding))}; "
         f"B in A {_tau_text(aligned.match.tau_b_in_a, len(aligned.b.embedding))}",
     ]
-    if aligned.run.settings.get("position") != "none":
+    has_tau = aligned.match.tau_a_in_b is not None or aligned.match.tau_b_in_a is not None
+    if has_tau and aligned.run.settings.get("position") != "none":
         lines.append(TAU_OF_PLACES)
     events = _events(task, aligned)
     if events is None:
@@ -218,7 +219,8 @@ def _lines(task: Task, aligned: Aligned) -> list[str]:
     ]
     if events["cell"] is None:
         return [*lines, "the events of B do not come in order, so they are none for a CSV; try --method dtw"]
-    return [*lines, f"for the events column of your CSV, in the row of {task.b.name}: {events['cell']}"]
+    lines.append(f"for the events column of your CSV, in the row of {task.b.name}: {events['cell']}")
+    return [*lines, "(rounded down, so that no phase begins a frame late)"]
 
 
 def _tau_text(tau: float | None, frames: int) -> str:

@@ -1,6 +1,7 @@
 """byov-embed: frame embeddings of any videos, by the model of a run."""
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Format = Literal["h5", "npz"]
 ENDINGS = (".h5", ".npz")
+_LIKE_AN_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 app = command.new_app()
 
@@ -110,6 +112,8 @@ def _outputs(
         if file_format not in (None, out.suffix.lower()[1:]):
             raise command.UsageMistake(f"-o {out}: not a file of --format {file_format}; leave --format out")
         return {"video": (videos[0], out)}
+    if len(videos) == 1 and _LIKE_AN_ENDING.fullmatch(out.suffix) and not out.is_dir():
+        raise command.UsageMistake(f"-o {out}: expected a file that ends in {' or '.join(ENDINGS)}, or a folder")
     folder = out if view is None else out / view
     outputs: dict[str, tuple[Path, Path]] = {}
     for path in videos:

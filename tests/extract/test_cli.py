@@ -262,7 +262,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     text = byov_extract("--manifest", table, *TINY, "--check").out
     assert "48x32" in text
     assert "problem: " in text
-    assert "2 cached, 2 missing" in text
+    assert "2 cached, 2 to do" in text
 
 
 def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset):

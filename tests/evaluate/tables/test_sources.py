@@ -109,7 +109,7 @@ def test_nan_names_the_video(runs_dir, features_dir, write_run):
 
 def test_a_run_that_is_not_there_lists_those_that_are(runs_dir, features_dir, write_run):
     write_run("other")
-    with pytest.raises(CacheError, match="no such run; there are other"):
+    with pytest.raises(CacheError, match="no such run; choose one of other"):
         RunEmbeddings(runs_dir, features_dir, "first")
 
 

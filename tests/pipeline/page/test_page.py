@@ -163,24 +163,6 @@ def test_strips_say_whether_the_phase_is_the_same(page):
     assert re.findall("[✓✗]", strips) == ["✓", "✗", "✓", "✓"]
 
 
-def test_of_a_long_video_the_matrix_has_some_frames(content):
-    """Phases and seconds along the axes go with the frames that there are."""
-    rows, columns = 6, 5
-    similarity = replace(
-        content.similarity,
-        distances=np.ones((rows, columns), np.float32),
-        path=np.array([(0, 0), (5, 4)]),
-        nearest=np.zeros(rows, np.int64),
-    )
-    page = render(replace(content, similarity=similarity))
-    matrix = page[page.index('class="matrix"') :]
-    heights = [float(height) for height in re.findall(r'width="7" height="([0-9.]+)" class="band', matrix)]
-    assert heights == pytest.approx(
-        [350 * share for share in (2 / 6, 2 / 6, 2 / 6)], abs=0.02
-    )  # frames 0 12 24 35 47 59
-    assert matrix.count("<circle") >= rows
-
-
 def test_values_that_cannot_be_drawn_break_the_curve(content):
     values = (1.0, float("nan"), float("inf"), 1e300, 2.0, 3.0)
     curves = Curves((Curve("loss", (1, 2, 3, 4, 5, 10**400), values),), (), None)

@@ -39,10 +39,9 @@ def test_it_loads_in_silence_and_asks_for_nothing(tab):
 
 
 def test_the_policy_stops_what_would_ask_for_something(tab):
-    tab.value("document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}))")
     blocked = tab.value(
         "new Promise(done => { document.addEventListener('securitypolicyviolation', e => done(e.violatedDirective));"
-        "document.body.append(Object.assign(new Image(), {src: 'https://example.org/y.png'})); })"
+        "document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'})); })"
     )
     assert blocked == "img-src"
 

@@ -113,7 +113,7 @@ def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_rep
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--run", "nope"), "no such run; there are first"),
+        (("--run", "nope"), "no such run; choose one of first"),
         (("--run", "../first"), "cannot be a file name"),
         (("--videos", "nowhere"), "--videos nowhere: no such folder"),
         (("--figures", "videos/tea.csv"), "videos/tea.csv: a file, where a folder is needed"),

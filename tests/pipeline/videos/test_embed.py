@@ -144,7 +144,7 @@ def test_a_name_that_cannot_be_a_file_s_can_still_be_given_a_file(byov_embed, on
         (("none.mp4", "-o", "a.h5"), "none.mp4: no such file"),
         ((".", "-o", "a.h5"), "a folder, not a video"),
         (("one.mp4", "-o", "one.mp4/deep"), "one.mp4: a file, where a folder is needed"),
-        (("one.mp4", "-o", "a.h5", "--run", "other"), "other: no such run; there are toy"),
+        (("one.mp4", "-o", "a.h5", "--run", "other"), "other: no such run; choose one of toy"),
         (("one.mp4", "-o", "a.h5", "--run", "../runs/toy"), "cannot be a file name"),
         (("one.mp4", "-o", "a.h5", "--runs-dir", "nowhere"), "no run here; make one with byov-train"),
         (("one.mp4", "-o", "a.h5", "--encoder", "./nowhere"), "no such folder"),

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_a_run_that_is_not_there_lists_those_that_are(refused, finished):
-    assert "no such run; there are toy" in refused("--run", "none", "--resume")
+    assert "no such run; choose one of toy" in refused("--run", "none", "--resume")
     shutil.rmtree(finished.parent)
     assert "no run here; start one with byov-train" in refused("--resume")
 
