@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from byov.pipeline.report.content import Content
 
 REPORT_NAME = "report.html"
-PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "matches")
+PARTS = {  # of Content, by the headings that they have on the page
+    "matches": "player",
+    "tables": "scores",
+    "projection": "before and after training",
+    "strips": "retrieval",
+    "similarity": "alignment",
+    "curves": "training",
+    "tokens": "selected tokens",
+    "failures": "failures",
+}
 
 app = command.new_app()
 
@@ -119,7 +128,7 @@ def _say_missing(content: "Content") -> None:
 
     parts = _missing(content)
     for reason in dict.fromkeys(parts.values()):
-        note(f"without {', '.join(name for name, why in parts.items() if why == reason)}: {reason}")
+        note(f"without {', '.join(PARTS[name] for name, why in parts.items() if why == reason)}: {reason}")
     blind = [video.sheet.reason for video in content.videos if isinstance(video.sheet, Unavailable)]
     if blind and blind[0] not in parts.values():
         note(f"no pictures of {len(blind)} of {len(content.videos)} videos: {blind[0]}")

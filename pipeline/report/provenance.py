@@ -51,7 +51,7 @@ def provenance(material: Material, seed: int) -> Lines:
         (
             "Retrieval",
             f"{retrieval.QUERIES} queries of each view from evenly spread videos and moments; the nearest frame of "
-            f"each video of the other view, the nearest {retrieval.RETRIEVED}",
+            f"each video of the other view, at most {retrieval.RETRIEVED} of them",
         ),
         (
             "Worst videos",

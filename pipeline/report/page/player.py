@@ -14,8 +14,9 @@ def player_html(content: Content, matches: tuple[Match, ...]) -> Html:
     caption = (
         "Move the slider (arrow keys work too): on the left a frame of the chosen video, on the right the frame of "
         "the other video whose embedding is nearest. Look whether both show the same moment of the action. The bars "
-        "are the videos from start to end, with a mark where the shown frame is. Of long videos some frames are left "
-        "out here; the nearest is found among all, and the closest in time that can be shown stands for it."
+        "are the videos from start to end, with a mark where the shown frame is. The first videos of each view are "
+        "here, and of long ones not all frames; the nearest is found among all, and the closest in time that can be "
+        "shown stands for it."
     )
     return joined(
         element("noscript", element("p", NEEDS_SCRIPT, class_="unavailable")),

@@ -145,7 +145,9 @@ def _legend(content: Content, similarity: Similarity) -> Html:
     ramp = element("i", class_="viridis", aria_hidden="true")
     near = element("span", f"near ({low:.3g})", ramp, f"far ({high:.3g})", class_="key")
     keys = [swatch("line path", "warp path"), swatch("dot", "nearest frame"), near]
-    return legend(*keys, phase_legend(content) if content.phases else None)
+    if content.phases:
+        keys += [swatch("line boundary", "a phase begins"), phase_legend(content)]
+    return legend(*keys)
 
 
 def _caption(rows: ShownVideo, columns: ShownVideo, similarity: Similarity) -> str:

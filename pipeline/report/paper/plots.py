@@ -204,8 +204,9 @@ def _boundaries(video: ShownVideo) -> NDArray[np.float64]:
 
 
 def _edges(frames: Sequence[int]) -> tuple[float, float]:
-    """Of the first and of the last frame, on an axis of frames."""
-    return frames[0] - 0.5, frames[-1] + 0.5
+    """Where the first pixel begins and the last one ends on an axis of frames, each with its frame in its middle."""
+    step = (frames[-1] - frames[0]) / max(len(frames) - 1, 1) or 1.0
+    return frames[0] - step / 2, frames[-1] + step / 2
 
 
 def _alignment(axes: Axes, similarity: Similarity) -> list[tuple[Artist, str]]:

@@ -157,6 +157,16 @@ def test_no_terminal_is_too_narrow_for_the_figures(width):
     assert "…" not in text
 
 
+def test_columns_that_do_not_fit_follow_below_with_the_names():
+    table = build_table(MAIN, "title", [row("first run"), row("Time only", "time", 0.99)])
+    whole, folded = drawn(table, width=120).splitlines(), drawn(table, width=60).splitlines()
+    assert max(map(len, folded)) <= 60
+    assert sum(line.startswith("first run") for line in whole) == 1
+    assert sum(line.startswith("first run") for line in folded) > 1
+    for text in ("Exo2Ego", "all pairs", "progression"):
+        assert "\n".join(whole).count(text) == "\n".join(folded).count(text)
+
+
 def test_markdown_has_as_many_cells_in_each_line():
     table = build_table(MAIN, "t", [row("a|b*c"), row("Time only", "time", 0.99)], [row("AE2", "published")])
     lines = [line for line in markdown(table).splitlines() if line.startswith("|")]

@@ -134,7 +134,7 @@ def test_phases_along_a_thinned_matrix_are_those_of_its_frames(alignment):
     np.testing.assert_allclose(spans[:3, :, 0], [(0, 4), (4, 5), (5, 6)], atol=2e-3)
     np.testing.assert_allclose(spans[3:, :, 1], [(0, 1), (1, 3), (3, 5)], atol=2e-3)
     assert [band.get("class").split()[1] for band in bands] == ["p0", "p1", "p2"] * 2
-    lines = of_class(alignment, "boundary")
+    lines = of_class(alignment.find(".//svg"), "boundary")
     begin = cells(alignment, [numbers(line, "x1", "y1") for line in lines])
     np.testing.assert_allclose(begin, [(4, 0), (5, 0), (0, 1), (0, 3)], atol=2e-3)
     over = cells(alignment, [numbers(line, "x2", "y2") for line in lines])

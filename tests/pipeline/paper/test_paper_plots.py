@@ -58,8 +58,8 @@ def test_frames_of_a_thinned_matrix_are_those_of_the_video(content, thinned):
     (image,) = axes.images
     np.testing.assert_array_equal(image.get_array(), thinned.distances)
     assert image.origin == "upper"  # the first row at the top
-    assert image.get_extent() == [1.5, 17.5, 15.5, -0.5]
-    assert (*axes.get_xlim(), *axes.get_ylim()) == (1.5, 17.5, 15.5, -0.5)
+    assert image.get_extent() == [-0.5, 19.5, 16.5, -1.5]
+    assert (*axes.get_xlim(), *axes.get_ylim()) == (-0.5, 19.5, 16.5, -1.5)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("exo/002, frame", "ego/000, frame")
 
 
