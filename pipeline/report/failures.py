@@ -12,7 +12,7 @@ from byov.pipeline.report.material import Material
 from byov.pipeline.report.spread import centres
 
 WORST = 3
-FRAMES = 6
+FRAMES = 5  # the middle one is the reference of the worst
 STRIDE = Settings().tau_stride  # as the evaluator
 
 

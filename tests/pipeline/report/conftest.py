@@ -1,12 +1,7 @@
 """A small real project: videos, their features, a trained run; made once, copied for the tests that change it."""
 
-import contextlib
-import io
-import json
 import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,17 +81,6 @@ class Project:
         return read_material(source, self.runs_dir, self.features_dir, choose_split(source.manifest, split))
 
 
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
 def grey_of(frame: int) -> int:
     """How bright the left half of a frame is."""
     return 20 + 6 * frame
@@ -124,25 +108,8 @@ def _write_video(path: Path, frames: int, *, seed: int = 0, width: int = WIDTH, 
     return path
 
 
-def _run_command(main: Callable[[], None], name: str, *arguments: object) -> Ran:
-    """A command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            for variable in ("BYOV_RUNS", "BYOV_FEATURES", "BYOV_DATASETS"):
-                patch.delenv(variable, raising=False)
-            patch.setattr(sys, "argv", [name, *map(str, arguments)])
-            with pytest.raises(SystemExit) as ended:
-                main()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="session")
-def whole_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def whole_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) -> Project:
     """Not to be changed: see `project`."""
     project = Project(tmp_path_factory.mktemp("project"))
     lines = ["path,view,split,id,events"]
@@ -152,11 +119,9 @@ def whole_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     table = project.root / "videos" / f"{DATASET}.csv"
     table.write_text("\n".join(lines) + "\n")
     where = ("--features-dir", project.features_dir)
-    ran = _run_command(
-        extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", "--device", "cpu", *where
-    )
+    ran = call(extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", "--device", "cpu", *where)
     assert ran.code == 0, ran.err
-    ran = _run_command(train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir)
+    ran = call(train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir)
     assert ran.code == 0, ran.err
     return project
 
@@ -210,12 +175,12 @@ def keep_videos() -> Callable[..., None]:
 
 
 @pytest.fixture
-def byov_report(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ran]]:
+def byov_report(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
     """byov_report(project, *arguments): the command, from a folder that it may not write to by accident."""
 
-    def run(project: Project, *arguments: object) -> Ran:
+    def run(project: Project, *arguments: object) -> Any:
         monkeypatch.chdir(project.root)
-        return _run_command(report_main, "byov-report", *arguments)
+        return call(report_main, "byov-report", *arguments)
 
     return run
 

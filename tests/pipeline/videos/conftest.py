@@ -1,14 +1,8 @@
 """Small real videos, a real run trained on some of them, and byov-embed and byov-align run in this process."""
 
-import contextlib
-import io
-import json
 import shutil
-import signal
-import sys
 import wave
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -29,31 +23,6 @@ TRAINING = (
     *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8"),
     *("--epochs", "1", "--position", "none", "--ratio", "0.3"),
 )
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def call(main: Callable[[], None], name: str, arguments: Sequence[object]) -> Ran:
-    out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before, sys.argv = sys.argv, [name, *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def write_video(
@@ -84,7 +53,7 @@ def rainbow(count: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) -> Path:
     """A folder with videos/<name>.mp4, features/, and runs/toy with its embeddings; only to look at."""
     root = tmp_path_factory.mktemp("trained")
     lines = ["path,view,split"]
@@ -94,9 +63,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = root / "videos" / "mine.csv"
     table.write_text("\n".join(lines) + "\n")
     features = ("--features-dir", root / "features")
-    extracted = call(extract_main, "byov-extract", ("--manifest", table, "--encoder", "random/tiny", *features))
+    extracted = call(extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", *features)
     assert extracted.code == 0, extracted
-    ran = call(train_main, "byov-train", ("--run", "toy", *TRAINING, *features, "--runs-dir", root / "runs"))
+    ran = call(train_main, "byov-train", "--run", "toy", *TRAINING, *features, "--runs-dir", root / "runs")
     assert ran.code == 0, ran
     return root
 
@@ -115,24 +84,24 @@ def runs(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
     """byov_embed(*arguments): the command, with the run at hand."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
-    return lambda *arguments: call(embed_main, "byov-embed", arguments)
+    return lambda *arguments: call(embed_main, "byov-embed", *arguments)
 
 
 @pytest.fixture
-def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
     """byov_align(*arguments): the command, with the run at hand."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
-    return lambda *arguments: call(align_main, "byov-align", arguments)
+    return lambda *arguments: call(align_main, "byov-align", *arguments)
 
 
 @pytest.fixture
-def one_line() -> Callable[[Ran], str]:
+def one_line() -> Callable[[Any], str]:
     """one_line(ran): the one line of a command that was turned down."""
 
-    def read(ran: Ran) -> str:
+    def read(ran: Any) -> str:
         assert (ran.code, ran.out) == (2, ""), ran
         lines = [line for line in ran.err.splitlines() if not line.startswith("run: ")]
         assert len(lines) == 1, ran
