@@ -5,11 +5,15 @@ their number in the video.
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.table import Table
+
+WIDE = 20  # highest by lowest loss
+LOWEST_LOSS = 1e-30
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,12 @@ class Curves:
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # () without a val split
     kept_epoch: int | None  # of the model that was kept, if the validation chose it
+
+    @property
+    def wide_losses(self) -> bool:
+        """Whether the losses differ so much that only their logarithms can be told apart in one plot."""
+        values = [value for curve in self.losses for value in curve.values if isfinite(value)]
+        return bool(values) and min(values) > LOWEST_LOSS and max(values) > WIDE * min(values)
 
 
 @dataclass(frozen=True)

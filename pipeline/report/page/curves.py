@@ -12,8 +12,6 @@ from byov.pipeline.report.page.svg import Axes, Scale, drawing, line, polyline, 
 WIDTH_PX, HEIGHT_PX = 400, 270
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 46, 388, 28, 226
 HIGHEST = 1e100  # beyond it nothing is drawn
-LOWEST_LOG = 1e-30
-WIDE_RANGE = 20  # highest by lowest loss, from which on they are drawn by their logarithms
 
 MEANINGS = {
     "loss": "the weighted sum that is minimised",
@@ -28,9 +26,12 @@ MEANINGS = {
 
 
 def curves_html(curves: Curves) -> Html:
-    panels = [_panel("Losses", curves.losses, None)] if _points(curves.losses) else []
+    panels = []
+    if _points(curves.losses):
+        unit = "loss (logarithmic scale)" if curves.wide_losses else "loss"
+        panels.append(_panel("Losses", unit, curves.losses, None, log=curves.wide_losses))
     if _points(curves.validation):
-        panels.append(_panel("Validation", curves.validation, curves.kept_epoch))
+        panels.append(_panel("Validation", "score", curves.validation, curves.kept_epoch, log=False))
     if not panels:
         return element("p", "Not shown: the run has recorded no finite values.", class_="unavailable")
     named = dict.fromkeys(curve.name for curve in (*curves.losses, *curves.validation))
@@ -42,9 +43,8 @@ def curves_html(curves: Curves) -> Html:
     )
 
 
-def _panel(title: str, curves: Sequence[Curve], kept_epoch: int | None) -> Html:
-    points = _points(curves)
-    axes = _axes(points, title, log=title == "Losses")
+def _panel(title: str, unit: str, curves: Sequence[Curve], kept_epoch: int | None, *, log: bool) -> Html:
+    axes = _axes(_points(curves), unit, log=log)
     lines = [_line(axes, curve, index) for index, curve in enumerate(curves)]
     kept = _kept(axes, kept_epoch) if kept_epoch is not None else None
     keys = [swatch(f"line p{index % COLOURS}", curve.name) for index, curve in enumerate(curves)]
@@ -52,15 +52,14 @@ def _panel(title: str, curves: Sequence[Curve], kept_epoch: int | None) -> Html:
     return element("figure", element("h3", title), picture, legend(*keys))
 
 
-def _axes(points: list[tuple[int, float]], title: str, *, log: bool) -> Axes:
+def _axes(points: list[tuple[int, float]], unit: str, *, log: bool) -> Axes:
     epochs, values = [epoch for epoch, _ in points], [value for _, value in points]
-    log = log and min(values) > LOWEST_LOG and max(values) > WIDE_RANGE * min(values)
     low, high = (min(values) / 1.2, max(values) * 1.2) if log else spread(values)
     return Axes(
         Scale(min(epochs), max(epochs), LEFT_PX, RIGHT_PX),
         Scale(low, high, BOTTOM_PX, TOP_PX, log),
         "epoch",
-        "loss (logarithmic scale)" if log else "loss" if title == "Losses" else "score",
+        unit,
     )
 
 

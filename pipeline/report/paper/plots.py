@@ -33,7 +33,6 @@ from byov.pipeline.report.paper.style import (
 MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 TIME_COLOURS = "viridis"
 MOST_VECTOR_POINTS = 4000  # of a scatter plot in a PDF; more are drawn as a picture
-LOG_FROM = 20  # losses of which the largest is this many times the smallest get a logarithmic axis
 
 
 def draw_curves(curves: Curves) -> Figure | None:
@@ -46,9 +45,9 @@ def draw_curves(curves: Curves) -> Figure | None:
     for index, (name, part) in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), index)
         entries = _lines(axes, part, marker="o" if name == "validation" else "")
-        if name == "loss":
-            _maybe_logarithmic(axes, part)
-        elif curves.kept_epoch is not None:
+        if name == "loss" and curves.wide_losses:
+            _logarithmic(axes)
+        if name == "validation" and curves.kept_epoch is not None:
             line = axes.axvline(curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1)
             entries.append((line, f"model kept: epoch {curves.kept_epoch}"))
         axes.set_xlabel("epoch")
@@ -75,14 +74,12 @@ def _lines(axes: Axes, curves: Sequence[Curve], marker: str) -> list[tuple[Artis
     return entries
 
 
-def _maybe_logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
-    values = np.concatenate([np.asarray(curve.values, np.float64) for curve in curves])
-    values = values[np.isfinite(values)]
-    if len(values) and values.min() > 0 and values.max() > LOG_FROM * values.min():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if values.max() < 1e5 * values.min() else (1,)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+def _logarithmic(axes: Axes) -> None:
+    low, high = axes.dataLim.intervaly
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 1e5 * low else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
 def _tidy(axes: Axes) -> None:
