@@ -92,13 +92,13 @@ class Material:
 def read_material(source: RunEmbeddings, runs_dir: Path, features_dir: Path, split: str) -> Material:
     """Raises the evaluator's error if the embeddings are not there or not the run's."""
     everything = stretches(source.manifest, split)
-    shown = _some_of_each_view(everything)
+    shown = some_of_each_view(everything)
     if len(shown) < len(everything):
         note(f"the figures are of {len(shown)} of the {len(everything)} {split} videos, evenly spread")
     return Material(runs_dir, features_dir, source, split, tuple(shown), source.frames_of(shown, split))
 
 
-def _some_of_each_view(everything: Sequence[Stretch]) -> list[Stretch]:
+def some_of_each_view(everything: Sequence[Stretch]) -> list[Stretch]:
     """In their order; all of them but in the largest datasets, which would not fit in memory."""
     kept = set()
     for view in VIEWS:

@@ -156,6 +156,13 @@ def test_discarding_twice_or_after_a_commit_does_no_harm(tmp_path):
     assert names(tmp_path) == ["a.h5"]
 
 
+def test_what_cannot_be_written_is_named_by_its_final_name(tmp_path):
+    path = tmp_path / f"{'x' * 250}.json"  # together with the temporary ending too long for a file system
+    with pytest.raises(OSError, match="too long") as error:
+        write_text(path, "x")
+    assert error.value.filename == str(path)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_an_error_that_names_it(tmp_path):
     tmp_path.chmod(0o500)

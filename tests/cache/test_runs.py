@@ -86,6 +86,13 @@ def test_a_run_that_is_not_there_lists_those_that_are(write_run):
         read_run(runs / "first", "second")
 
 
+def test_a_name_as_a_shell_completes_it_is_the_run(write_run):
+    runs = write_run("first")
+    assert read_run(runs, f"{runs}/first/").name == "first"
+    with pytest.raises(CacheError, match="cannot be a file name"):
+        read_run(runs, f"{runs}/../first")
+
+
 @pytest.mark.parametrize("content", ["", "{", "\x00", "[" * 100_000, "[]", "7", "null"])
 def test_a_config_that_is_no_json_object_is_named(tmp_path, content):
     (tmp_path / "run").mkdir()

@@ -107,6 +107,10 @@ def test_unknown_column(manifest: Callable[..., Path]) -> None:
     assert message_of(path).startswith(f"{path}: unknown column 'event'")
 
 
+def test_semicolons_between_columns_are_told(manifest):
+    assert "separated by semicolons" in message_of(manifest("path;view;split\na.mp4;ego;train\n"))
+
+
 @pytest.mark.parametrize("content", ["", "\n", "a.mp4,ego,train\n"])
 def test_manifest_without_header(content: str, manifest: Callable[..., Path]) -> None:
     assert "no column 'path'" in message_of(manifest(content))

@@ -94,6 +94,16 @@ def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract
     assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
 
 
+def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
+    table = make_dataset([15, 15])
+    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2;0.5\nv1.mp4,exo,train,0.2;99\n")
+    for _ in range(2):
+        ran = byov_extract("--manifest", table, *TINY)
+        assert ran.code == 0
+        assert "v1: its event at 99 s is after its last frame, which is at 0.933 s" in ran.err
+        assert "v0: its event" not in ran.err
+
+
 def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6, 7])
     byov_extract("--manifest", table, *TINY)

@@ -92,6 +92,17 @@ def test_means_are_of_runs_that_differ_in_their_seed_alone(byov_eval, write_run)
     assert "there is no mean over all of them" in err
 
 
+def test_a_table_says_which_videos_lack_labels(byov_eval, write_run, features_dir, manifest):
+    write_run("first")
+    one = next(video.id for video in manifest.videos if video.split == "test")
+    videos = tuple(replace(video, labels=None) if video.id == one else video for video in manifest.videos)
+    replace(manifest, videos=videos).save(features_dir / "tea" / "manifest.json")
+    code, out, err = byov_eval("--run", "first", "--task", "all")
+    assert code == 0, err
+    assert f"1 of 6 test videos (ego/{one}, ...) have no phase labels; phase tasks need them of all" in out
+    assert "train videos" not in out
+
+
 def test_two_folders_of_one_encoder_are_two_rows(byov_eval, write_run, features_dir):
     write_run("first")
     shutil.copytree(features_dir / "tea" / "random--tiny", features_dir / "tea" / "random--again")

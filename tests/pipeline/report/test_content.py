@@ -10,6 +10,7 @@ from byov.cache.columns import read_array
 from byov.pipeline.report.content import Sheet, Unavailable
 from byov.pipeline.report.failures import mean_taus, softmax_similarity
 from byov.pipeline.report.gallery import Gallery
+from byov.pipeline.report.material import some_of_each_view
 from byov.pipeline.report.projection import in_the_plane
 from byov.pipeline.report.retrieval import choose_player_videos, choose_strips, matches
 from byov.pipeline.report.similarity import compare
@@ -255,6 +256,15 @@ def test_at_most_five_answers_three_videos_of_a_view_and_a_hundred_frames(make_m
 
 def _embedding(material, gallery, ref):
     return material.embeddings(gallery.videos[ref.video])[ref.frame]
+
+
+def test_of_very_many_videos_some_of_each_view_are_shown(make_material):
+    material = make_material([3] * 150, [index % 3 > 0 for index in range(150)])
+    shown = some_of_each_view(material.stretches)
+    views = [stretch.video.view for stretch in shown]
+    assert (views.count("ego"), views.count("exo")) == (60, 50)
+    assert (shown[0], shown[-1]) == (material.stretches[0], material.stretches[-1])
+    assert [material.stretches.index(stretch) for stretch in shown] == sorted(map(material.stretches.index, shown))
 
 
 def test_matches_name_frames_and_not_places_on_the_sheet(make_material):

@@ -141,6 +141,7 @@ def test_a_name_that_cannot_be_a_file_s_can_still_be_given_a_file(byov_embed, on
     [
         (("one.mp4", "two.mp4", "-o", "a.h5"), "one file for 2 videos; give a folder"),
         (("one.mp4", "-o", "a.h5", "--format", "npz"), "not a file of --format npz"),
+        (("one.mp4", "-o", "a.npy"), "-o a.npy: expected a file that ends in .h5 or .npz, or a folder"),
         (("none.mp4", "-o", "a.h5"), "none.mp4: no such file"),
         ((".", "-o", "a.h5"), "a folder, not a video"),
         (("one.mp4", "-o", "one.mp4/deep"), "one.mp4: a file, where a folder is needed"),
