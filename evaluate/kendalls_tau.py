@@ -23,17 +23,24 @@ def kendalls_tau(test: Frames, *, stride: int = 5, recordings: NDArray[np.int64]
     """
     if stride < 1:
         raise ValueError(f"a stride of {stride} frames")
+    recordings = np.arange(len(test.lengths)) if recordings is None else recordings
     taus = tau_of_each_pair(test.every(stride), recordings)
-    return {pair: _mean(taus, test.is_ego, *views) for pair, views in PAIRS.items()}
+    return {pair: _mean(taus, test.is_ego, recordings, *views) for pair, views in PAIRS.items()}
 
 
-def _mean(taus: NDArray[np.float64], is_ego: NDArray[np.bool_], asking: bool | None, answering: bool | None) -> Score:
+def _mean(
+    taus: NDArray[np.float64],
+    is_ego: NDArray[np.bool_],
+    recordings: NDArray[np.int64],
+    asking: bool | None,
+    answering: bool | None,
+) -> Score:
     lacking = absent(is_ego, asking, "test") or absent(is_ego, answering, "test")
     if lacking:
         return lacking
     rows = np.ones_like(is_ego) if asking is None else is_ego == asking
     columns = np.ones_like(is_ego) if answering is None else is_ego == answering
-    if asking is answering and rows.sum() == 1:
+    if asking is answering and len(np.unique(recordings[rows])) == 1:
         return Missing("only one test video" if asking is None else f"only one {'ego' if asking else 'exo'} test video")
     given = taus[np.ix_(rows, columns)]
     given = given[~np.isnan(given)]

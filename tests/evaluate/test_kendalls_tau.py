@@ -42,6 +42,14 @@ def test_the_asking_video_is_named_first(join):
     assert taus["ego-ego"] == Missing("only one ego test video")
 
 
+def test_sub_clips_of_one_video_are_no_pair_and_the_reason_says_so(join):
+    taus = kendalls_tau(join([LINE, LINE, LINE], None, [True, True, False]), stride=1, recordings=np.array([0, 0, 1]))
+    assert taus["ego-ego"] == Missing("only one ego test video")
+    assert taus["ego-exo"] == pytest.approx(1)
+    alone = kendalls_tau(join([LINE, LINE], None, [True, True]), stride=1, recordings=np.array([0, 0]))
+    assert alone["all"] == Missing("only one test video")
+
+
 def test_identical_sequences_give_one_and_reversed_ones_minus_one(join):
     same = kendalls_tau(join([LINE, LINE], None, [True, False]))
     assert [same[pairs] for pairs in ("all", "ego-exo", "exo-ego")] == pytest.approx([1, 1, 1])
