@@ -166,12 +166,16 @@ def run_in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def interruptible(work: Callable[[], T], said: str = "interrupted") -> T:
-    """As run_in_thread; Ctrl-C ends the process at once: decoders and fits in other threads are not waited for."""
+def interruptible(work: Callable[[], T], said: str = "interrupted", *, tidy: Callable[[], object] = lambda: None) -> T:
+    """As run_in_thread; Ctrl-C ends the process at once: decoders and fits in other threads are not waited for.
+
+    tidy: what is to be done before that end.
+    """
     try:
         return run_in_thread(work)
     except Stopped as stopped:
         note(said)
+        tidy()
         exit_at_once(stopped.exit_code)
 
 

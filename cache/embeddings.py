@@ -61,6 +61,13 @@ def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingSource]:
     return embedding, _source(path, attrs)
 
 
+def read_source(path: Path) -> EmbeddingSource:
+    """Where a file's embeddings come from, without reading them."""
+    with open_file(path, EMBED_AGAIN) as file:
+        attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
+    return _source(path, attrs)
+
+
 def _source(path: Path, attrs: dict[str, Any]) -> EmbeddingSource:
     try:
         return EmbeddingSource(

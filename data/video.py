@@ -3,6 +3,7 @@
 Header counts and seeking are not trusted: frame t is the t-th frame that decoding to the end of the file gives.
 """
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,11 @@ class Probe:
     rotation_degrees: int  # counter-clockwise, already applied to the size above
     codec: str
     missing_bytes: int  # by the container's own account; 0 if the file is whole
+
+
+def usable_cores() -> int:
+    """How many threads can decode side by side."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Decoder:

@@ -16,14 +16,14 @@ from byov.cache.errors import CacheError
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.evaluate import choices
-from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_runs
+from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_all, scope_of_runs
 from byov.evaluate.errors import EvaluationError
-from byov.evaluate.evaluation import refuse_missing_labels, settings_for, tasks_of
+from byov.evaluate.evaluation import refuse_missing_labels
 from byov.evaluate.own_embeddings import evaluate_npz
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
 from byov.evaluate.render import print_table
-from byov.evaluate.report import document, how, scored_of_dataset, scored_of_frames, tables, write_report
+from byov.evaluate.report import document, how, say_left_out, scored_of_dataset, scored_of_frames, tables, write_report
 from byov.evaluate.sources import read_manifest
 from byov.evaluate.table import Table
 from byov.evaluate.tasks import TASKS, Settings, Task
@@ -100,7 +100,7 @@ def evaluate(
     name = choices.choose_dataset(features_dir, dataset, runs)
     columns = choices.choose_columns(features_dir, name, features or [], encoder, runs)
     manifest = read_manifest(features_dir, name)
-    scope = _scope(manifest, task, protocol, split, settings_for(name, settings))
+    scope = _scope(manifest, task, protocol, split, settings)
     if task is None:
         _explain(scope, manifest, runs, columns)
         return
@@ -114,8 +114,7 @@ def evaluate(
     wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
     rows = command.interruptible(lambda: measure(wanted, scope))
     scored = scored_of_dataset(manifest, scope)
-    if scored.left_out:
-        note(f"{len(scored.left_out)} videos were never extracted and are left out: {', '.join(scored.left_out[:3])}")
+    say_left_out(scored)
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     report, drawn = document(scored, scope, rows), tables(scored, scope, rows)
     _deliver(report, drawn, folder, _stem(task, protocol, split), as_json=as_json)
@@ -131,10 +130,13 @@ def _say_no_run(runs_dir: Path, task: str | None) -> None:
 
 
 def _scope(manifest: Manifest, task: str | None, protocol: str | None, split: ScoredSplit, settings: Settings) -> Scope:
-    tasks = tasks_of(manifest) if task in (ALL, None) else tuple(one for one in TASKS if one == task)
-    chosen = protocol or ("both" if task in (ALL, None) and tasks != ("actions",) else "standard")
-    protocols = PROTOCOLS if chosen == "both" else tuple(one for one in PROTOCOLS if one == chosen)
-    return Scope(split, protocols, tasks, settings)
+    scope = scope_of_all(manifest, split, settings)
+    if task not in (ALL, None):
+        scope = replace(scope, tasks=tuple(one for one in TASKS if one == task), protocols=("standard",))
+    if protocol is not None:
+        chosen = PROTOCOLS if protocol == "both" else tuple(one for one in PROTOCOLS if one == protocol)
+        scope = replace(scope, protocols=chosen)
+    return scope
 
 
 def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | None, *, as_json: bool) -> None:

@@ -12,12 +12,13 @@ from byov.cache.command import note
 from byov.cache.contents import encoder_folders
 from byov.cache.errors import CacheError
 from byov.cache.layout import cached_files
+from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
 from byov.evaluate.errors import EvaluationError
-from byov.evaluate.evaluation import evaluate
+from byov.evaluate.evaluation import evaluate, settings_for, tasks_of
 from byov.evaluate.figures import Row, mean_row
-from byov.evaluate.protocols import Protocol, ScoredSplit, stretches
+from byov.evaluate.protocols import PROTOCOLS, Protocol, ScoredSplit, stretches
 from byov.evaluate.sources import RunEmbeddings, Source
 from byov.evaluate.tasks import NEED_TRAINING, Settings, Task
 
@@ -117,6 +118,13 @@ def refuse_absent(source: Source, scope: Scope) -> None:
         source.refuse_absent(stretches(source.manifest, scope.split, protocol), scope.split)
     if NEED_TRAINING & set(scope.tasks):
         source.refuse_absent(stretches(source.manifest, "train"), "train")
+
+
+def scope_of_all(manifest: Manifest, split: ScoredSplit, settings: Settings) -> Scope:
+    """What --task all scores: all that the dataset has labels for, whole videos and sub-clips."""
+    tasks = tasks_of(manifest)
+    protocols = PROTOCOLS[:1] if tasks == ("actions",) else PROTOCOLS
+    return Scope(split, protocols, tasks, settings_for(manifest.dataset, settings))
 
 
 def scope_of_runs(

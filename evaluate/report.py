@@ -10,6 +10,7 @@ from typing import Any
 
 from byov.cache.atomic import write_text
 from byov.cache.clips import CLIPS_PER_VIDEO, LONGEST, SEED, SHORTEST
+from byov.cache.command import note
 from byov.cache.manifest import Manifest
 from byov.evaluate.comparison import Scope
 from byov.evaluate.figures import Row
@@ -44,6 +45,11 @@ def scored_of_dataset(manifest: Manifest, scope: Scope) -> Scored:
         ego = sum(stretch.video.view == "ego" for stretch in scored)
         counts[protocol] = _counts(len(scored), ego, sum(map(len, scored)))
     return Scored(manifest.dataset, counts, tuple(unread_videos(manifest, ("train", scope.split))))
+
+
+def say_left_out(scored: Scored) -> None:
+    if scored.left_out:
+        note(f"{len(scored.left_out)} videos were never extracted and are left out: {', '.join(scored.left_out[:3])}")
 
 
 def scored_of_frames(title: str, test: Frames) -> Scored:

@@ -1,12 +1,11 @@
 """A whole run: load the encoder, extract what the plan says is missing."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byov.cache.errors import CacheError
-from byov.data.video import OnTruncated
+from byov.data.video import OnTruncated, usable_cores
 from byov.extract.decode_ahead import DecodeAhead
 from byov.extract.encoder_name import Device, Resize
 from byov.extract.encoders import FrameEncoder, load_encoder
@@ -62,7 +61,7 @@ def extract_jobs(encoder: FrameEncoder, plan: Plan, jobs: Sequence[Job], setting
 
 def decoder_threads(videos: int, decoders: int | None = None) -> tuple[int, int]:
     """Videos decoded at once, and threads for each: about one thread per core in all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     workers = max(1, min(videos, decoders or min(cores, MOST_DECODERS)))
     return workers, max(1, min(cores, MOST_DECODERS) // workers)
 

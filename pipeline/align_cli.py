@@ -21,7 +21,7 @@ from byov.pipeline.embedding_options import (
     OnTruncatedOption,
     Overwrite,
     RunOption,
-    interruptible,
+    in_scratch,
     refuse_absent,
 )
 from byov.pipeline.errors import PipelineError
@@ -112,7 +112,7 @@ def align(
 
         return _align(task, record, RunEmbedder(record, run_encoder, device), scratch)
 
-    aligned = interruptible(work)
+    aligned = in_scratch(work)
     if as_json:
         summary = _summary(task, aligned) | {"seconds": round(time.monotonic() - started, 3)}
         print(json.dumps(summary, indent=1))

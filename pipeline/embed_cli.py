@@ -19,7 +19,7 @@ from byov.pipeline.embedding_options import (
     OnTruncatedOption,
     Overwrite,
     RunOption,
-    interruptible,
+    in_scratch,
     refuse_absent,
 )
 from byov.pipeline.errors import PipelineError
@@ -89,7 +89,7 @@ def embed(
                 print(command.printable("{file}: {frames} frames x {dimensions} of {video}".format(**written[-1])))
         return {str(sources[name]): reason for name, reason in failures.items()}
 
-    failures = interruptible(work)
+    failures = in_scratch(work)
     if as_json:
         summary = {
             "run": record.name,

@@ -20,10 +20,11 @@ from byov.extract.run import Settings, extract_jobs
 from byov.pipeline.errors import PipelineError
 from byov.pipeline.run_encoder import RunEncoder
 from byov.train.autoencoder import Autoencoder
-from byov.train.checkpoint import load_weights, tensor_shapes
+from byov.train.checkpoint import load_weights
 from byov.train.errors import TrainError
 from byov.train.run import build_model
 from byov.train.settings import from_dict
+from byov.train.tensor_file import tensor_shapes
 
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
 
@@ -97,7 +98,7 @@ class RunEmbedder:
 def _load_model(run: RunRecord, width: int) -> Autoencoder:
     """The model that the run has kept, for features of this width."""
     path = run.folder / MODEL_NAME
-    settings = from_dict(run.training.get("settings"))
+    settings = from_dict(run.settings)
     if _size(path) != (settings.depth, settings.decoder_depth, (settings.latent, width)):  # before memory is asked for
         raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says, or for another encoder")
     model = build_model(width, settings)

@@ -9,7 +9,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from byov.cache import command
-from byov.cache.atomic import exit_at_once
 from byov.cache.errors import CacheError
 from byov.data.errors import DatasetError
 from byov.data.video import OnTruncated
@@ -43,12 +42,11 @@ def refuse_absent(videos: Iterable[Path]) -> None:
             raise PipelineError(f"{path}: {'a folder, not a video' if path.is_dir() else 'no such file'}")
 
 
-def interruptible(work: Callable[[Path], T]) -> T:
+def in_scratch(work: Callable[[Path], T]) -> T:
     """The result of work(scratch folder). Ctrl-C leaves neither that folder nor outputs that are half written."""
     with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
-        try:
-            return command.run_in_thread(lambda: work(Path(scratch)))
-        except command.Stopped as stopped:
-            command.note("interrupted; files that were written before are whole")
-            shutil.rmtree(scratch, ignore_errors=True)
-            exit_at_once(stopped.exit_code)  # threads inside FFmpeg and PyTorch are not waited for
+        return command.interruptible(
+            lambda: work(Path(scratch)),
+            "interrupted; files that were written before are whole",
+            tidy=lambda: shutil.rmtree(scratch, ignore_errors=True),
+        )

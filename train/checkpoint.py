@@ -1,19 +1,18 @@
 """Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from byov.cache.atomic import replacing
 from byov.cache.command import note
 from byov.train.errors import TrainError
+from byov.train.tensor_file import opened
 
 State = TypeVar("State")
 KEPT = 2  # the last one, and the one before in case that one is damaged
@@ -34,12 +33,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """Weights of exactly this model from a safetensors file."""
     tensors, _ = _read(path)
     _load_model(model, tensors, path)
-
-
-def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """What a safetensors file holds, without reading it."""
-    with _opened(path) as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def save_checkpoint(
@@ -93,19 +86,8 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with _opened(path) as file:
+    with opened(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except FileNotFoundError:
-        raise TrainError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise TrainError(f"{path}: not a readable safetensors file ({error})") from error
 
 
 def _state(metadata: dict[str, str], path: Path) -> dict[str, Any]:

@@ -134,6 +134,13 @@ class Failures:
     reference: FrameRef  # of the worst video
     similarity: NDArray[np.float64]  # (T,) softmax over that video's frames of z_ref · z_t / sqrt(D); sums to 1
 
+    def frames_of(self, worst: WorstVideo) -> list[FrameRef]:
+        """The frames to show of one of the worst videos, in order of time, the reference among them."""
+        refs = {FrameRef(worst.video, frame) for frame in worst.frames}
+        if worst.video == self.reference.video:
+            refs.add(self.reference)
+        return sorted(refs, key=lambda ref: ref.frame)
+
 
 @dataclass(frozen=True)
 class Match:

@@ -52,8 +52,7 @@ def _curve(records: Sequence[dict[str, Any]], name: str) -> Curve:
 
 def _kept_epoch(records: Sequence[dict[str, Any]], run: RunRecord) -> int | None:
     """The first epoch with the best of the metric that chose the model; the untrained model is no candidate."""
-    settings = run.training.get("settings")
-    metric = str(settings.get("select")) if isinstance(settings, dict) else ""
+    metric = str(run.settings.get("select"))
     trained = [record for record in records if record["epoch"] > 0]
     if metric in NEED_LABELS and not any(metric in record for record in trained):
         metric = "tau"  # as byov-train does without labels

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from byov.cache.columns import read_array, read_digest
 from byov.cache.command import note
-from byov.cache.embeddings import read_embedding
+from byov.cache.embeddings import read_source
 from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
 from byov.cache.layout import VIEWS, video_path
@@ -51,7 +51,7 @@ class Material:
         """Of the file that the run's embeddings of a video were made from; raises CacheError if it has changed."""
         path, stretch = self.feature_file(video), self.stretches[video]
         header, run = read_header(path), self.source.run
-        _, embedded = read_embedding(self.source.path(stretch))
+        embedded = read_source(self.source.path(stretch))
         ours, theirs = header.provenance, (embedded.encoder, embedded.encoder_sha256, embedded.preprocessing)
         same = (ours.encoder, ours.encoder_sha256, ours.preprocessing) == theirs
         if not same or read_digest(path, run.column) != embedded.column_sha256 or header.frames != len(stretch):

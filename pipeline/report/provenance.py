@@ -10,6 +10,7 @@ from byov.pipeline.report import failures, projection, retrieval, sheets, simila
 from byov.pipeline.report.material import Material
 from byov.train.errors import TrainError
 from byov.train.settings import choose, differences, from_dict
+from byov.train.tensor_file import tensor_shapes
 
 Lines = tuple[tuple[str, str], ...]
 PACKAGES = ("byov", "numpy", "scipy", "scikit-learn", "av", "pillow")
@@ -69,19 +70,16 @@ def _tsne(material: Material, seed: int) -> str:
 
 def _parameters(run: RunRecord) -> str:
     """How many numbers the model's file holds; nothing if it cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(run.folder / MODEL_NAME, "np") as tensors:
-            sizes = [prod(tensors.get_slice(name).get_shape()) for name in tensors.keys()]  # noqa: SIM118
-    except (SafetensorError, OSError):
+        shapes = tensor_shapes(run.folder / MODEL_NAME)
+    except TrainError:
         return ""
-    return f"{sum(sizes) / 1e6:.2f} million parameters, "
+    return f"{sum(map(prod, shapes.values())) / 1e6:.2f} million parameters, "
 
 
 def _changed_settings(run: RunRecord) -> str:
     try:
-        ours = from_dict(run.training.get("settings"))
+        ours = from_dict(run.settings)
         usual = choose(run.dataset, recipe=ours.recipe, seed=ours.seed)
     except TrainError:
         return "of another version of byov"

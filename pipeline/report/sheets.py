@@ -1,7 +1,6 @@
 """Frames of videos as small pictures: decoded, made small, and put side by side into one JPEG per video."""
 
 import io
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from tqdm import tqdm
 
 from byov.cache.errors import CacheError
 from byov.data.errors import VideoError
-from byov.data.video import Decoder
+from byov.data.video import Decoder, usable_cores
 from byov.pipeline.report.content import Sheet, Unavailable
 from byov.pipeline.report.gallery import Gallery
 from byov.pipeline.report.material import Material
@@ -44,8 +43,7 @@ class _Wanted:
 def read_tiles(material: Material, gallery: Gallery, files: VideoFiles) -> dict[int, Tiles | Unavailable]:
     """By index in the split: the frames that the gallery was asked for. Videos are decoded side by side."""
     wanted = {video: _find(material, gallery, files, video) for video in gallery.videos}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         done = pool.map(lambda one: one if isinstance(one, Unavailable) else _decode(one), wanted.values())
         bar = tqdm(done, total=len(wanted), desc="frames", unit="video", disable=None, delay=1, leave=False)
         return dict(zip(wanted, bar, strict=True))

@@ -1,13 +1,8 @@
 """Small real videos, and the byov-extract command run in this process."""
 
-import contextlib
-import io
-import json
-import signal
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,36 +11,12 @@ import pytest
 from byov.extract.cli import main
 
 
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
     """byov_extract(*arguments): the command with its folders below tmp_path."""
     monkeypatch.setenv("BYOV_DATASETS", str(tmp_path / "datasets"))
     monkeypatch.setenv("BYOV_FEATURES", str(tmp_path / "features"))
-
-    def run(*arguments: str | Path) -> Ran:
-        out, err = io.StringIO(), io.StringIO()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        monkeypatch.setattr(sys, "argv", ["byov-extract", *map(str, arguments)])
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
-
-    return run
+    return lambda *arguments: call(main, "byov-extract", *arguments)
 
 
 def write_video(path: Path, frames: int, *, seed: int = 0, width: int = 48, height: int = 32) -> Path:

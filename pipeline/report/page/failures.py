@@ -20,7 +20,7 @@ def failures_html(content: Content, failures: Failures) -> Html:
         "The videos with the lowest Kendall's tau, the mean over their pairs with all other videos; the worst first."
     )
     return joined(
-        *(_worst(content, video, failures.reference) for video in failures.worst),
+        *(_worst(content, failures, video) for video in failures.worst),
         element("p", worst, class_="caption"),
         element("figure", element("h3", "Is one frame alike to all others?"), _softmax(failures), class_="single"),
         legend(
@@ -32,10 +32,9 @@ def failures_html(content: Content, failures: Failures) -> Html:
     )
 
 
-def _worst(content: Content, worst: WorstVideo, reference: FrameRef) -> Html:
+def _worst(content: Content, failures: Failures, worst: WorstVideo) -> Html:
     video = content.videos[worst.video]
-    frames = set(worst.frames) | ({reference.frame} if worst.video == reference.video else set())
-    stills = [_still(content, FrameRef(worst.video, frame), reference) for frame in sorted(frames)]
+    stills = [_still(content, ref, failures.reference) for ref in failures.frames_of(worst)]
     heading = f"{video.name}: tau {worst.tau:.4f}"
     return joined(element("h3", heading), picture_row(stills, f"Frames of {video.name}"))
 

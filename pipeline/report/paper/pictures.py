@@ -58,7 +58,7 @@ def draw_tokens(frames: Frames, clip: TokenClip) -> Figure | None:
 
 def draw_failures(content: Content, frames: Frames, failures: Failures) -> Figure | None:
     """Frames of the worst videos; below them, how alike the reference frame is to the others of its video."""
-    rows = [_worst_row(frames, worst, failures.reference) for worst in failures.worst]
+    rows = [_worst_row(frames, failures, worst) for worst in failures.worst]
     if not any(rows):
         return None
     grid = Grid(rows, left=WORST_INCHES, below=PLOT_INCHES)
@@ -69,14 +69,11 @@ def draw_failures(content: Content, frames: Frames, failures: Failures) -> Figur
     return grid.figure
 
 
-def _worst_row(frames: Frames, worst: WorstVideo, reference: FrameRef) -> list[Cell]:
-    """In order of time; the reference frame among those of its video, with an edge."""
-    refs = {FrameRef(worst.video, frame) for frame in worst.frames}
-    if worst.video == reference.video:
-        refs.add(reference)
+def _worst_row(frames: Frames, failures: Failures, worst: WorstVideo) -> list[Cell]:
+    """The reference frame has an edge."""
     return [
-        Cell(frames.picture(ref), (frames.time(ref),), RETRIEVED if ref == reference else None)
-        for ref in sorted(refs, key=lambda ref: ref.frame)
+        Cell(frames.picture(ref), (frames.time(ref),), RETRIEVED if ref == failures.reference else None)
+        for ref in failures.frames_of(worst)
     ]
 
 
