@@ -60,7 +60,8 @@ lint: $(READY)
 # mypy does not see an editable install: it checks the same folders through links under their installed name.
 types: $(READY)
 	@mkdir -p build/typing/byov
-	@for folder in cache data evaluate extract pipeline train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
+	@ln -sfn $(foreach file,$(wildcard byov/*),../../../$(file)) build/typing/byov/
+	@for folder in apply cache cli data evaluate extract report train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
 	$(BIN)/mypy -p byov
 
 bench: $(READY)

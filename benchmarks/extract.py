@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from byov.data.own_videos import read_own_videos
-from byov.data.video import Decoder
+from byov.data.video import FrameReader
 from byov.extract.decode_ahead import DecodeAhead
 from byov.extract.encoder_name import EncoderName, parse_encoder
 from byov.extract.encoders import Shape, load_encoder
-from byov.extract.pipeline import Encoder, Extraction
+from byov.extract.extraction import Encoder, Extraction
 from byov.extract.plan import Job, make_plan
 from byov.extract.preprocess import Preprocessing
-from byov.extract.run import CPU_BATCH, CUDA_BATCH, decoder_threads
+from byov.extract.run_plan import CPU_BATCH, CUDA_BATCH, decoder_threads
 
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
@@ -113,7 +113,7 @@ def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
                 path = next(waiting, None)
             if path is None:
                 return
-            for block in Decoder(path, threads=threads).blocks():
+            for block in FrameReader(path, threads=threads).blocks():
                 preprocessing.resized(torch.from_numpy(block.pixels))
                 counts.append(len(block.pixels))
 

@@ -23,11 +23,11 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
-from byov.train.feature_store import FeatureStore, Source, open_source
+from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.objective import Clips, MaskedEgoExo
-from byov.train.run import build_model, objective_of
 from byov.train.sampling import BatchSource, PairSampler
 from byov.train.settings import choose
+from byov.train.train_run import build_model, objective_of
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
 PAPER = choose("bench")
@@ -129,14 +129,14 @@ def bench_memory(root: Path) -> None:
 
 
 def print_peak(features: Path) -> None:
-    batches, step, objective = _batches(open_source(features, None, None, 0.3), 0), Step(), objective_of(PAPER)
+    batches, step, objective = _batches(open_training_data(features, None, None, 0.3), 0), Step(), objective_of(PAPER)
     for ego, exo in batches.ahead(0, 40):
         step(objective, ego, exo)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     print(int(status["VmHWM"].split()[0]) * 1024)
 
 
-def write_cache(features: Path, videos: int) -> Source:
+def write_cache(features: Path, videos: int) -> TrainingData:
     """A cache of random features, ego and exo by turns."""
     folder, random, entries = features / "bench" / "random--bench", np.random.default_rng(0), []
     for index in range(videos):
@@ -149,10 +149,10 @@ def write_cache(features: Path, videos: int) -> Source:
         writer.finish(provenance, fps=30.0, truncated=False)
         entries.append(VideoEntry(name, view, "train", VIDEO_FRAMES, 30.0, None, None))
     Manifest("bench", (), (), tuple(entries)).save(features / "bench" / "manifest.json")
-    return open_source(features, None, None, 0.3)
+    return open_training_data(features, None, None, 0.3)
 
 
-def _batches(source: Source, budget_bytes: int) -> BatchSource:
+def _batches(source: TrainingData, budget_bytes: int) -> BatchSource:
     train = source.of("train")
     sampler = PairSampler(train, frames=FRAMES, pairs="views", crop=(1.0, 1.0), seed=0)
     return BatchSource(sampler, FeatureStore(source, train, budget_bytes), batch_size=1, standardize="none")

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 PARTIAL_SUFFIX = ".partial"
 _live: set[Path] = set()  # this process's own temporary files
@@ -93,13 +92,6 @@ def discard_own() -> None:
         for path in list(_live):
             with suppress(OSError):
                 path.unlink()
-
-
-def exit_at_once(code: int) -> NoReturn:
-    """End the process without waiting for its writers, and leave none of their temporary files."""
-    with creation:
-        discard_own()
-        os._exit(code)
 
 
 @contextmanager

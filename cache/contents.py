@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from byov.cache.columns import open_file, read_attributes, read_columns
-from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
 from byov.cache.layout import cached_files
 from byov.cache.manifest import VideoEntry, load_manifest
-from byov.cache.rows import BLOCK_ROWS
+from byov.cache.row_reader import open_file, read_attributes, read_columns
+from byov.cache.row_writer import BLOCK_ROWS
+from byov.errors import CacheError
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ def verify_folder(folder: Path) -> Iterator[tuple[Path, str | None]]:
             _check_against_manifest(header, entries.get((path.parent.name, path.stem)))
             if first is None:
                 first = header
-            check_same_recipe(header, first)
+            check_same_identity(header, first)
         except CacheError as error:
             yield path, str(error).removeprefix(f"{path}: ")
         else:
             yield path, None
 
 
-def check_same_recipe(header: Header, other: Header) -> None:
-    for what, value in header.provenance.recipe().items():
-        other_value = other.provenance.recipe()[what]
+def check_same_identity(header: Header, other: Header) -> None:
+    for what, value in header.provenance.identity().items():
+        other_value = other.provenance.identity()[what]
         if value != other_value:
             raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {other_value!r}")
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.columns import DTYPES, open_file, read_checked, read_complete_attributes, typed_attribute
-from byov.cache.errors import CacheError
-from byov.cache.rows import RowWriter
+from byov.cache.row_reader import DTYPES, open_file, read_checked, read_complete_attributes, typed_attribute
+from byov.cache.row_writer import RowWriter
+from byov.errors import CacheError
 
 SCHEMA_VERSION = 1
 EMBED_AGAIN = "make it again with byov-train --run NAME --embed-only"
 
 
 @dataclass(frozen=True)
-class EmbeddingSource:
+class EmbeddingProvenance:
     """Which model made a file's embeddings, and from which features."""
 
     run: str
@@ -39,7 +39,7 @@ def write_embedding(
     path: Path,
     embedding: NDArray[np.float32],
     pts_seconds: NDArray[np.float64],
-    source: EmbeddingSource,
+    source: EmbeddingProvenance,
     *,
     view: str | None = None,
 ) -> None:
@@ -50,7 +50,7 @@ def write_embedding(
         rows.finish(asdict(source) | ({} if view is None else {"view": view}) | {"complete": True})
 
 
-def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingSource]:
+def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance]:
     """The (T, D) embeddings of a file, and where they come from."""
     with open_file(path, EMBED_AGAIN) as file:
         attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
@@ -61,17 +61,17 @@ def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingSource]:
     return embedding, _source(path, attrs)
 
 
-def read_source(path: Path) -> EmbeddingSource:
+def read_source(path: Path) -> EmbeddingProvenance:
     """Where a file's embeddings come from, without reading them."""
     with open_file(path, EMBED_AGAIN) as file:
         attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
     return _source(path, attrs)
 
 
-def _source(path: Path, attrs: dict[str, Any]) -> EmbeddingSource:
+def _source(path: Path, attrs: dict[str, Any]) -> EmbeddingProvenance:
     try:
-        return EmbeddingSource(
-            **{field.name: typed_attribute(attrs, field.name, field.type) for field in fields(EmbeddingSource)}
+        return EmbeddingProvenance(
+            **{field.name: typed_attribute(attrs, field.name, field.type) for field in fields(EmbeddingProvenance)}
         )
     except (KeyError, ValueError) as error:
         raise CacheError(f"{path}: incomplete header ({error}); {EMBED_AGAIN}") from error

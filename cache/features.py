@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.columns import (
+from byov.cache.layout import ratio_key
+from byov.cache.row_reader import (
     DTYPES,
     EXTRACT_AGAIN,
     STORED_DTYPE,
@@ -20,16 +21,15 @@ from byov.cache.columns import (
     stored_ratios,
     typed_attribute,
 )
-from byov.cache.errors import CacheError
-from byov.cache.layout import ratio_key
-from byov.cache.rows import RowWriter
+from byov.cache.row_writer import RowWriter
+from byov.errors import CacheError
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a file's numbers come from. Two files may stand in one cache only if their recipes agree."""
+    """Where a file's numbers come from. Two files may stand in one cache only if their identities agree."""
 
     encoder: str
     encoder_revision: str
@@ -45,7 +45,7 @@ class Provenance:
     schema_version: int = SCHEMA_VERSION
     byov_version: str = version("byov")
 
-    def recipe(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """What must be the same in all files of one encoder's folder."""
         return {
             "encoder": self.encoder,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from byov.cache.errors import CacheError
+from byov.errors import CacheError
 
 VIEWS = ("ego", "exo")
 SPLITS = ("train", "val", "test")

@@ -7,8 +7,8 @@ from math import inf
 from pathlib import Path
 
 from byov.cache.atomic import write_text
-from byov.cache.errors import CacheError
 from byov.cache.layout import SPLITS, VIEWS, check_name
+from byov.errors import CacheError
 
 SCHEMA_VERSION = 1
 

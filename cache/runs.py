@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from byov.cache.clips import clip_name
-from byov.cache.errors import CacheError
 from byov.cache.layout import check_name
+from byov.cache.sub_clips import clip_name
+from byov.errors import CacheError
 
 CONFIG_NAME, MODEL_NAME = "config.json", "model.safetensors"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from byov.cache.atomic import write_text
-from byov.cache.errors import CacheError
+from byov.errors import CacheError
 
 SOURCES_NAME = "sources.json"
 

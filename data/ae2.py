@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, inside, require_views
-from byov.data.errors import DatasetError
 from byov.data.label_pickle import read_labels
+from byov.errors import DatasetError
 
 KEY_EVENTS = {
     "break_eggs": ("start", "hit egg", "visible crack on the eggshell", "egg contents released", "end"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from byov.data.dataset import Dataset, Split, Video, inside, require_views
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 CLASSES = 157
 COLUMNS = ("id", "egocentric", "actions")

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 View = Literal["ego", "exo"]
 Split = Literal["train", "val", "test"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 _BUILTINS = {"set": set, "frozenset": frozenset, "bytearray": bytearray, "bytes": bytes}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, inside, require_views
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 REQUIRED = ("path", "view", "split")
 OPTIONAL = ("id", "events")

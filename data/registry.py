@@ -6,8 +6,8 @@ from pathlib import Path
 from byov.data import ae2, demo
 from byov.data.charades_ego import read_charades_ego
 from byov.data.dataset import Dataset
-from byov.data.errors import DatasetError
 from byov.data.own_videos import read_own_videos
+from byov.errors import DatasetError
 
 READERS: dict[str, Callable[[str, Path], Dataset]] = {
     **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),

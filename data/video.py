@@ -20,7 +20,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from byov.data.container import lacks_moov, missing_bytes
-from byov.data.errors import VideoError
+from byov.errors import VideoError
 
 OnTruncated = Literal["error", "keep"]
 DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
@@ -70,7 +70,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Decoder:
+class FrameReader:
     """One pass over a video. `blocks` may be consumed once; `fps` and `truncated` are known after it.
 
     `pixel_aspect` is known from the first block on.

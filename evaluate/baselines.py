@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.columns import read_array, read_digest
-from byov.cache.contents import check_same_recipe
+from byov.cache.contents import check_same_identity
 from byov.cache.features import Header, read_header
 from byov.cache.layout import cached_files, check_name, video_path
-from byov.evaluate.errors import EvaluationError
+from byov.cache.row_reader import read_array, read_digest
+from byov.errors import EvaluationError
+from byov.evaluate.embedding_readers import FeatureDigests, Source, read_manifest
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Stretch
-from byov.evaluate.sources import FeatureDigests, Source, read_manifest
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 
@@ -40,7 +40,7 @@ class CachedFeatures(Source):
         path = self.path(stretch)
         header = read_header(path)
         self._first = self._first or header
-        check_same_recipe(header, self._first)
+        check_same_identity(header, self._first)
         if header.frames != stretch.frames_of_video:
             raise EvaluationError(
                 f"{path}: {header.frames} frames, {stretch.frames_of_video} in the manifest; run byov-extract again"

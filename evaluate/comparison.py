@@ -1,5 +1,6 @@
 """The rows of a table: whose embeddings stand beside whose, so that a figure can be judged."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,20 +8,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from byov.cache.columns import read_columns
-from byov.cache.command import note
 from byov.cache.contents import encoder_folders
-from byov.cache.errors import CacheError
 from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest
+from byov.cache.row_reader import read_columns
 from byov.cache.runs import RunRecord
+from byov.errors import CacheError, EvaluationError
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
-from byov.evaluate.errors import EvaluationError
+from byov.evaluate.embedding_readers import RunEmbeddings, Source
 from byov.evaluate.evaluation import evaluate, settings_for, tasks_of
-from byov.evaluate.figures import Row, mean_row
 from byov.evaluate.protocols import PROTOCOLS, Protocol, ScoredSplit, stretches
-from byov.evaluate.sources import RunEmbeddings, Source
+from byov.evaluate.scores import Row, mean_row
 from byov.evaluate.tasks import NEED_TRAINING, Settings, Task
+
+LOGGER = logging.getLogger(__name__)
 
 ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
@@ -91,7 +92,7 @@ def _columns(folder: Path) -> tuple[str, ...]:
         first = next(cached_files(folder), None)
         return tuple(read_columns(first)) if first else ()
     except CacheError as error:
-        note(f"{folder.name}: left out of the table ({error})")
+        LOGGER.info(f"{folder.name}: left out of the table ({error})")
         return ()
 
 
@@ -105,7 +106,7 @@ def measure(wanted: Sequence[Entry], scope: Scope) -> dict[Protocol, list[Row]]:
         except (CacheError, EvaluationError) as error:
             if not entry.optional:
                 raise
-            note(f"{entry.name}: left out of the table ({error})")
+            LOGGER.info(f"{entry.name}: left out of the table ({error})")
             continue
         for protocol, row in measured:
             rows[protocol].append(row)
@@ -139,7 +140,7 @@ def scope_of_runs(
         except EvaluationError as error:
             if explicit:
                 raise
-            note(f"without the trimmed protocol: {error}")
+            LOGGER.info(f"without the trimmed protocol: {error}")
             scope = replace(scope, protocols=("standard",))
     return scope
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.manifest import Manifest
+from byov.errors import EvaluationError
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
-from byov.evaluate.errors import EvaluationError
-from byov.evaluate.figures import Kind, Row
+from byov.evaluate.embedding_readers import RunEmbeddings, Source
 from byov.evaluate.protocols import Protocol, ScoredSplit, Stretch, stretches
-from byov.evaluate.sources import RunEmbeddings, Source
+from byov.evaluate.scores import Kind, Row
 from byov.evaluate.tasks import (
     ALL_TASKS,
     NEED_LABELS,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.errors import EvaluationError
+from byov.errors import EvaluationError
+from byov.evaluate.embedding_readers import refuse_not_finite
 from byov.evaluate.frames import Frames
-from byov.evaluate.sources import refuse_not_finite
 
 SPLITS = ("train", "test")
 NEEDED, OPTIONAL = ("embeddings", "lengths", "is_ego"), ("labels",)

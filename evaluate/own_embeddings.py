@@ -1,18 +1,20 @@
 """Embeddings that somebody brings in an .npz file → their row, and what time alone gives on the same videos."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
-from byov.cache.command import note
+from byov.errors import EvaluationError
 from byov.evaluate.baselines import TIME_ONLY, time_only
-from byov.evaluate.errors import EvaluationError
 from byov.evaluate.evaluation import row_of
-from byov.evaluate.figures import Row
 from byov.evaluate.frames import Frames
 from byov.evaluate.npz import read_npz
+from byov.evaluate.scores import Row
 from byov.evaluate.tasks import ALL_TASKS, NEED_LABELS, NEED_TRAINING, Material, Settings, Task
+
+LOGGER = logging.getLogger(__name__)
 
 TIMED_TASKS = ("progression", "tau")  # those that time alone can saturate
 
@@ -63,5 +65,5 @@ def _without_labels(path: Path, bare: Sequence[str], wanted: Sequence[Task], *, 
     if explicit and needy:
         raise EvaluationError(message)
     if needy:
-        note(message)
+        LOGGER.info(message)
     return tuple(task for task in wanted if task not in NEED_LABELS)

@@ -1,6 +1,6 @@
 """Which stretches of which videos a protocol scores.
 
-standard: every video of the split, whole. trimmed: two sub-clips of each in its place (byov.cache.clips).
+standard: every video of the split, whole. trimmed: two sub-clips of each in its place (byov.cache.sub_clips).
 Training videos are whole in both.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from byov.cache.clips import clip_name, trimmed_clips
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.evaluate.errors import EvaluationError
+from byov.cache.sub_clips import clip_name, trimmed_clips
+from byov.errors import EvaluationError
 
 Protocol = Literal["standard", "trimmed"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)

@@ -4,8 +4,8 @@ Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the appendix's tabl
 and cross-view retrieval, and the table of Charades-Ego. Methods other than BYOV are quoted there from the AE2 paper.
 """
 
-from byov.evaluate.figures import Figure, Row
 from byov.evaluate.frames import SETTINGS
+from byov.evaluate.scores import Figure, Row
 from byov.evaluate.tasks import TIME_COLUMN_DATASETS
 
 PAPER = "Park et al., CVPR 2025"

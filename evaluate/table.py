@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from byov.evaluate.figures import Row
 from byov.evaluate.layout import Column, Layout
+from byov.evaluate.scores import Row
 
 SATURATED = 0.9  # from here on, time alone leaves an embedding nothing to show
 TIMED = ("progression/", "kendalls_tau/")  # the figures that normalised time can saturate

@@ -1,4 +1,4 @@
-"""All tasks over the same frames, each figure under its name (byov.evaluate.figures)."""
+"""All tasks over the same frames, each figure under its name (byov.evaluate.scores)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from byov.evaluate.figures import Figure, figure_of
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score
+from byov.evaluate.scores import Figure, figure_of
 
 # The tasks' own modules are imported when they are needed: scikit-learn and SciPy take a second.
 

@@ -1,25 +1,16 @@
-"""byov-extract --check: the plan, and what can be said of each video without decoding it."""
+"""What can be said of each video of a plan without decoding it."""
 
 import shutil
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from tqdm import tqdm
-
-from byov.cache.command import printable, size_text
-from byov.data.errors import VideoError
 from byov.data.video import Probe, probe
+from byov.errors import VideoError
 from byov.extract.plan import Job, Plan
-
-WIDE = 160  # columns, where the output is no terminal
-STATE_NAMES = {"missing": "to do"}  # for people, whose videos are not what is missing
+from byov.progress import SILENT, Progress, track
 
 
 @dataclass(frozen=True)
@@ -44,11 +35,11 @@ class VideoCheck:
         }
 
 
-def check_videos(plan: Plan) -> list[VideoCheck]:
+def check_videos(plan: Plan, progress: Progress = SILENT) -> list[VideoCheck]:
     """Probe every video of the plan."""
     with ThreadPoolExecutor() as pool:
         checks = pool.map(_check_video, plan.jobs)
-        return list(tqdm(checks, desc="looking at videos", total=len(plan.jobs), unit="video", disable=None))
+        return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))
 
 
 def _check_video(job: Job) -> VideoCheck:
@@ -71,47 +62,6 @@ def bytes_needed(checks: Sequence[VideoCheck], bytes_per_frame: int) -> int:
 
 def bytes_per_frame(ratios: int, tokens: int, width: int, *, has_cls: bool) -> int:
     return 2 * width * (ratios + has_cls) + 2 * tokens + 8
-
-
-def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, features_dir: Path) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("video", overflow="fold")
-    for name in ("view", "split", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("header", "packets", "decoded", "labels", "size", "fps", "turned"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for check in checks:
-        table.add_row(*_row(check))
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    console.print(table)
-    for check in checks:
-        if check.problem:
-            console.print(f"problem: {escape(printable(check.problem))}", soft_wrap=True)
-        if check.job.state in ("stale", "conflict"):
-            console.print(
-                f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
-                soft_wrap=True,
-            )
-    counts = ", ".join(f"{count} {STATE_NAMES.get(state, state)}" for state, count in plan.count().items())
-    console.print(
-        f"\n{plan.dataset.name} with {plan.encoder.id}: {len(plan.jobs)} videos: {counts}; "
-        f"needs {size_text(needed_bytes)} of disk, {size_text(free_bytes(features_dir))} free",
-        soft_wrap=True,
-    )
-
-
-def _row(check: VideoCheck) -> list[str]:
-    job, seen = check.job, check.probe
-    decoded = str(job.header.frames) if job.header else "-"
-    events = job.video.event_seconds
-    labels = str(job.label_count or "-") if events is None else f"{len(events)} events"
-    start = [escape(job.video.id), job.video.view, job.video.split, STATE_NAMES.get(job.state, job.state)]
-    if seen is None:
-        return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]
-    rate = f"{seen.fps:.2f}" + (" var" if seen.variable_rate else "")
-    rotation = f"{seen.rotation_degrees}°" if seen.rotation_degrees else ""
-    size = f"{seen.width}x{seen.height}"
-    return [*start, str(seen.header_frames), str(seen.packets), decoded, labels, size, rate, rotation]
 
 
 def free_bytes(folder: Path) -> int:

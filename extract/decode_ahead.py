@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.data.errors import DatasetError, VideoError
 from byov.data.fingerprint import fingerprint, sha256
-from byov.data.video import Decoder, FrameBlock, OnTruncated
+from byov.data.video import FrameBlock, FrameReader, OnTruncated
+from byov.errors import DatasetError, VideoError
 from byov.extract.plan import Job, OnMismatch
 
 
@@ -30,7 +30,7 @@ class PreparedFrames:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """What is known of a source file once it has been read to its end."""
 
     bytes: int
@@ -46,7 +46,7 @@ class Event:
 
     job: Job
     frames: "PreparedFrames | None" = None
-    finished: Source | None = None
+    finished: SourceFile | None = None
     failed: Exception | None = None
 
 
@@ -101,14 +101,14 @@ class DecodeAhead:
                 except Exception as error:  # handed to the consumer, who knows what to make of it
                     self._put(Event(job, failed=error))
 
-    def _decode(self, job: Job) -> Source:
+    def _decode(self, job: Job) -> SourceFile:
         path = job.video.path
         size = path.stat().st_size
         digest = sha256(path)
-        decoder = Decoder(path, threads=self._threads_per_video, on_truncated=self._on_truncated)
+        reader = FrameReader(path, threads=self._threads_per_video, on_truncated=self._on_truncated)
         limit = job.label_count
         frames = 0
-        for block in decoder.blocks():
+        for block in reader.blocks():
             wanted = block if limit is None else _first(block, limit - frames)
             frames += len(block.pixels)
             if wanted is not None:
@@ -120,7 +120,7 @@ class DecodeAhead:
             raise VideoError(
                 f"{path}: {frames} frames decoded, {limit} labels; re-export the labels or use --on-mismatch trim"
             )
-        source = Source(size, digest, fingerprint(path), decoder.fps, decoder.truncated)
+        source = SourceFile(size, digest, fingerprint(path), reader.fps, reader.truncated)
         if path.stat().st_size != size:
             raise DatasetError(f"{path}: changed while it was read; run again when it is complete")
         return source

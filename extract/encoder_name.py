@@ -8,11 +8,10 @@ from typing import Literal
 
 from byov.cache.layout import encoder_slug
 from byov.data.fingerprint import fingerprint
-from byov.extract.errors import EncoderError
+from byov.errors import EncoderError
 
 DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
 Resize = Literal["squash", "crop"]
-Device = Literal["auto", "cuda", "mps", "cpu"]
 RANDOM_PREFIX = "random/"
 RANDOM_SEED = 0
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")

@@ -15,9 +15,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from byov.device import Device, pick_device
+from byov.errors import EncoderError
 from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
-from byov.extract.encoder_name import RANDOM_SEED, Device, EncoderName, Resize, hub_file, resolve_revision
-from byov.extract.errors import EncoderError
+from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, hub_file, resolve_revision
 from byov.extract.preprocess import Preprocessing
 
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
@@ -94,7 +95,7 @@ def load_encoder(name: EncoderName, *, resize: Resize = "squash", device: Device
     model = _build_random(config) if name.is_random else _load_weights(name, config)
     mean, std = _normalisation(name, config)
     tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
-    return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), choose_device(device))
+    return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
 def encoder_shape(name: EncoderName) -> Shape:
@@ -102,15 +103,6 @@ def encoder_shape(name: EncoderName) -> Shape:
     name = resolve_revision(name)
     config = _load_config(name)
     return _measure(name, config, _image_size(name, config))[1]
-
-
-def choose_device(device: Device) -> torch.device:
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if device == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there))
-    if not available[device]:
-        raise EncoderError(f"--device {device}: PyTorch finds none here; use --device auto")
-    return torch.device(device)
 
 
 def _load_config(name: EncoderName) -> Any:

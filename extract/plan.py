@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from byov.cache.errors import CacheError
 from byov.cache.features import Header, Provenance, read_header
 from byov.cache.layout import encoder_dir, ratio_key, video_path
 from byov.data.dataset import Dataset, Video
 from byov.data.fingerprint import fingerprint, sha256
+from byov.errors import CacheError
 from byov.extract.encoder_name import EncoderName, Resize
 
 OnMismatch = Literal["error", "trim"]

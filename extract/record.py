@@ -1,20 +1,22 @@
 """After a run: the dataset's manifest, where its videos are, and the list of failures, brought up to date."""
 
 import json
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from byov.cache.atomic import exclusive, write_text
-from byov.cache.command import note
 from byov.cache.contents import failures_path, read_failures
-from byov.cache.errors import CacheError
 from byov.cache.features import Header, read_header
 from byov.cache.layout import manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.sources import write_sources
 from byov.data.dataset import Dataset, Video
+from byov.errors import CacheError
 from byov.extract.plan import Plan
+
+LOGGER = logging.getLogger(__name__)
 
 
 def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
@@ -41,7 +43,7 @@ def _say_late_events(dataset: Dataset, headers: Mapping[str, Header]) -> None:
             continue
         event, last = video.event_seconds[-1], float(header.pts_seconds.max())
         if event > last:
-            note(
+            LOGGER.info(
                 f"{video.id}: its event at {event:g} s is after its last frame, which is at {last:.3f} s; "
                 "correct the CSV and run again (nothing is extracted anew)"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("cache", "data", "evaluate", "extract", "pipeline", "train")
+FOLDERS = ("apply", "cache", "cli", "data", "evaluate", "extract", "report", "train")
 COMMANDS = [f"byov-{name}" for name in ("align", "cache", "embed", "eval", "extract", "report", "train")]
 
 
@@ -27,7 +27,7 @@ def test_the_wheel_holds_every_module_and_no_stray_package(tmp_path):
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".css", ".js")
-    }
+    } | {str(path.relative_to(ROOT)) for path in (ROOT / "byov").iterdir() if path.suffix in (".py", ".typed")}
     assert names == expected
 
 
@@ -42,12 +42,12 @@ def test_commands_answer_help_and_version(command):
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("byov.extract.cli", ("torch", "transformers")),
-        ("byov.train.cli", ("torch",)),
-        ("byov.evaluate.cli", ("torch", "sklearn", "scipy")),
-        ("byov.pipeline.align_cli", ("torch", "transformers", "scipy", "matplotlib", "PIL")),
-        ("byov.pipeline.embed_cli", ("torch", "transformers")),
-        ("byov.pipeline.report_cli", ("torch", "sklearn", "scipy", "matplotlib", "PIL")),
+        ("byov.cli.extract", ("torch", "transformers")),
+        ("byov.cli.train", ("torch",)),
+        ("byov.cli.evaluate", ("torch", "sklearn", "scipy")),
+        ("byov.cli.align", ("torch", "transformers", "scipy", "matplotlib", "PIL")),
+        ("byov.cli.embed", ("torch", "transformers")),
+        ("byov.cli.report", ("torch", "sklearn", "scipy", "matplotlib", "PIL")),
     ],
 )
 def test_what_takes_seconds_to_import_waits_until_it_is_needed(module, unwanted):

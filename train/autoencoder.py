@@ -8,12 +8,12 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from byov.errors import TrainError
 from byov.train.checkpoint import load_weights
-from byov.train.choices import Norm, Position, Standardize
-from byov.train.errors import TrainError
 from byov.train.model_card import card_text
 from byov.train.packing import group, pack, unpack, within
 from byov.train.positions import Positions
+from byov.train.settings import Norm, Position, Standardize
 from byov.train.standardize import standardized
 from byov.train.transformer import Block
 

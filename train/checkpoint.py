@@ -1,6 +1,7 @@
 """Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +11,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from byov.cache.atomic import replacing
-from byov.cache.command import note
-from byov.train.errors import TrainError
+from byov.errors import TrainError
 from byov.train.tensor_file import opened
+
+LOGGER = logging.getLogger(__name__)
 
 State = TypeVar("State")
 KEPT = 2  # the last one, and the one before in case that one is damaged
@@ -68,9 +70,9 @@ def load_checkpoint(
             _load_optimizer(model, optimizer, tensors, path)
             return state
         except ValueError as error:
-            note(f"{path}: not a checkpoint of this run ({error}); falling back to the one before")
+            LOGGER.info(f"{path}: not a checkpoint of this run ({error}); falling back to the one before")
         except TrainError as error:
-            note(f"{error}; falling back to the one before")
+            LOGGER.info(f"{error}; falling back to the one before")
     if found:
         raise TrainError(f"{folder}: none of its {len(found)} checkpoints can be read; start again under another name")
     return None

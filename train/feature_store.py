@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.columns import read_array, read_columns
-from byov.cache.contents import check_same_recipe, encoder_folders
+from byov.cache.contents import check_same_identity, encoder_folders
 from byov.cache.features import Header, read_header
 from byov.cache.layout import VIEWS, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.train.errors import TrainError
+from byov.cache.row_reader import read_array, read_columns
+from byov.errors import TrainError
 
 
 @dataclass(frozen=True)
-class Video:
+class CachedVideo:
     """A cached video: where its features are, and what the manifest says of it."""
 
     id: str
@@ -28,22 +28,22 @@ class Video:
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingData:
     """One dataset through one encoder at one STM ratio."""
 
     dataset: str
     folder: Path  # features/<dataset>/<encoder>
     column: str  # "merged/0.3"
     width: int
-    recipe: dict[str, str]  # what Provenance.recipe says, the same for all videos
-    videos: tuple[Video, ...]
+    identity: dict[str, str]  # what Provenance.identity says, the same for all videos
+    videos: tuple[CachedVideo, ...]
     absent: int  # videos of the manifest that are not in the cache
 
-    def of(self, split: str, view: str | None = None) -> list[Video]:
+    def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
         return [video for video in self.videos if video.split == split and view in (None, video.view)]
 
 
-def open_source(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> Source:
+def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
     """Find the features; what is left out must be unambiguous."""
     folder = _choose(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
@@ -54,14 +54,14 @@ def open_source(features_dir: Path, dataset: str | None, encoder: str | None, ra
         )
     column = _column(headers, ratio)
     for header, _ in headers[1:]:
-        check_same_recipe(header, headers[0][0])
+        check_same_identity(header, headers[0][0])
     shape, _ = read_columns(headers[0][0].path)[column]
-    return Source(
+    return TrainingData(
         dataset=folder.parent.name,
         folder=folder,
         column=column,
         width=shape[1],
-        recipe=headers[0][0].provenance.recipe(),
+        identity=headers[0][0].provenance.identity(),
         videos=tuple(_video(header, entry, len(manifest.phases)) for header, entry in headers),
         absent=len(manifest.videos) - len(headers),
     )
@@ -70,30 +70,30 @@ def open_source(features_dir: Path, dataset: str | None, encoder: str | None, ra
 class FeatureStore:
     """Features by video: all in memory if they fit the budget, else read again each time. The numbers are the same."""
 
-    def __init__(self, source: Source, videos: Iterable[Video], budget_bytes: int) -> None:
-        self._source = source
+    def __init__(self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int) -> None:
+        self._data = data
         chosen = tuple(videos)
-        self.size_bytes = sum(video.frames for video in chosen) * source.width * 2
+        self.size_bytes = sum(video.frames for video in chosen) * data.width * 2
         self.preloaded = self.size_bytes <= budget_bytes
         self._arrays = {video.path: self._read(video) for video in chosen} if self.preloaded else {}
 
-    def read(self, video: Video) -> NDArray[np.float16]:
+    def read(self, video: CachedVideo) -> NDArray[np.float16]:
         """(T, width) features of a video."""
         array = self._arrays.get(video.path)
         return self._read(video) if array is None else array
 
-    def _read(self, video: Video) -> NDArray[np.float16]:
-        features: NDArray[np.float16] = read_array(video.path, self._source.column)
-        if features.shape != (video.frames, self._source.width):
-            expected = (video.frames, self._source.width)
-            raise TrainError(f"{video.path}: {self._source.column} is {features.shape}, expected {expected}")
+    def _read(self, video: CachedVideo) -> NDArray[np.float16]:
+        features: NDArray[np.float16] = read_array(video.path, self._data.column)
+        if features.shape != (video.frames, self._data.width):
+            expected = (video.frames, self._data.width)
+            raise TrainError(f"{video.path}: {self._data.column} is {features.shape}, expected {expected}")
         if not np.isfinite(features).all():
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
-            raise TrainError(f"{video.path}: {self._source.column} is not finite at frame {frame}; extract it again")
+            raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}; extract it again")
         return features
 
 
-def need_both_views(videos: Sequence[Video], split: str, why: str) -> None:
+def need_both_views(videos: Sequence[CachedVideo], split: str, why: str) -> None:
     for view in VIEWS:
         if not any(video.view == view for video in videos):
             raise TrainError(f"the {split} split has no {view} video, and {why}")
@@ -138,7 +138,7 @@ def _column(headers: Sequence[tuple[Header, VideoEntry]], ratio: float) -> str:
     return f"merged/{ratio_key(ratio)}"
 
 
-def _video(header: Header, entry: VideoEntry, phases: int) -> Video:
+def _video(header: Header, entry: VideoEntry, phases: int) -> CachedVideo:
     if header.frames < 1:
         raise TrainError(f"{header.path}: no frames")
     labels = entry.labels if phases else None
@@ -147,4 +147,4 @@ def _video(header: Header, entry: VideoEntry, phases: int) -> Video:
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
             f"{header.frames} frames and {phases} phases; run byov-extract again, it brings the manifest up to date"
         )
-    return Video(entry.id, entry.view, entry.split, header.frames, labels, header.path)
+    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from byov.cache.atomic import write_text
-from byov.train.errors import TrainError
+from byov.errors import TrainError
 
 METRICS_NAME = "metrics.jsonl"
 

@@ -35,7 +35,7 @@ def card_text(record: dict[str, Any], parameters: int) -> str:
             "",
             *_metrics(record.get("validation")),
             "",
-            "## Settings",
+            "## TrainSettings",
             "",
             "```json",
             json.dumps(record.get("settings"), indent=1, ensure_ascii=True).replace("```", "'''"),

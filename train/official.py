@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from byov.errors import TrainError
 from byov.train.autoencoder import Encoder
-from byov.train.errors import TrainError
 
 _PREFIX = "encoder."  # of the encoder's parameters in a Lightning checkpoint
 _RENAMED = (

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from byov.train.choices import Position
+from byov.train.settings import Position
 
 BASE = 10000.0
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byov.train.choices import Pairs, Standardize
-from byov.train.feature_store import FeatureStore, Video
+from byov.train.feature_store import CachedVideo, FeatureStore
 from byov.train.objective import Clips
+from byov.train.settings import Pairs, Standardize
 from byov.train.standardize import standardized
 
 STEPS_AHEAD = 4
@@ -26,7 +26,7 @@ STEPS_AHEAD = 4
 class Draw:
     """Frames of one video: `rows` within the interval from `first` to `end` that stands for the video."""
 
-    video: Video
+    video: CachedVideo
     first: int
     end: int
     rows: NDArray[np.int64]  # counted from `first`
@@ -36,7 +36,7 @@ class PairSampler:
     """Pairs of clips: an epoch has as many as there are training videos, each a random pair."""
 
     def __init__(
-        self, videos: Sequence[Video], *, frames: int, pairs: Pairs, crop: tuple[float, float], seed: int
+        self, videos: Sequence[CachedVideo], *, frames: int, pairs: Pairs, crop: tuple[float, float], seed: int
     ) -> None:
         self.items = len(videos)
         self._frames, self._crop, self._seed = frames, crop, seed
@@ -53,7 +53,7 @@ class PairSampler:
             first, second = (self._sides[0][i] for i in random.choice(self.items, 2, replace=self.items < 2))
         return self._clip(first, random), self._clip(second, random)
 
-    def _clip(self, video: Video, random: np.random.Generator) -> Draw:
+    def _clip(self, video: CachedVideo, random: np.random.Generator) -> Draw:
         length = max(1, round(video.frames * random.uniform(*self._crop)))
         first = int(random.integers(video.frames - length + 1))
         return Draw(video, first, first + length, draw_rows(length, self._frames, random))

@@ -4,14 +4,22 @@ from dataclasses import asdict, dataclass, fields
 from sys import float_info
 from typing import Any, Literal, get_args, get_origin
 
-from byov.train.choices import Norm, Pairs, Position, Recipe, Schedule, Select, Standardize
-from byov.train.errors import TrainError
+from byov.errors import TrainError
+
+# The words that settings take.
+Recipe = Literal["paper", "official", "cycle"]
+Position = Literal["interpolated", "index", "none"]
+Norm = Literal["after", "before"]  # the encoder's last LayerNorm: after its blocks, or before them
+Standardize = Literal["none", "video"]
+Pairs = Literal["views", "any"]  # an ego with an exo video, or any two
+Schedule = Literal["constant", "cosine"]
+Select = Literal["retrieval", "trimmed", "both", "tau", "last"]
 
 LARGEST = 1_000_000  # of any size; what is above is a slip
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainSettings:
     """All that decides the numbers of a run, beside the features it reads."""
 
     recipe: Recipe = "paper"
@@ -108,28 +116,28 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def choose(dataset: str, *, recipe: Recipe = "paper", **given: Any) -> Settings:
+def choose(dataset: str, *, recipe: Recipe = "paper", **given: Any) -> TrainSettings:
     """The settings of a recipe for a dataset, with those that are given in their place."""
     if recipe not in RECIPES:
         raise TrainError(f"recipe {recipe!r}; choose one of {', '.join(RECIPES)}")
-    return Settings(**({"recipe": recipe} | DATASETS.get(dataset, {}) | RECIPES[recipe] | given))
+    return TrainSettings(**({"recipe": recipe} | DATASETS.get(dataset, {}) | RECIPES[recipe] | given))
 
 
-def from_dict(raw: Any) -> Settings:
-    """Settings as a run's config.json holds them; raises TrainError for what they cannot be."""
-    names = {field.name for field in fields(Settings)}
+def from_dict(raw: Any) -> TrainSettings:
+    """TrainSettings as a run's config.json holds them; raises TrainError for what they cannot be."""
+    names = {field.name for field in fields(TrainSettings)}
     if not isinstance(raw, dict) or raw.keys() != names:
         found = sorted(raw.keys() ^ names) if isinstance(raw, dict) else raw
         raise TrainError(f"settings of another version of byov ({found})")
     crop = raw["crop"]
-    return Settings(**(raw | {"crop": tuple(crop) if isinstance(crop, list) else crop}))
+    return TrainSettings(**(raw | {"crop": tuple(crop) if isinstance(crop, list) else crop}))
 
 
-def differences(ours: Settings, theirs: Settings) -> list[str]:
+def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:
     """`name theirs, not ours` of each setting that is not the same."""
     return [
         f"{field.name} {getattr(theirs, field.name)!r}, not {getattr(ours, field.name)!r}"
-        for field in fields(Settings)
+        for field in fields(TrainSettings)
         if getattr(ours, field.name) != getattr(theirs, field.name)
     ]
 
@@ -140,7 +148,7 @@ def _check(holds: bool, name: str, value: object, expected: str) -> None:
 
 
 def _check_type(name: str, value: object, kind: Any) -> None:
-    """Settings come from the command line and from files: a wrong type is a mistake of theirs, not of ours."""
+    """TrainSettings come from the command line and from files: a wrong type is a mistake of theirs, not of ours."""
     if kind == tuple[float, float]:
         right = isinstance(value, tuple) and len(value) == 2 and all(_is_a(part, (float,)) for part in value)
     elif get_origin(kind) is Literal:

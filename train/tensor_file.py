@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-from byov.train.errors import TrainError
+from byov.errors import TrainError
 
 
 @contextmanager

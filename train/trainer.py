@@ -3,23 +3,22 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from byov.cache.command import StopRequest
 from byov.cache.runs import MODEL_NAME
+from byov.errors import Diverged, Interrupted, TrainError
+from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
-from byov.train.choices import Schedule
-from byov.train.errors import Diverged, TrainError
 from byov.train.objective import Clips
-from byov.train.progress import Progress, read_progress
+from byov.train.settings import Schedule
+from byov.train.state import TrainingState, read_state
 
 LAST_MODEL_NAME = "model-last.safetensors"
 MASK_STREAM = 0x6D61736B  # keeps the seeds of the masks apart from the other users of the seed
@@ -93,7 +92,7 @@ class Trainer:
             weight_decay=optimisation.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        self.progress = Progress()
+        self.state = TrainingState()
 
     @property
     def total_steps(self) -> int:
@@ -101,40 +100,39 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that can be read; from the beginning if there is none."""
-        progress = load_checkpoint(
-            self._checkpoints, self.model, self._optimizer, lambda state: read_progress(state, self.total_steps)
+        state = load_checkpoint(
+            self._checkpoints, self.model, self._optimizer, lambda raw: read_state(raw, self.total_steps)
         )
-        if progress is not None:
-            self.progress = progress
-        if self.progress.best is not None and not self._best_path.exists():
+        if state is not None:
+            self.state = state
+        if self.state.best is not None and not self._best_path.exists():
             raise TrainError(f"{self._best_path}: the best model so far is gone; start again under another name")
 
-    def train(self, stop: StopRequest) -> None:
-        """Train to the end, or until a stop is asked for; then leave a checkpoint and obey."""
-        if self.progress.step == 0:
+    def train(self, stop: Callable[[], bool] = lambda: False, progress: Progress = SILENT) -> None:
+        """Train to the end, or until `stop` says so; then leave a checkpoint and raise Interrupted."""
+        if self.state.step == 0:
             self._start()
-        first, per_epoch = self.progress.step, self._batches.steps_per_epoch
-        with tqdm(total=self.total_steps, initial=first, unit="step", disable=None, dynamic_ncols=True) as bar:
+        first, per_epoch = self.state.step, self._batches.steps_per_epoch
+        with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
                 losses = self._step(*batch)
-                bar.update()
-                bar.set_postfix(epoch=self.progress.step // per_epoch, loss=f"{losses['loss']:.4f}", refresh=False)
-                if self.progress.step % per_epoch == 0:
-                    self._end_epoch(self.progress.step // per_epoch)
-                if stop.signal_number is not None:
+                bar.advance(latest=f"epoch={self.state.step // per_epoch}, loss={losses['loss']:.4f}")
+                if self.state.step % per_epoch == 0:
+                    self._end_epoch(self.state.step // per_epoch)
+                if stop():
                     self._checkpoint()
-                    stop.obey()
+                    raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
         write_bytes(self._last_path, model_bytes(self.model))
-        if self.progress.best is None:
+        if self.state.best is None:
             write_bytes(self._best_path, model_bytes(self.model))
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
-        self.progress.records.append({"epoch": 0, "step": 0} | self._validation())
-        self._log(self.progress.records)
+        self.state.records.append({"epoch": 0, "step": 0} | self._validation())
+        self._log(self.state.records)
 
     def _step(self, first: Clips, second: Clips) -> dict[str, float]:
-        step = self.progress.step
+        step = self.state.step
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.lr_at(step, self._batches.steps_per_epoch)
         generator = torch.Generator().manual_seed(_seed(self._settings.seed, step))
@@ -148,23 +146,23 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self.progress.step += 1
+        self.state.step += 1
         for name, value in values.items():
-            self.progress.loss_sums[name] = self.progress.loss_sums.get(name, 0.0) + value
+            self.state.loss_sums[name] = self.state.loss_sums.get(name, 0.0) + value
         return values
 
     def _end_epoch(self, epoch: int) -> None:
         self._refuse_weights_that_are_not_finite()
-        progress, last = self.progress, epoch == self._settings.epochs
-        record: dict[str, Any] = {"epoch": epoch, "step": progress.step, "lr": self._optimizer.param_groups[0]["lr"]}
-        record |= {name: total / self._batches.steps_per_epoch for name, total in progress.loss_sums.items()}
-        progress.loss_sums = {}
+        state, last = self.state, epoch == self._settings.epochs
+        record: dict[str, Any] = {"epoch": epoch, "step": state.step, "lr": self._optimizer.param_groups[0]["lr"]}
+        record |= {name: total / self._batches.steps_per_epoch for name, total in state.loss_sums.items()}
+        state.loss_sums = {}
         if last or epoch % self._validate_every == 0:
             metrics = self._validation()
             record |= metrics
             self._keep_if_best(metrics)
-        progress.records.append(record)
-        self._log(progress.records)
+        state.records.append(record)
+        self._log(state.records)
         if last or epoch % self._checkpoint_every == 0:
             self._checkpoint()
 
@@ -178,16 +176,16 @@ class Trainer:
 
     def _keep_if_best(self, metrics: dict[str, float]) -> None:
         """The best by the chosen metric; while there is no score, the newest."""
-        score, best = metrics.get(self._select), self.progress.best
+        score, best = metrics.get(self._select), self.state.best
         if score is None and best is None:
-            self.progress.best_metrics = metrics
+            self.state.best_metrics = metrics
         elif score is not None and (best is None or score > best):
-            self.progress.best, self.progress.best_metrics = score, metrics
+            self.state.best, self.state.best_metrics = score, metrics
             write_bytes(self._best_path, model_bytes(self.model))
 
     def _checkpoint(self) -> None:
         self._refuse_weights_that_are_not_finite()
-        save_checkpoint(self._checkpoints, self.model, self._optimizer, asdict(self.progress), self.progress.step)
+        save_checkpoint(self._checkpoints, self.model, self._optimizer, self.state.model_dump(), self.state.step)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._device.type == "cuda":
@@ -201,9 +199,9 @@ class Trainer:
 
     def _not_finite(self, what: str) -> str:
         kept = "the last checkpoint is kept" if checkpoints(self._checkpoints) else "there is no checkpoint yet"
-        epoch = self.progress.step // self._batches.steps_per_epoch
+        epoch = self.state.step // self._batches.steps_per_epoch
         return (
-            f"the {what} at step {self.progress.step} (epoch {epoch}); {kept}. "
+            f"the {what} at step {self.state.step} (epoch {epoch}); {kept}. "
             "Start another run with a lower --lr, or with --clip-grad 1"
         )
 

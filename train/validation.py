@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from byov.cache.clips import trimmed_clips
+from byov.cache.sub_clips import trimmed_clips
+from byov.errors import Diverged
 from byov.train.autoencoder import Autoencoder
-from byov.train.errors import Diverged
-from byov.train.feature_store import FeatureStore, Video
+from byov.train.feature_store import CachedVideo, FeatureStore
 
 K = 10  # map@10, as in the paper's main table
 BLOCK_ELEMENTS = 2**22  # of one block of distances: 32 MiB
@@ -23,7 +23,7 @@ TAU_STRIDE = 5  # every 5th frame, as AE2's evaluator
 class Embedded:
     """One video or sub-clip."""
 
-    video: Video
+    video: CachedVideo
     embedding: Tensor  # (T, D)
     labels: Tensor | None  # (T,)
 
@@ -31,7 +31,7 @@ class Embedded:
 class Validator:
     """Embeds the val videos, whole and as sub-clips on their own, and scores them."""
 
-    def __init__(self, dataset: str, videos: Sequence[Video], store: FeatureStore, device: torch.device) -> None:
+    def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
         self._dataset, self._videos, self._store, self._device = dataset, videos, store, device
 
     def __call__(self, model: Autoencoder) -> dict[str, float]:
@@ -101,7 +101,7 @@ def _tau(neighbours: Tensor) -> float | None:
     return concordance / (pairs * untied) ** 0.5 if untied else None
 
 
-def _embed(model: Autoencoder, video: Video, features: Tensor, first: int, end: int) -> Embedded:
+def _embed(model: Autoencoder, video: CachedVideo, features: Tensor, first: int, end: int) -> Embedded:
     labels = None if video.labels is None else torch.tensor(video.labels[first:end])
     embedding = model.embed(features[first:end]).cpu()  # not every device has float64
     if not embedding.isfinite().all():

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 from byov.data.demo.film import View
 
 
-class Job(NamedTuple):
+class RenderJob(NamedTuple):
     """A video to render; goes to the worker as a JSON list."""
 
     seed: int
@@ -20,7 +20,7 @@ class Job(NamedTuple):
     path: str
 
 
-def render_all(jobs: Sequence[Job], progress: Callable[[int, int], None] | None) -> None:
+def render_all(jobs: Sequence[RenderJob], progress: Callable[[int, int], None] | None) -> None:
     """Share the jobs out among as many processes as there are processors."""
     count = min(os.cpu_count() or 1, len(jobs))
     with _workers([jobs[start::count] for start in range(count)]) as finished:
@@ -30,7 +30,7 @@ def render_all(jobs: Sequence[Job], progress: Callable[[int, int], None] | None)
 
 
 @contextmanager
-def _workers(shares: Sequence[Sequence[Job]]) -> Iterator[IO[str]]:
+def _workers(shares: Sequence[Sequence[RenderJob]]) -> Iterator[IO[str]]:
     """Run a rendering process per share of the jobs; gives their joint output, a line per finished video.
 
     Plain subprocesses, because multiprocessing's spawned ones run the caller's main script anew, which must

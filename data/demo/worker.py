@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from byov.data.demo.film import draw_film, encode
-from byov.data.demo.pool import Job
+from byov.data.demo.pool import RenderJob
 
 
 def main() -> None:
-    for job in (Job(*fields) for fields in json.load(sys.stdin)):
+    for job in (RenderJob(*fields) for fields in json.load(sys.stdin)):
         encode(draw_film(job.seed, job.film_index, job.view), Path(job.path))
         print(job.film_index, flush=True)
 

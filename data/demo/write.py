@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from byov.data.demo.film import View, film_rng
-from byov.data.demo.pool import Job, render_all
+from byov.data.demo.pool import RenderJob, render_all
 from byov.data.demo.script import FPS, draw_performance, event_frames
 
 DEFAULT_VIDEOS: Mapping[str, tuple[int, int]] = MappingProxyType({"train": (12, 12), "val": (3, 3), "test": (4, 4)})
@@ -17,7 +17,7 @@ _VIEWS: tuple[View, View] = ("ego", "exo")
 
 
 @dataclass(frozen=True)
-class Video:
+class DemoVideo:
     split: str
     view: View
     number: int  # within its view, over all splits
@@ -58,16 +58,16 @@ def write_demo(
         for video in listed:
             (folder / video.path).parent.mkdir(parents=True, exist_ok=True)
         _write_list(folder / "videos.csv", listed, seed)
-        jobs = [Job(seed, video.index, video.view, str(folder / video.path)) for video in listed]
+        jobs = [RenderJob(seed, video.index, video.view, str(folder / video.path)) for video in listed]
         render_all(jobs, progress)
         _publish(folder, root)
 
 
-def _list_videos(videos: Mapping[str, tuple[int, int]]) -> list[Video]:
-    listed: list[Video] = []
+def _list_videos(videos: Mapping[str, tuple[int, int]]) -> list[DemoVideo]:
+    listed: list[DemoVideo] = []
     for place, view in enumerate(_VIEWS):
         splits = [split for split, counts in videos.items() for _ in range(counts[place])]
-        listed += [Video(split, view, number) for number, split in enumerate(splits)]
+        listed += [DemoVideo(split, view, number) for number, split in enumerate(splits)]
     return sorted(listed, key=lambda video: list(videos).index(video.split))
 
 
@@ -77,7 +77,7 @@ def event_times_s(seed: int, index: int) -> list[float]:
     return [(frame - 0.5) / FPS for frame in event_frames(states)]
 
 
-def _write_list(path: Path, listed: Sequence[Video], seed: int) -> None:
+def _write_list(path: Path, listed: Sequence[DemoVideo], seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,9 +1,8 @@
 """Small caches, and Python processes of their own for what a test must not do to itself."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,12 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array
 from byov.cache.features import FeatureWriter, Provenance, read_header
 from byov.cache.manifest import Manifest, VideoEntry
+from byov.cache.row_reader import read_array
 
 RATIOS = (0.3, 1.0)
 TOKENS, WIDTH = 9, 16
-# What decides how output looks and when it is written must not depend on who runs the tests.
-UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_DATASETS"}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
-    "PYTHONSAFEPATH": "1",
-    "PYTHONWARNINGS": "error",
-}
 
 
 def _provenance(**changes: Any) -> Provenance:
@@ -142,47 +135,7 @@ def assert_sound() -> Callable[[Path, int], None]:
 
 
 @pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script in a process of its own, to its end."""
-
-    def run(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=ENVIRONMENT | environment,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start a script that prints a line when it is where the test wants it, then waits for its standard input."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def byov_cache(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def byov_cache(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the installed byov-cache."""
     command = Path(sys.executable).with_name("byov-cache")
 
@@ -194,7 +147,7 @@ def byov_cache(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,
-            env=ENVIRONMENT | environment,
+            env=clean_environment | environment,
             cwd=tmp_path,
             check=False,
         )

@@ -4,16 +4,16 @@ from dataclasses import replace
 import pytest
 
 from byov.cache.contents import (
-    check_same_recipe,
+    check_same_identity,
     encoder_folders,
     failures_path,
     read_failures,
     summarise,
     verify_folder,
 )
-from byov.cache.errors import CacheError
 from byov.cache.features import read_header
 from byov.cache.manifest import load_manifest
+from byov.errors import CacheError
 
 
 def test_encoder_folders_are_those_beside_a_manifest(features_dir, encoder_folder):
@@ -149,10 +149,10 @@ def test_a_damaged_first_file_does_not_make_the_others_a_mixture(encoder_folder,
 
 def test_same_recipe_passes_and_another_names_the_file(encoder_folder):
     header = read_header(encoder_folder / "exo" / "004.h5")
-    check_same_recipe(header, header)
+    check_same_identity(header, header)
     other = replace(header, provenance=replace(header.provenance, preprocessing="crop"))
     with pytest.raises(CacheError, match=r"exo/004\.h5: preprocessing 'crop', but 004\.h5 has 'squash 224'"):
-        check_same_recipe(other, header)
+        check_same_identity(other, header)
 
 
 @pytest.mark.parametrize(("frames", "said"), [(63, "63"), (None, "None")])

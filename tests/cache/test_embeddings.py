@@ -4,11 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array
-from byov.cache.embeddings import EmbeddingSource, read_embedding, write_embedding
-from byov.cache.errors import CacheError
+from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
+from byov.cache.row_reader import read_array
+from byov.errors import CacheError
 
-SOURCE = EmbeddingSource(
+SOURCE = EmbeddingProvenance(
     run="Küche-paper-r0.3-s0",
     model_sha256="ab" * 32,
     dataset="demo",

@@ -6,11 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array, read_columns
 from byov.cache.contents import verify_folder
-from byov.cache.errors import CacheError
 from byov.cache.features import FeatureWriter, read_header
 from byov.cache.manifest import Manifest, VideoEntry
+from byov.cache.row_reader import read_array, read_columns
+from byov.errors import CacheError
 
 
 @pytest.mark.parametrize("frames", [0, 1, 64, 70])

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from byov.cache.errors import CacheError
 from byov.cache.layout import (
     cached_files,
     check_name,
@@ -12,6 +11,7 @@ from byov.cache.layout import (
     ratio_key,
     video_path,
 )
+from byov.errors import CacheError
 
 BAD_NAMES = ["../x", "..", "a/b", "/etc", "", ".", ".hidden", "-x", "--help", "_x", " x", "a\0b", "x\n", "x\ny", "a\tb"]
 BAD_NAMES += ["x" * 201, "ü" * 101, "x.", "x ", "x. .", "a\\b", "C:x", "a*", "a?", "a\x1b[2J", "a\u202eb", "a\ud800"]

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from byov.cache.errors import CacheError
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.errors import CacheError
 
 MANIFEST = Manifest(
     dataset="pour_milk",

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from byov.cache.errors import CacheError
 from byov.cache.runs import (
     embedding_path,
     embeddings_folder,
@@ -14,6 +13,7 @@ from byov.cache.runs import (
     read_run,
     run_folder,
 )
+from byov.errors import CacheError
 
 TRAINING = {
     "dataset": "demo",

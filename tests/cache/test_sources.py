@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from byov.cache.errors import CacheError
 from byov.cache.sources import SOURCES_NAME, read_sources, write_sources
+from byov.errors import CacheError
 
 
 @pytest.fixture

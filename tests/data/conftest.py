@@ -12,7 +12,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from byov.data.dataset import Dataset
-from byov.data.video import Decoder
+from byov.data.video import FrameReader
 
 Images = Sequence[NDArray[np.uint8]]
 
@@ -92,7 +92,7 @@ def decode() -> Callable[..., tuple[list[NDArray[np.uint8]], NDArray[np.float64]
     """All frames of a video and their times."""
 
     def read(path: Path, **settings: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.float64]]:
-        blocks = list(Decoder(path, **settings).blocks())
+        blocks = list(FrameReader(path, **settings).blocks())
         times = [block.pts_seconds for block in blocks]
         return [image for block in blocks for image in block.pixels], np.concatenate(times)
 

@@ -8,7 +8,7 @@ import pytest
 
 from byov.data.ae2 import KEY_EVENTS, phase_names, read_ae2
 from byov.data.dataset import SPLITS, VIEWS, Dataset
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 LISTED = ["break_eggs", "tennis_forehand"]
 IN_FOLDERS = ["pour_milk", "pour_liquid"]

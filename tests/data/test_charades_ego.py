@@ -7,7 +7,7 @@ import pytest
 
 from byov.data.charades_ego import CLASSES, read_charades_ego
 from byov.data.dataset import Dataset
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 PUBLISHED = [
     "id",

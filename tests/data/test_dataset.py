@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from byov.data.dataset import Dataset, Video, inside, require_views
-from byov.data.errors import DatasetError
+from byov.errors import DatasetError
 
 
 def test_labels_are_the_phases_of_the_frames_that_were_decoded() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from byov.data.demo import PHASES, write_demo
 from byov.data.demo.film import Film, View, draw_film, encode, film_rng
-from byov.data.demo.pool import Job, render_all
+from byov.data.demo.pool import RenderJob, render_all
 from byov.data.demo.script import FPS, MAX_FRAMES, MIN_FRAMES, State, draw_performance, event_frames
 
 SEED = 147  # its first videos are short
@@ -126,7 +126,7 @@ def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_failing_worker_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="failed"):
-        render_all([Job(SEED, 0, "ego", str(tmp_path / "no such folder" / "video.mp4"))], None)
+        render_all([RenderJob(SEED, 0, "ego", str(tmp_path / "no such folder" / "video.mp4"))], None)
 
 
 def test_existing_root_is_refused(tmp_path: Path) -> None:

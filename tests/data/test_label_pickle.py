@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byov.data.errors import DatasetError
 from byov.data.label_pickle import read_labels
+from byov.errors import DatasetError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 Write = Callable[[bytes], Path]

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from byov.data.errors import DatasetError
 from byov.data.own_videos import read_own_videos
+from byov.errors import DatasetError
 
 Place = Callable[..., Path]
 HEADER = "path,view,split,id,events\n"

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from byov.data.demo import PHASES
-from byov.data.errors import DatasetError
 from byov.data.registry import READERS, open_dataset
+from byov.errors import DatasetError
 
 NAMES = ["break_eggs", "pour_milk", "pour_liquid", "tennis_forehand", "charades_ego", "demo"]
 

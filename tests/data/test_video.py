@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from byov.data import video
 from byov.data.container import missing_bytes
-from byov.data.errors import VideoError
-from byov.data.video import Decoder, FrameBlock, probe
+from byov.data.video import FrameBlock, FrameReader, probe
+from byov.errors import VideoError
 
 B_FRAMES = {"bf": "3", "g": "100", "x264-params": "b-adapt=0:scenecut=0:b-pyramid=normal"}
 FINE = {"flags": "+qscale", "global_quality": "118"}
@@ -36,7 +36,7 @@ def order(images: list[NDArray[np.uint8]]) -> list[int]:
 
 def message_of(path: Path, **settings: Any) -> str:
     with pytest.raises(VideoError) as error:
-        list(Decoder(path, **settings).blocks())
+        list(FrameReader(path, **settings).blocks())
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -87,7 +87,7 @@ def test_all_frames_in_order_with_their_times(
 
 
 def test_decoder_tells_rate_and_wholeness_after_the_pass(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    decoder = Decoder(encode(tmp_path / "a.mp4", greys(4), fps=12))
+    decoder = FrameReader(encode(tmp_path / "a.mp4", greys(4), fps=12))
     assert sum(len(block.pixels) for block in decoder.blocks()) == 4
     assert decoder.fps == 12
     assert not decoder.truncated
@@ -196,7 +196,7 @@ def test_change_of_size_amid_the_stream(tmp_path: Path, encode: Encode, greys: G
     ]
     path = tmp_path / "both.h264"
     path.write_bytes(b"".join(parts))
-    blocks = list(Decoder(path).blocks())
+    blocks = list(FrameReader(path).blocks())
     assert [block.pixels.shape for block in blocks] == [(5, 48, 64, 3), (5, 32, 96, 3)]
     assert order([image for block in blocks for image in block.pixels]) == [0, 1, 2, 3, 4] * 2
     assert (np.diff(np.concatenate([block.pts_seconds for block in blocks])) > 0).all()
@@ -258,7 +258,7 @@ def test_phone_held_upright_as_its_header_says(tmp_path: Path, encode: Encode, d
 def test_blocks_are_bounded_in_frames(tmp_path: Path, encode: Encode) -> None:
     pictures = [np.full((16, 16, 3), index % 200, np.uint8) for index in range(150)]
     path = encode(tmp_path / "a.mkv", pictures, codec="ffv1")
-    blocks = list(Decoder(path).blocks())
+    blocks = list(FrameReader(path).blocks())
     expected = [min(video.BLOCK_FRAMES, 150 - start) for start in range(0, 150, video.BLOCK_FRAMES)]
     assert len(expected) > 1
     assert [len(block.pixels) for block in blocks] == expected
@@ -271,7 +271,7 @@ def test_blocks_are_bounded_in_frames(tmp_path: Path, encode: Encode) -> None:
 @pytest.mark.parametrize("size", [(800, 480), (2560, 1440)])
 def test_blocks_are_bounded_in_bytes(size: tuple[int, int], tmp_path: Path, encode: Encode, greys: Greys) -> None:
     path = encode(tmp_path / "a.mp4", greys(7, *size), options={"preset": "ultrafast"})
-    blocks = list(Decoder(path).blocks())
+    blocks = list(FrameReader(path).blocks())
     frames = max(1, video.BLOCK_BYTES // (size[0] * size[1] * 3))
     assert [len(block.pixels) for block in blocks] == [min(frames, 7 - start) for start in range(0, 7, frames)]
     assert all(block.pixels.nbytes <= video.BLOCK_BYTES or len(block.pixels) == 1 for block in blocks)
@@ -320,7 +320,7 @@ def test_what_is_kept_of_a_cut_file_are_the_first_frames_of_the_whole(
         os.truncate(path, cut)
         if not missing_bytes(path) or not opens(path):
             continue  # a fragmented file cut between two boxes, where it looks whole, or amid one, where it is refused
-        decoder = Decoder(path, threads=threads, on_truncated="keep")
+        decoder = FrameReader(path, threads=threads, on_truncated="keep")
         try:
             blocks = list(decoder.blocks())
         except VideoError:
@@ -541,7 +541,7 @@ def test_real_clips(name: str) -> None:
     if not (CLIPS / name).is_file():
         pytest.skip(f"the clips are not at {CLIPS}")
     count, times = 0, []
-    for block in Decoder(CLIPS / name, threads=2).blocks():
+    for block in FrameReader(CLIPS / name, threads=2).blocks():
         count += len(block.pixels)
         times.append(block.pts_seconds)
         assert block.pixels.std() > 5

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from byov.extract.cli import main
+from byov.cli.extract import main
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from byov.cache.columns import read_array
 from byov.cache.features import read_header
+from byov.cache.row_reader import read_array
 from byov.cache.sources import read_sources
-from byov.data.video import Decoder
+from byov.data.video import FrameReader
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
@@ -47,7 +47,7 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
         header = read_header(path)
         assert (header.frames, header.fps, header.ratios) == (frames, 15.0, RATIOS)
         np.testing.assert_allclose(read_array(path, "pts_seconds"), np.arange(frames) / 15, atol=1e-9)
-        pixels = np.concatenate([b.pixels for b in Decoder(table.parent / f"v{index}.mp4").blocks()])
+        pixels = np.concatenate([b.pixels for b in FrameReader(table.parent / f"v{index}.mp4").blocks()])
         tokens, cls = encoder.encode(encoder.preprocessing.resized(torch.from_numpy(pixels)))
         np.testing.assert_allclose(read_array(path, "cls"), cls.numpy(), atol=2e-3, rtol=2e-3)
         for ratio, merged in merge_tokens(tokens, [float(ratio) for ratio in RATIOS]).items():

@@ -176,8 +176,8 @@ def test_a_disk_that_is_really_full(make_dataset, tmp_path):
 
 def test_a_source_that_grows_while_it_is_read_is_told(make_dataset, tmp_path):
     """A recording that is still being written must not be cached as if it were whole."""
-    from byov.data.errors import DatasetError
     from byov.data.own_videos import read_own_videos
+    from byov.errors import DatasetError
     from byov.extract.decode_ahead import DecodeAhead
     from byov.extract.encoder_name import parse_encoder
     from byov.extract.plan import make_plan

@@ -9,9 +9,9 @@ from huggingface_hub import HfApi
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from byov.errors import TrainError
 from byov.train import transformer
 from byov.train.autoencoder import Autoencoder
-from byov.train.errors import TrainError
 from byov.train.standardize import standardized
 
 RECORD = {

@@ -4,10 +4,9 @@ import re
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array
-from byov.cache.errors import CacheError
-from byov.train.errors import TrainError
-from byov.train.feature_store import FeatureStore, need_both_views, open_source
+from byov.cache.row_reader import read_array
+from byov.errors import CacheError, TrainError
+from byov.train.feature_store import FeatureStore, need_both_views, open_training_data
 
 SLUG = "openai--clip-vit-base-patch16"
 MISTAKES = (TrainError, CacheError)
@@ -15,7 +14,7 @@ MISTAKES = (TrainError, CacheError)
 
 def refused(*arguments):
     with pytest.raises(MISTAKES) as caught:
-        open_source(*arguments)
+        open_training_data(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -42,14 +41,14 @@ def edit_manifest(features_dir):
 @pytest.mark.parametrize("dataset", [None, "demo"])
 @pytest.mark.parametrize("encoder", [None, SLUG, "openai/clip-vit-base-patch16"])
 def test_the_only_features_there_are_need_no_name(features_dir, folder, ratio, dataset, encoder):
-    source = open_source(features_dir, dataset, encoder, ratio)
+    source = open_training_data(features_dir, dataset, encoder, ratio)
     assert (source.dataset, source.folder, source.width, source.absent) == ("demo", folder, 16, 0)
     assert source.column == f"merged/{float(ratio)}"
-    assert source.recipe["encoder"] == "openai/clip-vit-base-patch16"
+    assert source.identity["encoder"] == "openai/clip-vit-base-patch16"
 
 
 def test_videos_come_with_split_view_length_and_labels(features_dir):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     assert len(source.videos) == 11
     assert [(video.id, video.frames) for video in source.of("train", "exo")] == [("c", 33), ("a", 50)]
     assert [video.id for video in source.of("val")] == ["d", "e", "f", "g"]
@@ -59,13 +58,13 @@ def test_videos_come_with_split_view_length_and_labels(features_dir):
 
 def test_videos_that_are_not_in_the_cache_are_counted(features_dir, folder):
     (folder / "ego" / "b.h5").unlink()
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     assert source.absent == 1
     assert "b" not in [video.id for video in source.of("train", "ego")]
 
 
 def test_features_are_what_the_file_holds(features_dir):
-    source = open_source(features_dir, None, None, 1.0)
+    source = open_training_data(features_dir, None, None, 1.0)
     for preload_bytes in (0, 2**30):
         store = FeatureStore(source, source.of("val"), preload_bytes)
         for video in source.videos:  # also those that were not to be preloaded
@@ -73,7 +72,7 @@ def test_features_are_what_the_file_holds(features_dir):
 
 
 def test_features_are_preloaded_if_they_fit_the_budget(features_dir):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     videos = source.of("train", "ego")
     size = (40 + 25 + 3) * 16 * 2
     assert FeatureStore(source, videos, size).preloaded
@@ -82,7 +81,7 @@ def test_features_are_preloaded_if_they_fit_the_budget(features_dir):
 
 
 def test_preloaded_features_outlive_their_files_and_others_do_not(features_dir):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     video = source.of("train", "ego")[0]
     preloaded, lazy = (FeatureStore(source, [video], budget) for budget in (2**30, 0))
     video.path.unlink()
@@ -105,7 +104,7 @@ def test_an_unknown_dataset_lists_those_there_are(features_dir, make_cache):
 def test_several_datasets_must_be_chosen_from(features_dir, make_cache):
     make_cache({("train", "ego", "x"): 5}, dataset="pour_milk")
     assert refused(features_dir, None, None, 0.3) == "which dataset? --dataset demo | pour_milk"
-    assert open_source(features_dir, "pour_milk", None, 0.3).dataset == "pour_milk"
+    assert open_training_data(features_dir, "pour_milk", None, 0.3).dataset == "pour_milk"
 
 
 def test_an_unknown_encoder_lists_those_there_are(features_dir):
@@ -116,7 +115,7 @@ def test_several_encoders_must_be_chosen_from(features_dir, folder):
     other = folder.with_name("resnet50-conv4c")
     other.mkdir()
     assert refused(features_dir, None, None, 0.3) == f"which encoder? --encoder {SLUG} | resnet50-conv4c"
-    assert open_source(features_dir, None, SLUG, 0.3).folder == folder
+    assert open_training_data(features_dir, None, SLUG, 0.3).folder == folder
     assert "none of the manifest's videos is in it; run byov-extract --dataset demo" in refused(
         features_dir, None, "resnet50-conv4c", 0.3
     )
@@ -131,7 +130,7 @@ def test_an_unknown_ratio_lists_those_there_are_and_says_how_to_get_it(features_
 def test_a_ratio_that_one_video_lacks_names_the_video(features_dir, folder, write_video):
     write_video(folder / "exo" / "f.h5", {1.0: np.zeros((30, 16), np.float16)})
     assert re.search(r"exo.f\.h5: no STM ratio 0\.3; it has 1\.0", refused(features_dir, None, None, 0.3))
-    assert open_source(features_dir, None, None, 1.0).width == 16
+    assert open_training_data(features_dir, None, None, 1.0).width == 16
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty"])
@@ -157,7 +156,7 @@ def test_features_that_are_not_finite_name_the_video_and_the_frame(
     features = np.zeros((30, 16), np.float16)
     features[7, 3] = features[9, 1] = value
     write_video(folder / "exo" / "f.h5", {0.3: features})
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     (video,) = [video for video in source.videos if video.id == "f"]
     with pytest.raises(TrainError, match=r"exo.f\.h5: merged/0\.3 is not finite at frame 7; extract it again$"):
         FeatureStore(source, [video], preload_bytes).read(video)
@@ -165,13 +164,13 @@ def test_features_that_are_not_finite_name_the_video_and_the_frame(
 
 def test_features_of_another_width_name_the_video(features_dir, folder, write_video):
     write_video(folder / "exo" / "f.h5", {0.3: np.zeros((30, 12), np.float16)})
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     with pytest.raises(TrainError, match=r"f\.h5: merged/0\.3 is \(30, 12\), expected \(30, 16\)"):
         FeatureStore(source, source.videos, 2**30)
 
 
 def test_features_that_change_their_length_while_they_are_used_are_noticed(features_dir, folder, write_video):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     (video,) = [video for video in source.videos if video.id == "f"]
     write_video(folder / "exo" / "f.h5", {0.3: np.zeros((29, 16), np.float16)})
     with pytest.raises(TrainError, match=r"f\.h5: merged/0\.3 is \(29, 16\), expected \(30, 16\)"):
@@ -207,12 +206,12 @@ def test_labels_that_do_not_fit_name_the_video(features_dir, edit_manifest, labe
 
 
 def test_a_dataset_without_phases_has_no_labels(make_cache):
-    source = open_source(make_cache({("train", "ego", "x"): 5}, phases=()), None, None, 0.3)
+    source = open_training_data(make_cache({("train", "ego", "x"): 5}, phases=()), None, None, 0.3)
     assert source.videos[0].labels is None
 
 
 def test_a_split_that_lacks_a_view_is_said(features_dir):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     need_both_views(source.of("train"), "train", "that is fine")
     with pytest.raises(TrainError, match=r"^the train split has no exo video, and the paper recipe needs both$"):
         need_both_views(source.of("train", "ego"), "train", "the paper recipe needs both")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from byov.train.errors import TrainError
+from byov.errors import TrainError
 from byov.train.official import load_encoder
 
 HEADS = 4  # of the golden encoder

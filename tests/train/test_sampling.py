@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from byov.cache.errors import CacheError
-from byov.train.feature_store import FeatureStore, open_source
+from byov.errors import CacheError
+from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.sampling import BatchSource, PairSampler, draw_rows
 from byov.train.standardize import standardized
 
@@ -16,7 +16,7 @@ FRAMES = 8
 
 @pytest.fixture
 def source(features_dir):
-    return open_source(features_dir, None, None, 0.3)
+    return open_training_data(features_dir, None, None, 0.3)
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from byov.train.errors import TrainError
-from byov.train.settings import RECIPES, Settings, choose, differences, from_dict
+from byov.errors import TrainError
+from byov.train.settings import RECIPES, TrainSettings, choose, differences, from_dict
 
 
 def test_the_defaults_are_the_papers_and_the_published_codes():
     settings = choose("pour_milk")
-    assert settings == Settings()
+    assert settings == TrainSettings()
     paper = {
         "latent": 256,
         "depth": 12,
@@ -51,7 +51,7 @@ def test_the_defaults_are_the_papers_and_the_published_codes():
     ],
 )
 def test_a_recipe_changes_what_it_says_and_nothing_else(recipe, changed):
-    assert choose("demo", recipe=recipe) == dataclasses.replace(Settings(), recipe=recipe, **changed)
+    assert choose("demo", recipe=recipe) == dataclasses.replace(TrainSettings(), recipe=recipe, **changed)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -92,7 +92,7 @@ def test_an_unknown_recipe_lists_those_there_are():
     ],
 )
 def test_the_ends_of_the_ranges_are_in_them(given):
-    settings = Settings(**given)
+    settings = TrainSettings(**given)
     assert {name: getattr(settings, name) for name in given} == given
 
 
@@ -148,7 +148,7 @@ def test_the_ends_of_the_ranges_are_in_them(given):
 )
 def test_what_is_out_of_range_is_said(given, message):
     with pytest.raises(TrainError, match=f"^{re.escape(message)}"):
-        Settings(**given)
+        TrainSettings(**given)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -164,7 +164,7 @@ def test_what_are_no_settings_is_said(raw):
 
 
 def test_settings_with_a_name_more_or_less_name_it():
-    raw = Settings().as_dict()
+    raw = TrainSettings().as_dict()
     with pytest.raises(TrainError, match=r"another version of byov \(\['learning_rate'\]\)"):
         from_dict(raw | {"learning_rate": 1})
     with pytest.raises(TrainError, match=r"another version of byov \(\['lr'\]\)"):
@@ -192,13 +192,13 @@ def test_settings_with_a_name_more_or_less_name_it():
 )
 def test_hostile_values_are_refused(name, value):
     with pytest.raises(TrainError, match=f"^{name} is "):
-        from_dict(Settings().as_dict() | {name: value})
+        from_dict(TrainSettings().as_dict() | {name: value})
 
 
 def test_differences_are_named():
-    assert differences(Settings(), Settings()) == []
-    theirs = Settings(lr=1e-3, crop=(0.5, 1.0), causal=False)
-    assert differences(Settings(), theirs) == [
+    assert differences(TrainSettings(), TrainSettings()) == []
+    theirs = TrainSettings(lr=1e-3, crop=(0.5, 1.0), causal=False)
+    assert differences(TrainSettings(), theirs) == [
         "causal False, not True",
         "crop (0.5, 1.0), not (1.0, 1.0)",
         "lr 0.001, not 1e-05",
@@ -207,4 +207,4 @@ def test_differences_are_named():
 
 def test_settings_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Settings().lr = 1.0
+        TrainSettings().lr = 1.0

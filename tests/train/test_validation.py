@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from byov.cache.clips import trimmed_clips
+from byov.cache.sub_clips import trimmed_clips
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
 from byov.evaluate.retrieval import mean_average_precision
-from byov.train.feature_store import FeatureStore, Video, open_source
+from byov.train.feature_store import CachedVideo, FeatureStore, open_training_data
 from byov.train.validation import Embedded, Validator, cross_view_map, kendalls_tau
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ def random_items(lengths, seed=0, phases=3, width=6):
         view = "ego" if number < len(lengths) / 2 else "exo"
         labels = np.sort(random.integers(phases, size=length))
         embedding = random.normal(size=(length, width)) + 0.7 * labels[:, None]
-        video = Video(str(number), view, "val", length, tuple(labels.tolist()), Path("none"))
+        video = CachedVideo(str(number), view, "val", length, tuple(labels.tolist()), Path("none"))
         items.append(Embedded(video, torch.from_numpy(embedding.astype(np.float32)), torch.from_numpy(labels)))
     return items
 
@@ -104,7 +104,7 @@ def test_perfect_and_hopeless_embeddings():
 
 
 def test_the_validator_scores_what_the_model_embeds(features_dir, make_model):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     videos, store = source.of("val"), FeatureStore(source, (), 0)
     model = make_model(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
@@ -134,11 +134,11 @@ def test_the_validator_scores_what_the_model_embeds(features_dir, make_model):
 
 def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_model, make_cache):
     model = make_model(width=16)
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
     assert set(Validator("demo", source.of("val", "ego"), store, CPU)(model)) == {"tau"}
     assert Validator("demo", source.of("val", "ego")[:1], store, CPU)(model) == {}
-    unlabelled = open_source(
+    unlabelled = open_training_data(
         make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()), "plain", None, 0.3
     )
     found = Validator("plain", unlabelled.videos, FeatureStore(unlabelled, (), 0), CPU)(model)
@@ -146,7 +146,7 @@ def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_model, make
 
 
 def test_validation_leaves_the_model_and_the_random_numbers_alone(features_dir, make_model):
-    source = open_source(features_dir, None, None, 0.3)
+    source = open_training_data(features_dir, None, None, 0.3)
     model = make_model(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     state = torch.get_rng_state()

@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
-from byov.train.feature_store import open_source
-from byov.train.run import Machine, train_run
+from byov.train.feature_store import open_training_data
 from byov.train.settings import choose
+from byov.train.train_run import Machine, train_run
 
 
 @pytest.mark.slow
 def test_views_with_a_gap_are_aligned(tmp_path, load_benchmark):
     load_benchmark("view_gap").write_toy(tmp_path / "features")
-    source = open_source(tmp_path / "features", None, None, 0.3)
+    source = open_training_data(tmp_path / "features", None, None, 0.3)
     settings = choose(
         "toy",
         recipe="cycle",

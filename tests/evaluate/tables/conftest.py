@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byov.cache.clips import trimmed_clips
-from byov.cache.embeddings import EmbeddingSource, write_embedding
+from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
-from byov.evaluate import cli
+from byov.cache.sub_clips import trimmed_clips
+from byov.cli import evaluate as cli
 from byov.evaluate.frames import Frames
 
 DATASET, COLUMN = "tea", "merged/0.3"
@@ -137,7 +137,7 @@ def _clips(video: VideoEntry, *, trimmed: bool) -> list[tuple[int, int] | None]:
     return [None, *trimmed_clips(DATASET, video.view, video.id, video.frames or 0)]
 
 
-def _source(**changes: Any) -> EmbeddingSource:
+def _source(**changes: Any) -> EmbeddingProvenance:
     values: dict[str, Any] = {
         "dataset": DATASET,
         "encoder": CLIP,
@@ -147,7 +147,7 @@ def _source(**changes: Any) -> EmbeddingSource:
         "column": COLUMN,
         "column_sha256": "01" * 32,
     }
-    return EmbeddingSource(**(values | changes))
+    return EmbeddingProvenance(**(values | changes))
 
 
 @pytest.fixture

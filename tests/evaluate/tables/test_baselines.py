@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array
+from byov.cache.row_reader import read_array
+from byov.errors import EvaluationError
 from byov.evaluate.baselines import CachedFeatures, TimeOnly, clock, features_name, time_only
-from byov.evaluate.errors import EvaluationError
 from byov.evaluate.protocols import stretches
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"

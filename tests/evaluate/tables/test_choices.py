@@ -1,8 +1,8 @@
 import pytest
 
-from byov.cache.command import UsageMistake
 from byov.cache.runs import read_run
-from byov.evaluate.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks, say_differences
+from byov.cli.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks, say_differences
+from byov.cli.command import UsageMistake
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from byov.cache.manifest import VideoEntry
+from byov.errors import EvaluationError
 from byov.evaluate.action_probe import video_embeddings
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
-from byov.evaluate.errors import EvaluationError
 from byov.evaluate.evaluation import (
     evaluate,
     evaluate_features,
@@ -180,12 +180,13 @@ def frames_of(frames: Frames, of_video: np.ndarray) -> Frames:
     return Frames(embeddings, None, frames.lengths, frames.is_ego, frames.names)
 
 
-def test_own_embeddings_without_labels_are_scored_by_tau(tmp_path, golden, capsys):
+def test_own_embeddings_without_labels_are_scored_by_tau(tmp_path, golden, caplog):
+    caplog.set_level("INFO")
     with np.load(golden / "three_phases.npz") as file:
         np.savez(tmp_path / "bare.npz", **{key: file[key] for key in file if "labels" not in key})
     own = evaluate_npz(tmp_path / "bare.npz", None, Settings())
     assert own.tasks == ("tau",)
-    assert "no train_labels and test_labels" in capsys.readouterr().err
+    assert "no train_labels and test_labels" in caplog.text
     with pytest.raises(EvaluationError, match=r"no test_labels; .* need phase labels, tau does not"):
         evaluate_npz(tmp_path / "bare.npz", ["retrieval"], Settings())
 

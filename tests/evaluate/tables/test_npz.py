@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from byov.evaluate.errors import EvaluationError
+from byov.errors import EvaluationError
 from byov.evaluate.npz import read_npz
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from byov.evaluate.figures import Figure
 from byov.evaluate.published import published_rows
+from byov.evaluate.scores import Figure
 
 COUNTS = {"break_eggs": 15, "pour_milk": 12, "pour_liquid": 12, "tennis_forehand": 12, "charades_ego": 3, "demo": 0}
 

@@ -4,9 +4,10 @@ import re
 import pytest
 from rich.console import Console
 
-from byov.evaluate.figures import Figure, Row, mean_row, nested_scores
+from byov.cli.score_table import print_table
 from byov.evaluate.layout import layouts
-from byov.evaluate.render import latex, markdown, print_table
+from byov.evaluate.render import latex, markdown
+from byov.evaluate.scores import Figure, Row, mean_row, nested_scores
 from byov.evaluate.table import ABSENT, TIME_COLUMN, build_table, letter
 from byov.evaluate.tasks import TASKS, Settings
 

@@ -38,8 +38,8 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNW
 SERVER = """
 import json, os, resource, signal, sys, traceback, warnings
 import torch
-import byov.train.run
-from byov.train.cli import main
+import byov.train.train_run
+from byov.cli.train import main
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # PyTorch imports most of itself here
 
 def pause_before(text, count):

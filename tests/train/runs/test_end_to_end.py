@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from byov.cache.clips import trimmed_clips
-from byov.cache.columns import read_array, read_digest
 from byov.cache.embeddings import read_embedding
+from byov.cache.row_reader import read_array, read_digest
+from byov.cache.sub_clips import trimmed_clips
 from byov.train.autoencoder import Autoencoder
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -25,8 +25,8 @@ def records(run):
 
 def untrained_model(run):
     from byov.cache.runs import read_run
-    from byov.train.run import build_model
     from byov.train.settings import from_dict
+    from byov.train.train_run import build_model
 
     return build_model(16, from_dict(read_run(run.parent, run.name).training["settings"])).eval()
 
@@ -226,7 +226,7 @@ def test_the_installed_command_does_the_same(shared_cache, tiny, reference, cont
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_do_without_pytorch(option):
-    script = f"import sys; sys.argv = ['byov-train', {option!r}]\nfrom byov.train.cli import main\ntry: main()\n"
+    script = f"import sys; sys.argv = ['byov-train', {option!r}]\nfrom byov.cli.train import main\ntry: main()\n"
     script += "finally: print('torch' in sys.modules, file=sys.stderr)"
     ran = subprocess.run(
         [sys.executable, "-c", script],

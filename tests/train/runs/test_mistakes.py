@@ -212,7 +212,7 @@ def test_words_and_numbers_that_options_do_not_take_are_bad_usage(byov_train, tm
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 @pytest.mark.usefixtures("cache")
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(refused, tmp_path):
-    assert "--device cuda: PyTorch finds no CUDA device" in refused("--device", "cuda")
+    assert "--device cuda: PyTorch finds none here" in refused("--device", "cuda")
     assert not (tmp_path / "runs").exists()
 
 

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from byov.cache.columns import read_array
+from byov.cache.row_reader import read_array
 
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
@@ -93,7 +93,7 @@ def test_a_signal_leaves_a_checkpoint_after_the_step_at_hand(
     command.send(number)
     ran = command.finish()
     assert (ran.code, ran.out) == (code, "")
-    assert ran.err.splitlines()[1:] == ["stopped; go on with byov-train --run toy --resume", "interrupted"]
+    assert ran.err.splitlines()[1:] == ["stopped; resume with byov-train --run toy --resume", "interrupted"]
     assert [path.name for path in checkpoints(run)] == ["step-000000001.safetensors"]  # in the middle of an epoch
     again = byov_train(*RESUME)
     assert again.code == 0

@@ -1,17 +1,16 @@
 """The training loop by itself: any objective, any batches."""
 
 import json
-import signal
+import threading
 from contextlib import nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from byov.cache.command import Stopped, StopRequest
+from byov.errors import Diverged, Interrupted
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from byov.train.errors import Diverged
 from byov.train.metrics import MetricsLog
 from byov.train.objective import Clips
 from byov.train.trainer import Optimisation, Trainer
@@ -35,13 +34,13 @@ class RandomBatches:
 
     steps_per_epoch = STEPS_PER_EPOCH
 
-    def __init__(self, stop: StopRequest, stop_at: int | None):
+    def __init__(self, stop: threading.Event, stop_at: int | None):
         self._stop, self._stop_at = stop, stop_at
 
     def ahead(self, first_step, end_step):
         for step in range(first_step, end_step):
             if step == self._stop_at:
-                self._stop.signal_number = signal.SIGINT
+                self._stop.set()
             random = torch.Generator().manual_seed(step)
             frames = torch.randn(2, 1, FRAMES, WIDTH, generator=random)
             index = torch.arange(FRAMES)[None]
@@ -70,7 +69,7 @@ def trainer(tmp_path):
         return Trainer(
             model,
             objective,
-            RandomBatches(stop or StopRequest(), stop_at),
+            RandomBatches(stop or threading.Event(), stop_at),
             Optimisation(EPOCHS, lr, 0.0, 0.0, "constant", None, seed=3),
             folder=folder,
             device=torch.device("cpu"),
@@ -91,28 +90,27 @@ def results(folder):
 @pytest.mark.parametrize("stop_at", range(TOTAL))
 def test_stopped_at_any_step_it_goes_on_to_the_same_end(trainer, tmp_path, stop_at):
     whole = trainer(folder=tmp_path / "whole")
-    whole.train(StopRequest())
-    stop = StopRequest()
-    with pytest.raises(Stopped) as stopped:
-        trainer(stop, stop_at=stop_at, folder=tmp_path / "parts").train(stop)
-    assert stopped.value.exit_code == 130
+    whole.train()
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match=f"stopped after step {stop_at + 1} of {TOTAL}"):
+        trainer(stop, stop_at=stop_at, folder=tmp_path / "parts").train(stop.is_set)
     assert checkpoints(tmp_path / "parts" / "checkpoint")[0].name == f"step-{stop_at + 1:09d}.safetensors"
     again = trainer(folder=tmp_path / "parts")
     again.resume()
-    assert again.progress.step == stop_at + 1
-    again.train(StopRequest())
+    assert again.state.step == stop_at + 1
+    again.train()
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
-    assert again.progress == whole.progress
+    assert again.state == whole.state
 
 
 def test_stopped_after_every_step_it_goes_on_to_the_same_end(trainer, tmp_path):
-    trainer(folder=tmp_path / "whole").train(StopRequest())
+    trainer(folder=tmp_path / "whole").train()
     for step in range(TOTAL + 1):
-        stop = StopRequest()
+        stop = threading.Event()
         part = trainer(stop, stop_at=step, folder=tmp_path / "parts")
         part.resume()
-        with nullcontext() if step == TOTAL else pytest.raises(Stopped):
-            part.train(stop)
+        with nullcontext() if step == TOTAL else pytest.raises(Interrupted):
+            part.train(stop.is_set)
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 
 
@@ -124,7 +122,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_steps_and_other_losses_come_a
         seen.append(losses["loss"].item())
         return losses
 
-    trainer(objective=listening).train(StopRequest())
+    trainer(objective=listening).train()
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     means = [sum(seen[first : first + STEPS_PER_EPOCH]) / STEPS_PER_EPOCH for first in range(0, TOTAL, STEPS_PER_EPOCH)]
     assert [record["loss"] for record in records[1:]] == pytest.approx(means)
@@ -133,9 +131,9 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_steps_and_other_losses_come_a
 
 def test_a_metric_that_never_comes_keeps_the_last_model_and_its_figures(trainer, tmp_path):
     alone = trainer(select="unknown")
-    alone.train(StopRequest())
+    alone.train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
-    assert alone.progress.best_metrics == score(alone.model)
+    assert alone.state.best_metrics == score(alone.model)
 
 
 def at_step(step, change):
@@ -152,20 +150,20 @@ def at_step(step, change):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_it_and_keeps_the_last_good_checkpoint(trainer, tmp_path, value):
     with pytest.raises(Diverged, match=rf"the loss became {value} at step 6 \(epoch 1\); the last checkpoint is kept"):
-        trainer(objective=at_step(6, lambda _, loss: loss * value)).train(StopRequest())
+        trainer(objective=at_step(6, lambda _, loss: loss * value)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
     assert all(tensor.isfinite().all() for tensor in load_file(kept).values())
     again = trainer(folder=tmp_path)
     again.resume()
-    again.train(StopRequest())
-    trainer(folder=tmp_path / "whole").train(StopRequest())
+    again.train()
+    trainer(folder=tmp_path / "whole").train()
     assert results(tmp_path) == results(tmp_path / "whole")
 
 
 def test_without_a_checkpoint_the_message_does_not_promise_one(trainer):
     with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\); there is no checkpoint yet"):
-        trainer(objective=at_step(2, lambda _, loss: loss * float("nan"))).train(StopRequest())
+        trainer(objective=at_step(2, lambda _, loss: loss * float("nan"))).train()
 
 
 def infinite_slope(model, loss):
@@ -175,7 +173,7 @@ def infinite_slope(model, loss):
 
 def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trainer, tmp_path):
     with pytest.raises(Diverged, match=r"the weights are no longer finite at step 8 \(epoch 2\)"):
-        trainer(objective=at_step(7, infinite_slope)).train(StopRequest())
+        trainer(objective=at_step(7, infinite_slope)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
     for path in (kept, tmp_path / "model.safetensors"):
@@ -183,16 +181,16 @@ def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trai
 
 
 def test_a_stop_right_after_a_gradient_that_is_not_finite_leaves_no_checkpoint_of_it(trainer, tmp_path):
-    stop = StopRequest()
+    stop = threading.Event()
     with pytest.raises(Diverged, match="the weights are no longer finite at step 6"):
-        trainer(stop, objective=at_step(5, infinite_slope), stop_at=5).train(stop)
+        trainer(stop, objective=at_step(5, infinite_slope), stop_at=5).train(stop.is_set)
     assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
 
 
 def test_resuming_without_a_checkpoint_begins_at_the_beginning(trainer, tmp_path):
     fresh = trainer()
     fresh.resume()
-    assert fresh.progress.step == 0
+    assert fresh.state.step == 0
     assert checkpoints(tmp_path / "checkpoint") == []
 
 

@@ -1,0 +1,22 @@
+"""Where PyTorch works."""
+
+from typing import TYPE_CHECKING, Literal
+
+from byov.errors import ByovError
+
+if TYPE_CHECKING:  # torch takes seconds to import; --help gets by without it
+    import torch
+
+Device = Literal["auto", "cuda", "mps", "cpu"]
+
+
+def pick_device(name: Device) -> "torch.device":
+    """auto: the first that is there."""
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    if not available[name]:
+        raise ByovError(f"--device {name}: PyTorch finds none here; use --device auto")
+    return torch.device(name)

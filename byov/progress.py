@@ -1,0 +1,56 @@
+"""How far a piece of work is.
+
+Libraries advance what they are handed; who hands it to them decides what becomes of it: a bar in a terminal, a line in
+a log, a message to another machine, or nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Bar(Protocol):
+    """One piece of work that is under way."""
+
+    def advance(self, count: int = 1, *, latest: str = "") -> None:
+        """So many more units are done; `latest` is a word on the last one."""
+
+
+class Progress(Protocol):
+    def bar(
+        self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
+    ) -> AbstractContextManager[Bar]:
+        """A piece of work begins, `done` of `total` units of it done before. brief: not worth a word if it is short."""
+
+
+class _Silent:
+    def advance(self, count: int = 1, *, latest: str = "") -> None:
+        pass
+
+    def bar(
+        self,
+        name: str,  # noqa: ARG002
+        *,
+        unit: str,  # noqa: ARG002
+        total: int | None = None,  # noqa: ARG002
+        done: int = 0,  # noqa: ARG002
+        brief: bool = False,  # noqa: ARG002
+    ) -> AbstractContextManager[Bar]:
+        return nullcontext(self)
+
+
+SILENT: Progress = _Silent()
+
+
+def track(
+    items: Iterable[T], progress: Progress, name: str, *, unit: str, total: int | None = None, brief: bool = False
+) -> Iterator[T]:
+    """The items, one unit of progress each."""
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with progress.bar(name, unit=unit, total=total, brief=brief) as bar:
+        for item in items:
+            yield item
+            bar.advance()

@@ -1,0 +1,159 @@
+"""Reading back what RowWriter has written: arrays of one row per frame, and attributes; hostile files included."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.cache.layout import ratio_key
+from byov.errors import CacheError
+
+STORED_DTYPE = "float16"
+DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
+EXTRACT_AGAIN = "delete it and run byov-extract again"
+
+
+@contextmanager
+def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
+    """Open a file for reading; what cannot be opened, or read once open, is named, and `remedy` says what to do."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError, MemoryError) as error:  # h5py's, of damaged files
+        if isinstance(error, FileNotFoundError):
+            raise CacheError(f"{path}: no such file") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CacheError(f"{path}: not a readable cache file ({reason}); {remedy}") from error
+
+
+def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Name → (shape, dtype) of every array; raises CacheError unless all are as byov writes them."""
+    with open_file(path) as file:
+        datasets = {name: _open_checked(file, name) for name in _names(file)}
+        columns = {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
+        for name, (shape, _) in columns.items():
+            _check_rows(file, name, shape[0])
+        return columns
+
+
+def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN) -> NDArray[Any]:
+    """One column as an array: "merged/0.3", "cls", "order", "pts_seconds" or "embedding"."""
+    with open_file(path, remedy) as file:
+        _refuse_absent(file, path, name)
+        values = read_checked(file, name)
+        _check_rows(file, name, len(values))
+        return values
+
+
+def read_digest(path: Path, name: str) -> str:
+    """The SHA-256 that the writer has left beside a column."""
+    with open_file(path) as file:
+        _refuse_absent(file, path, name)
+        return str(typed_attribute(read_attributes(file[name]), "sha256", str))
+
+
+def read_complete_attributes(file: h5py.File, path: Path, schema_version: int, remedy: str) -> dict[str, Any]:
+    """The attributes of a file of the schema that this byov reads, if it was finished."""
+    attrs = read_attributes(file)
+    schema = attrs.get("schema_version")
+    if type(schema) is not int or schema != schema_version:
+        raise CacheError(f"{path}: cache schema {schema!r}, this byov reads {schema_version}; {remedy}")
+    if attrs.get("complete") is not True:
+        raise CacheError(f"{path}: not marked complete; {remedy}")
+    return attrs
+
+
+def _refuse_absent(file: h5py.File, path: Path, name: str) -> None:
+    there = _names(file)
+    if name not in there:
+        raise CacheError(f"{path}: no {name}; it holds {', '.join(there)}")
+
+
+# From here on h5py's low-level interface: a run over a large cache reads a header per video, and the high-level one
+# takes several times as long.
+
+
+def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
+    """Attributes as Python's own values; of the kinds that byov writes, since HDF5 is not safe to read all others."""
+    values: dict[str, Any] = {}
+    for index in range(h5py.h5a.get_num_attrs(item.id)):
+        stored = h5py.h5a.open(item.id, index=index)
+        name, kind = stored.name.decode("utf-8", "surrogateescape"), stored.get_type()
+        is_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+        dtype = np.dtype(f"S{kind.get_size()}") if is_text else stored.dtype
+        if stored.shape != () or dtype.kind not in "biufS":
+            raise ValueError(f"attribute {name!r} is neither a number nor text of fixed length")
+        array = np.empty((), dtype)
+        stored.read(array, mtype=kind if is_text else None)
+        value = array.item()
+        values[name] = value.decode("utf-8", "surrogateescape") if is_text else value
+    return values
+
+
+def _names(file: h5py.File) -> list[str]:
+    """The names in the file itself, one level below merged/; what lies behind soft and external links is left out."""
+    plain = [name for name in _links(file.id) if name != "merged"]
+    return sorted(plain + [f"merged/{ratio}" for ratio in stored_ratios(file)])
+
+
+def stored_ratios(file: h5py.File) -> tuple[str, ...]:
+    if "merged" not in _links(file.id):
+        return ()
+    group = h5py.h5o.open(file.id, b"merged")
+    if not isinstance(group, h5py.h5g.GroupID):
+        raise ValueError("'merged' is not a group")
+    ratios = tuple(_links(group))
+    for ratio in ratios:
+        if ratio != ratio_key(float(ratio)):
+            raise ValueError(f"{ratio!r} is not a ratio")
+    return ratios
+
+
+def _links(group: h5py.h5g.GroupID) -> list[str]:
+    """Hard links only: others could lead to other files. A name that is not UTF-8 raises a ValueError."""
+    return [raw.decode() for raw in group if group.links.get_info(raw).type == h5py.h5l.TYPE_HARD]
+
+
+def _open_checked(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
+    """A dataset of numbers whose bytes lie in the file: others could draw in other files, or more than memory holds."""
+    dataset = h5py.h5o.open(file.id, name.encode())
+    if not isinstance(dataset, h5py.h5d.DatasetID):
+        raise ValueError(f"{name!r} is not an array")
+    settings, shape, dtype = dataset.get_create_plist(), dataset.shape, dataset.dtype
+    if settings.get_layout() != h5py.h5d.CHUNKED:
+        raise ValueError(f"{name!r} is not an array that byov writes")
+    if dtype != DTYPES.get(name, STORED_DTYPE) or len(shape) != (1 if name == "pts_seconds" else 2):
+        raise ValueError(f"{name!r} is {dtype} of shape {shape}")
+    size_bytes = prod(shape) * dtype.itemsize
+    if size_bytes > file.id.get_filesize():
+        raise ValueError(f"{name!r} claims {size_bytes} bytes, more than the file has")
+    chunks = prod(-(-size // chunk) for size, chunk in zip(shape, settings.get_chunk(), strict=True))
+    if dataset.get_num_chunks() != chunks:  # HDF5 would read the missing ones as zeros
+        raise ValueError(f"{name!r} lacks blocks")
+    return dataset
+
+
+def _check_rows(file: h5py.File, name: str, rows: int) -> None:
+    frames = _open_checked(file, "pts_seconds").shape[0]
+    if rows != frames:
+        raise ValueError(f"{name!r} has {rows} rows, pts_seconds {frames}")
+
+
+def read_checked(file: h5py.File, name: str) -> NDArray[Any]:
+    dataset = _open_checked(file, name)
+    values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
+    if values.size:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
+
+
+def typed_attribute(attrs: dict[str, Any], name: str, kind: Any) -> Any:
+    value = attrs[name]
+    if type(value) is not kind:
+        raise ValueError(f"{name} is not of type {kind.__name__}")
+    return value

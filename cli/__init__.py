@@ -1,0 +1,1 @@
+"""The commands: arguments, messages, progress bars, signals, exit codes."""

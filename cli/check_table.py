@@ -1,0 +1,57 @@
+"""byov-extract --check, for people."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from byov.extract.check import VideoCheck, free_bytes
+from byov.extract.plan import Plan
+from byov.text import printable, size_text
+
+WIDE = 160  # columns, where the output is no terminal
+STATE_NAMES = {"missing": "to do"}  # for people, whose videos are not what is missing
+
+
+def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, features_dir: Path) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("video", overflow="fold")
+    for name in ("view", "split", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("header", "packets", "decoded", "labels", "size", "fps", "turned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for check in checks:
+        table.add_row(*_row(check))
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console.print(table)
+    for check in checks:
+        if check.problem:
+            console.print(f"problem: {escape(printable(check.problem))}", soft_wrap=True)
+        if check.job.state in ("stale", "conflict"):
+            console.print(
+                f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
+                soft_wrap=True,
+            )
+    counts = ", ".join(f"{count} {STATE_NAMES.get(state, state)}" for state, count in plan.count().items())
+    console.print(
+        f"\n{plan.dataset.name} with {plan.encoder.id}: {len(plan.jobs)} videos: {counts}; "
+        f"needs {size_text(needed_bytes)} of disk, {size_text(free_bytes(features_dir))} free",
+        soft_wrap=True,
+    )
+
+
+def _row(check: VideoCheck) -> list[str]:
+    job, seen = check.job, check.probe
+    decoded = str(job.header.frames) if job.header else "-"
+    events = job.video.event_seconds
+    labels = str(job.label_count or "-") if events is None else f"{len(events)} events"
+    start = [escape(job.video.id), job.video.view, job.video.split, STATE_NAMES.get(job.state, job.state)]
+    if seen is None:
+        return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]
+    rate = f"{seen.fps:.2f}" + (" var" if seen.variable_rate else "")
+    rotation = f"{seen.rotation_degrees}°" if seen.rotation_degrees else ""
+    size = f"{seen.width}x{seen.height}"
+    return [*start, str(seen.header_frames), str(seen.packets), decoded, labels, size, rate, rotation]

@@ -1,0 +1,137 @@
+"""byov-embed: frame embeddings of any videos, by the model of a run."""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from byov.apply.run_encoder import encoder_of
+from byov.cache.layout import check_name
+from byov.cli import command
+from byov.cli.bars import BARS
+from byov.cli.embedding_options import (
+    DeviceOption,
+    EncoderOption,
+    OnTruncatedOption,
+    Overwrite,
+    RunOption,
+    in_scratch,
+    refuse_absent,
+)
+from byov.cli.outputs import refuse_outputs
+from byov.cli.run_choice import choose_run
+from byov.data.dataset import View
+from byov.errors import ApplyError
+from byov.text import printable
+
+if TYPE_CHECKING:
+    from byov.apply.run_embedder import EmbeddedVideo
+
+Format = Literal["h5", "npz"]
+ENDINGS = (".h5", ".npz")
+_LIKE_AN_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}")
+
+app = command.new_app()
+
+
+@app.command()
+def embed(
+    videos: Annotated[list[Path], typer.Argument(help="Video files, of a dataset or of none.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="A folder for a file per video; or, for one video, a file .h5 or .npz."),
+    ],
+    run: RunOption = None,
+    view: Annotated[
+        View | None, typer.Option(help="Of all the videos: the files say it, and lie in a folder of that name.")
+    ] = None,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Of the files in a folder. Default h5.", show_default=False)
+    ] = None,
+    encoder: EncoderOption = None,
+    device: DeviceOption = "auto",
+    on_truncated: OnTruncatedOption = "error",
+    overwrite: Overwrite = False,
+    as_json: command.Json = False,
+    runs_dir: command.RunsDir = Path("runs"),
+    _version: command.Version = False,
+) -> None:
+    """Embed every frame of any videos with the model of a run: (T, D) embeddings and the times of the frames.
+
+    A video of the run's own dataset gets the run's own embeddings (on the same kind of device, bit for bit).
+
+    HDF5 files are as byov-train writes them; an .npz holds embedding, pts_seconds, run, model_sha256, video, and, if it
+    is given, view.
+    """
+    started = time.monotonic()
+    refuse_absent(videos)
+    outputs = _outputs(videos, out, view, file_format)
+    refuse_outputs([path for _, path in outputs.values()], videos, overwrite=overwrite)
+    record = choose_run(runs_dir, run)
+    run_encoder = encoder_of(record, encoder)
+    written: list[dict[str, str | int]] = []
+
+    def work(scratch: Path) -> dict[str, str]:
+        from byov.apply.embedding_files import write_embedded
+        from byov.apply.run_embedder import RunEmbedder
+
+        embedder = RunEmbedder(record, run_encoder, device)
+        sources = {name: path for name, (path, _) in outputs.items()}
+        failures, embedded = embedder.embed(sources, scratch, on_truncated, BARS)
+        for name, video in embedded:
+            _, target = outputs[name]
+            write_embedded(target, video, view)
+            written.append(_entry(video, target))
+            if not as_json:
+                print(printable("{file}: {frames} frames x {dimensions} of {video}".format(**written[-1])))
+        return {str(sources[name]): reason for name, reason in failures.items()}
+
+    failures = in_scratch(work)
+    if as_json:
+        summary = {
+            "run": record.name,
+            "view": view,
+            "files": written,
+            "failures": failures,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        print(json.dumps(summary, indent=1))
+    raise typer.Exit(command.FAILED if failures else 0)
+
+
+def _outputs(
+    videos: Sequence[Path], out: Path, view: View | None, file_format: Format | None
+) -> dict[str, tuple[Path, Path]]:
+    """Name → (video, file to write)."""
+    if out.suffix.lower() in ENDINGS and not out.is_dir():
+        if len(videos) > 1:
+            raise command.UsageMistake(f"-o {out}: one file for {len(videos)} videos; give a folder")
+        if file_format not in (None, out.suffix.lower()[1:]):
+            raise command.UsageMistake(f"-o {out}: not a file of --format {file_format}; leave --format out")
+        return {"video": (videos[0], out)}
+    if len(videos) == 1 and _LIKE_AN_ENDING.fullmatch(out.suffix) and not out.is_dir():
+        raise command.UsageMistake(f"-o {out}: expected a file that ends in {' or '.join(ENDINGS)}, or a folder")
+    folder = out if view is None else out / view
+    outputs: dict[str, tuple[Path, Path]] = {}
+    for path in videos:
+        name = check_name(path.stem, f"{path}: its name without ending,")
+        if name in outputs:
+            raise ApplyError(
+                f"{outputs[name][0]} and {path} would both become {name}.{file_format or 'h5'}; "
+                "embed them into different folders"
+            )
+        outputs[name] = (path, folder / f"{name}.{file_format or 'h5'}")
+    return outputs
+
+
+def _entry(video: "EmbeddedVideo", target: Path) -> dict[str, str | int]:
+    frames, dimensions = video.embedding.shape
+    return {"video": str(video.path), "file": str(target), "frames": frames, "dimensions": dimensions}
+
+
+def main() -> None:
+    command.run(app)

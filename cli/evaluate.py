@@ -1,0 +1,222 @@
+"""byov-eval: how good frame embeddings are, by the benchmark's own measures."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from byov.cache.manifest import Manifest
+from byov.cache.runs import RunRecord
+from byov.cli import choices, command
+from byov.cli.command import UsageMistake
+from byov.cli.interruption import interruptible
+from byov.cli.messages import note
+from byov.cli.score_table import print_table
+from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_all, scope_of_runs
+from byov.evaluate.embedding_readers import read_manifest
+from byov.evaluate.evaluation import refuse_missing_labels
+from byov.evaluate.own_embeddings import evaluate_npz
+from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
+from byov.evaluate.published import published_rows
+from byov.evaluate.results import document, how, say_left_out, scored_of_dataset, scored_of_frames, tables, write_report
+from byov.evaluate.table import Table
+from byov.evaluate.tasks import TASKS, Settings, Task
+from byov.text import printable
+
+ALL = "all"
+WIDE = 160  # columns, where the output is no terminal
+TaskChoice = Literal["retrieval", "classification", "progression", "tau", "few-shot", "actions", "all"]
+ProtocolChoice = Literal["standard", "trimmed", "both"]
+DEFAULT_KS = ",".join(map(str, Settings().ks))
+
+app = command.new_app()
+
+
+@app.command()
+def evaluate(
+    task: Annotated[
+        TaskChoice | None,
+        typer.Option(help="What to score; all: what the dataset has labels for, but few-shot, beside baselines."),
+    ] = None,
+    run: Annotated[
+        list[str] | None, typer.Option(help="A run; several give mean and deviation. Default: the newest.")
+    ] = None,
+    features: Annotated[
+        list[str] | None, typer.Option(help="Cached features as they are: cls, merged:0.3, merged:1.0, ...")
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, anybody's."),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="The dataset, where no run says it.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Whose features, for --features.")] = None,
+    split: Annotated[ScoredSplit, typer.Option(help="test, or val for choosing.")] = "test",
+    protocol: Annotated[
+        ProtocolChoice | None,
+        typer.Option(
+            help="Whole videos, two sub-clips of each in their place, or both. Default standard; for all, both."
+        ),
+    ] = None,
+    k: Annotated[str, typer.Option("--k", help="K of map@K.")] = DEFAULT_KS,
+    tau_stride: Annotated[
+        int, typer.Option(min=1, help="Kendall's tau looks at every n-th frame.")
+    ] = Settings().tau_stride,
+    time_column: Annotated[
+        bool,
+        typer.Option("--time-column", help="Progression sees the frame index too, as AE2 has it for Pour Liquid."),
+    ] = False,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="Resamplings of the videos for 95% intervals, like 1000; 0: none.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of few-shot draws and of resampling.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results.json, .md and .tex. Default: the run's, if there is one run."),
+    ] = None,
+    as_json: command.Json = False,
+    runs_dir: command.RunsDir = Path("runs"),
+    features_dir: command.FeaturesDir = Path("features"),
+    _version: command.Version = False,
+) -> None:
+    """Score frame embeddings: of runs, of cached features, of an .npz file. Without --task, say what would be done."""
+    settings = Settings(
+        ks=choices.parse_ks(k), tau_stride=tau_stride, time_column=time_column, seed=seed, bootstrap=bootstrap
+    )
+    if task is None and (embeddings is not None or as_json):
+        raise UsageMistake(f"which task? --task {' | '.join((*TASKS, ALL))}")
+    if embeddings is not None and task is not None:
+        _refuse_with_npz(run=run, features=features, dataset=dataset, encoder=encoder, protocol=protocol, split=split)
+        _score_npz(embeddings, task, settings, out, as_json=as_json)
+        return
+    runs = choices.choose_runs(runs_dir, run or [], dataset) if run or not features else []
+    choices.say_differences(runs)
+    if not runs and not features:
+        _say_no_run(runs_dir, task)
+    name = choices.choose_dataset(features_dir, dataset, runs)
+    columns = choices.choose_columns(features_dir, name, features or [], encoder, runs)
+    manifest = read_manifest(features_dir, name)
+    scope = _scope(manifest, task, protocol, split, settings)
+    if task is None:
+        _explain(scope, manifest, runs, columns)
+        return
+    if task != ALL:
+        refuse_missing_labels(manifest, split, scope.tasks)
+    scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
+    compared = task == ALL and not features
+    frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
+    if compared and not any(folder.startswith("random--") for folder, _ in frozen):
+        note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
+    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
+    rows = interruptible(lambda: measure(wanted, scope))
+    scored = scored_of_dataset(manifest, scope)
+    say_left_out(scored)
+    folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
+    report, drawn = document(scored, scope, rows), tables(scored, scope, rows)
+    _deliver(report, drawn, folder, _stem(task, protocol, split), as_json=as_json)
+
+
+def _say_no_run(runs_dir: Path, task: str | None) -> None:
+    """One task is of somebody's embeddings; all of them stand for themselves, and for the dataset."""
+    make = "make one with byov-train --ratio 0.3"
+    if task in (ALL, None):
+        note(f"no run in {runs_dir} ({make}): only cached features and Time only")
+    else:
+        raise UsageMistake(f"no run in {runs_dir}; {make}, or score cached features with --features cls")
+
+
+def _scope(manifest: Manifest, task: str | None, protocol: str | None, split: ScoredSplit, settings: Settings) -> Scope:
+    scope = scope_of_all(manifest, split, settings)
+    if task not in (ALL, None):
+        scope = replace(scope, tasks=tuple(one for one in TASKS if one == task), protocols=("standard",))
+    if protocol is not None:
+        chosen = PROTOCOLS if protocol == "both" else tuple(one for one in PROTOCOLS if one == protocol)
+        scope = replace(scope, protocols=chosen)
+    return scope
+
+
+def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | None, *, as_json: bool) -> None:
+    settings = replace(settings, training_progression=True)
+    tasks: tuple[Task, ...] | None = None if task == ALL else tuple(one for one in TASKS if one == task)
+    own = interruptible(lambda: evaluate_npz(path, tasks, settings))
+    scope = Scope("test", ("standard",), own.tasks, settings)
+    scored = scored_of_frames(path.name, own.test)
+    timed = {"time_only": own.time.scores()} if own.time.figures else {}
+    report = {
+        **own.row.scores(),
+        **timed,
+        "details": own.row.details(),
+        "notes": list(own.row.notes),
+        "origin": own.row.origin,
+        "split": "test",
+        **scored.counts["standard"],
+        **how(settings),
+    }
+    shown = [own.row, *([own.time] if own.time.figures else [])]
+    drawn = tables(scored, scope, {"standard": shown})
+    _deliver(report, drawn, out, _stem(task, None, "test"), as_json=as_json)
+
+
+def _deliver(
+    report: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
+) -> None:
+    """Print the document or the first table of each protocol, and leave document and all tables in the folder."""
+    if as_json:
+        print(json.dumps(report, indent=1))
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+        for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
+            print_table(table, console)
+            console.print()
+    if folder is not None:
+        written = write_report(folder, stem, report, drawn)
+        note(f"written, with all tables: {', '.join(map(str, written))}")
+
+
+def _stem(task: str, protocol: str | None, split: str) -> str:
+    """results, and which task, protocol and split where they are not all, the usual ones and test."""
+    usual = "both" if task == ALL else "standard"
+    parts = [task if task != ALL else None, protocol if protocol != usual else None, split if split != "test" else None]
+    return "-".join(["results", *(part for part in parts if part)])
+
+
+def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]) -> None:
+    whose = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
+    whose += [f"features {folder} {column}" for folder, column in columns]
+    beside = [
+        *([] if columns else ["cached features"]),
+        "Time only",
+        *(["the untrained model"] if runs else []),
+        *(["what the paper has published"] if published_rows(manifest.dataset) else []),
+    ]
+    lines = [
+        f"byov-eval --task all would score {', '.join(whose) or 'the frozen features'} on the {scope.split} split of "
+        f"{manifest.dataset}:",
+        f"  tasks      {', '.join(scope.tasks)}",
+        f"  protocols  {', '.join(scope.protocols)}",
+        f"  beside     {', '.join(beside)}",
+        *([f"  files      {runs[0].folder}/results.json, .md, .tex"] if len(runs) == 1 else []),
+        f"one task: --task {' | '.join(TASKS)}",
+    ]
+    for line in lines:
+        print(printable(line))
+
+
+def _refuse_with_npz(*, protocol: str | None, split: str, **others: object) -> None:
+    for option, value in others.items():
+        if value:
+            raise UsageMistake(f"--{option} does not go with --embeddings: a file brings its own videos")
+    if split != "test":
+        raise UsageMistake(f"--split {split} does not go with --embeddings: a file has train and test videos")
+    if protocol not in (None, "standard"):
+        raise UsageMistake(
+            f"--protocol {protocol} does not go with --embeddings: sub-clips have to be embedded on their own"
+        )
+
+
+def main() -> None:
+    command.run(app)

@@ -1,0 +1,73 @@
+"""A table of scores in the terminal."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from byov.evaluate.render import PUBLISHED
+from byov.evaluate.table import Cell, Table
+from byov.text import printable
+
+NAME_WIDTH = 20  # of the rows' names at least; longer ones are folded where there is little room
+_SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ𐞥ʳˢᵗᵘᵛʷˣʸᶻ")
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Draw it. Figures are never cut short: where there is little room, columns that do not fit follow below."""
+    console.print(Text(printable(table.title), style="bold"))
+    for columns in _blocks(table, console.width):
+        drawn = _drawn(table, columns)
+        console.print(drawn, width=max(_needed(table, columns), console.width), crop=False, soft_wrap=False)
+    for mark, text in table.footnotes:
+        console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
+    for remark in table.remarks:
+        console.print(Text(printable(remark)))
+
+
+def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False)
+    drawn.add_column("", overflow="fold", min_width=NAME_WIDTH)
+    for column in columns:
+        drawn.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=_width(table, column))
+    for name, cells in table.measured:
+        drawn.add_row(Text(printable(name)), *(_terminal_cell(cells[column]) for column in columns))
+    if table.published:
+        drawn.add_row()
+        drawn.add_row(Text(f"{PUBLISHED}:", style="italic"))
+        for name, cells in table.published:
+            drawn.add_row(Text(printable(name)), *(_terminal_cell(cells[column]) for column in columns), style="dim")
+    return drawn
+
+
+def _blocks(table: Table, width: int) -> list[list[int]]:
+    """The columns in parts that fit beside the rows' names, each of at least one."""
+    blocks: list[list[int]] = [[]]
+    for column in range(len(table.columns)):
+        if blocks[-1] and _needed(table, [*blocks[-1], column]) > width:
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _needed(table: Table, columns: Sequence[int]) -> int:
+    return NAME_WIDTH + sum(2 + _width(table, column) for column in columns)
+
+
+def _width(table: Table, column: int) -> int:
+    texts = [
+        _heading(table, column),
+        *(_terminal_cell(cells[column]) for _, cells in (*table.measured, *table.published)),
+    ]
+    return max(cell_len(line) for text in texts for line in str(text).splitlines() or [""])
+
+
+def _heading(table: Table, column: int) -> Text:
+    about, marks = table.columns[column], table.column_marks[column]
+    return Text(f"{about.short}\n{about.heading}{marks.translate(_SUPERSCRIPTS)}")
+
+
+def _terminal_cell(cell: Cell) -> Text:
+    return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.below)))

@@ -1,0 +1,231 @@
+"""Whose embeddings: what every source of them has in common, and those of a run. All become Frames.
+
+A source reads from the cache; nothing here runs a model.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from byov.cache.embeddings import EmbeddingProvenance, read_embedding
+from byov.cache.layout import manifest_path
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run
+from byov.errors import EvaluationError
+from byov.evaluate.frames import Frames
+from byov.evaluate.protocols import Protocol, Stretch, stretches
+from byov.evaluate.scores import Kind
+
+SHOWN_NAMES = 3  # of the videos that an error is about
+
+
+class Source(ABC):
+    """Embeddings of a dataset's videos."""
+
+    name: str  # of its row in a table
+    kind: Kind
+    manifest: Manifest
+    remedy: str  # what to do if files are absent or do not fit
+    _training: Frames | None = None
+
+    @abstractmethod
+    def path(self, stretch: Stretch) -> Path | None:
+        """The file that holds a stretch's embeddings; None if none is needed."""
+
+    @abstractmethod
+    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
+        """(T, D) embeddings of a stretch."""
+
+    @abstractmethod
+    def origin(self) -> dict[str, Any]:
+        """Where the embeddings come from; complete once frames were read."""
+
+    def training_frames(self) -> Frames:
+        """Whole training videos, under any protocol; read once."""
+        if self._training is None:
+            self._training = self.frames("train")
+        return self._training
+
+    def video_means(self, split: str) -> Frames:
+        """Each video as one frame, the mean of its own: all that is needed of videos too many to hold."""
+        wanted = stretches(self.manifest, split)
+        self.refuse_absent(wanted, split)
+        means = ((stretch, _mean_row(self.rows(stretch))) for stretch in self._bar(wanted))
+        return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
+
+    def frames(self, split: str, protocol: Protocol = "standard") -> Frames:
+        return self.frames_of(stretches(self.manifest, split, protocol), split)
+
+    def frames_of(self, wanted: Sequence[Stretch], split: str) -> Frames:
+        """Of some stretches of a split."""
+        self.refuse_absent(wanted, split)
+        lengths = np.array([len(stretch) for stretch in wanted])
+        rows = ((stretch, self.rows(stretch)) for stretch in self._bar(wanted))
+        return _frames_of(wanted, _join(rows, int(lengths.sum())), lengths, _labels(wanted, self.manifest))
+
+    def _bar(self, wanted: Sequence[Stretch]) -> Iterable[Stretch]:
+        bar: Iterable[Stretch] = tqdm(
+            wanted, desc=f"reading {self.name}", unit="video", disable=None, delay=1, leave=False
+        )
+        return bar
+
+    def refuse_absent(self, wanted: Sequence[Stretch], split: str) -> None:
+        """Raise if some stretches have no file, and say what makes them."""
+        paths = {stretch.name: self.path(stretch) for stretch in wanted}
+        absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
+        if absent:
+            folder = next(iter(absent.values())).parents[1]
+            what = f"no embeddings of {len(absent)} of {len(wanted)} {split} videos"
+            raise EvaluationError(f"{folder}: {what} ({_some(list(absent))}); {self.remedy}")
+
+
+class RunEmbeddings(Source):
+    """What a run's model made of the videos; with `untrained`, what it made of them at its initialisation."""
+
+    def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
+        self.run = read_run(runs_dir, run)
+        self.untrained = untrained
+        self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder)
+        self.manifest = read_manifest(features_dir, self.run.dataset)
+        self.name = f"Untrained ({run})" if untrained else run
+        self.kind = "untrained" if untrained else "run"
+        self.remedy = f"make them with byov-train --run {run} --embed-only"
+        self._first: EmbeddingProvenance | None = None  # the first file's; all others must agree with it
+        self._features = FeatureDigests()
+
+    def path(self, stretch: Stretch) -> Path:
+        trimmed = stretch.clip is not None
+        folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=trimmed)
+        return embedding_path(folder, stretch.video.view, stretch.video.id, stretch.clip)
+
+    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
+        path = self.path(stretch)
+        embedding, source = read_embedding(path)
+        self._check_source(path, source, stretch)
+        if len(embedding) != len(stretch):
+            raise EvaluationError(f"{path}: {len(embedding)} embeddings of {len(stretch)} frames; {self.remedy}")
+        self._features.add(stretch.video, source.column_sha256)
+        return embedding
+
+    def origin(self) -> dict[str, Any]:
+        made = asdict(self._first) if self._first else {}
+        kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column", "byov_version")
+        return {
+            "run": self.run.name,
+            "untrained": self.untrained,
+            "model_sha256": self.model_sha256,
+            "dataset": self.run.dataset,
+            "recipe": self.run.recipe,
+            "seed": self.run.seed,
+            "settings": {key: value for key, value in self.run.settings.items() if key != "seed"},
+            **{key: made[key] for key in kept if key in made},
+            "features_sha256": self._features.digest(),
+        }
+
+    def _check_source(self, path: Path, source: EmbeddingProvenance, stretch: Stretch) -> None:
+        if source.model_sha256 != self.model_sha256:
+            model = "the run's untrained model" if self.untrained else "the run's model"
+            raise EvaluationError(
+                f"{path}: embeddings of model {source.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
+                f"{self.remedy}"
+            )
+        self._first = self._first or source
+        expected = {
+            "dataset": self.run.dataset,
+            "video": stretch.video.id,
+            "column": self.run.column,
+            "first_frame": stretch.first,
+            **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
+        }
+        for key, value in expected.items():
+            if getattr(source, key) != value:
+                raise EvaluationError(f"{path}: {key} {getattr(source, key)!r}, expected {value!r}; {self.remedy}")
+
+
+def read_manifest(features_dir: Path, dataset: str) -> Manifest:
+    return load_manifest(manifest_path(features_dir, dataset))
+
+
+def refuse_not_finite(rows: NDArray[np.float32], name: str) -> None:
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        bad = np.flatnonzero(~finite)
+        raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first in {bad[0]}")
+
+
+def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(T, D) → (1, D)"""
+    mean: NDArray[np.float64] = rows.mean(axis=0, keepdims=True, dtype=np.float64)
+    return mean.astype(np.float32)
+
+
+def _frames_of(
+    wanted: Sequence[Stretch],
+    embeddings: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
+) -> Frames:
+    is_ego = np.array([stretch.video.view == "ego" for stretch in wanted])
+    return Frames(embeddings, labels, lengths, is_ego, tuple(stretch.name for stretch in wanted))
+
+
+def _join(parts: Iterable[tuple[Stretch, NDArray[np.float32]]], frames: int) -> NDArray[np.float32]:
+    """All rows in one array, which is filled as they come: memory for one copy."""
+    joined: NDArray[np.float32] = np.empty((0, 0), np.float32)
+    filled = 0
+    for stretch, rows in parts:
+        if not filled:
+            joined = np.empty((frames, rows.shape[1]), np.float32)
+        if rows.shape[1] != joined.shape[1]:
+            raise EvaluationError(f"{stretch.name}: {rows.shape[1]} dimensions, other videos have {joined.shape[1]}")
+        refuse_not_finite(rows, stretch.name)
+        joined[filled : filled + len(rows)] = rows
+        filled += len(rows)
+    return joined
+
+
+def _labels(wanted: Sequence[Stretch], manifest: Manifest) -> NDArray[np.int64] | None:
+    """Phase indices of all frames, or None if a video has none."""
+    if not manifest.phases or any(stretch.video.labels is None for stretch in wanted):
+        return None
+    for stretch in wanted:
+        _check_labels(stretch, manifest)
+    return np.concatenate([np.array(stretch.labels, np.int64) for stretch in wanted])
+
+
+def _check_labels(stretch: Stretch, manifest: Manifest) -> None:
+    labels = stretch.video.labels or ()
+    if len(labels) != stretch.frames_of_video:
+        raise EvaluationError(
+            f"{stretch.name}: {stretch.frames_of_video} frames, {len(labels)} labels in the manifest; "
+            "run byov-extract again"
+        )
+    if min(labels) < 0 or max(labels) >= len(manifest.phases):
+        raise EvaluationError(
+            f"{stretch.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
+            f"{len(manifest.phases)} phases, from 0; correct the labels and run byov-extract again"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
+
+
+class FeatureDigests:
+    """One digest for the columns of many videos."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], str] = {}
+
+    def add(self, video: VideoEntry, sha256: str) -> None:
+        self._known[video.view, video.id] = sha256
+
+    def digest(self) -> str:
+        return hashlib.sha256(repr(sorted(self._known.items())).encode()).hexdigest()

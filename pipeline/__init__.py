@@ -1,1 +1,0 @@
-"""Commands that drive several stages: the report, byov-embed, byov-align."""

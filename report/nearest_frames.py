@@ -1,0 +1,97 @@
+"""Which frames of the other view the embeddings hold to be the same moment: strips of examples, and the player's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from byov.apply.alignment import nearest
+from byov.report.content import FrameRef, PlayerMatch, Sheet, Strip, Unavailable
+from byov.report.gallery import Gallery
+from byov.report.material import Material
+from byov.report.spread import centre, evenly
+
+DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # asking, answering
+QUERIES = 3  # of each direction
+RETRIEVED = 5
+PLAYER_VIDEOS = 3  # of each view
+PLAYER_FRAMES = 100
+
+
+def one_view_only(material: Material) -> Unavailable | None:
+    """Why nothing can be asked across the views, if nothing can."""
+    there = [view for view, _ in DIRECTIONS if material.of_view(view)]
+    return Unavailable(f"the {material.split} split has only {there[0]} videos") if len(there) == 1 else None
+
+
+def choose_strips(material: Material, gallery: Gallery) -> tuple[Strip, ...]:
+    """A strip for some moments of some videos of each view, both evenly spread; none without the other view."""
+    return tuple(
+        Strip(gallery.ref(video, frame), _nearest_of_each(material, gallery, video, frame, material.of_view(answering)))
+        for asking, answering in DIRECTIONS
+        if material.of_view(answering)
+        for video, frame in dict.fromkeys(_queries(material, material.of_view(asking)))
+    )
+
+
+def strips_with_pictures(
+    strips: Sequence[Strip], sheets: Sequence[Sheet | Unavailable]
+) -> tuple[Strip, ...] | Unavailable:
+    """The strips whose query and at least one answer can be seen."""
+
+    def seen(ref: FrameRef) -> bool:
+        return isinstance(sheets[ref.video], Sheet)
+
+    return tuple(strip for strip in strips if seen(strip.query) and any(map(seen, strip.retrieved))) or no_picture(
+        sheets
+    )
+
+
+def choose_player_videos(material: Material, gallery: Gallery) -> list[int]:
+    """The first videos of each view; returns their indices in the split."""
+    chosen = [video for view, _ in DIRECTIONS for video in material.of_view(view)[:PLAYER_VIDEOS]]
+    for video in chosen:
+        gallery.show(video, evenly(material.length(video), PLAYER_FRAMES))
+    return chosen
+
+
+def matches(
+    material: Material, chosen: Sequence[int], shown: Mapping[int, int], sheets: Sequence[Sheet | Unavailable]
+) -> tuple[PlayerMatch, ...] | Unavailable:
+    """Each chosen video with each of the other view, if both can be seen. shown: index in the split → in the report."""
+    seen = {video: sheet.frames for video in chosen if isinstance(sheet := sheets[shown[video]], Sheet)}
+    found = tuple(
+        PlayerMatch(shown[asking], shown[answering], _nearest(material, asking, answering, seen))
+        for asking in seen
+        for answering in seen
+        if material.stretches[asking].video.view != material.stretches[answering].video.view
+    )
+    return found or no_picture([sheets[shown[video]] for video in chosen])
+
+
+def no_picture(sheets: Sequence[Sheet | Unavailable]) -> Unavailable:
+    """The first reason why frames cannot be seen."""
+    return next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
+
+
+def _queries(material: Material, videos: Sequence[int]) -> Iterator[tuple[int, int]]:
+    for query in range(QUERIES if videos else 0):
+        video = videos[centre(len(videos), query, QUERIES)]
+        yield video, centre(material.length(video), query, QUERIES)
+
+
+def _nearest_of_each(
+    material: Material, gallery: Gallery, video: int, frame: int, answering: Sequence[int]
+) -> tuple[FrameRef, ...]:
+    asking = material.embeddings(video)[frame].astype(np.float64)
+    found = []
+    for other in answering:
+        distances = np.linalg.norm(material.embeddings(other) - asking, axis=1)
+        found.append((float(distances.min()), other, int(distances.argmin())))
+    return tuple(gallery.ref(other, at) for _, other, at in sorted(found)[:RETRIEVED])
+
+
+def _nearest(material: Material, asking: int, answering: int, seen: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """For each frame that is seen of one video, the nearest of all of the other, or the closest to it that is seen."""
+    found = nearest(material.embeddings(asking)[list(seen[asking])], material.embeddings(answering))
+    frames = np.array(seen[answering])
+    return tuple(frames[np.abs(frames - found[:, None]).argmin(axis=1)].tolist())

@@ -1,0 +1,90 @@
+"""What a run is, in a line under the title, and all that its figures depend on. No places and no times."""
+
+import platform
+from importlib.metadata import version
+from math import prod
+from typing import Any
+
+from byov.cache.runs import MODEL_NAME, RunRecord, read_config
+from byov.errors import TrainError
+from byov.report import failures, nearest_frames, projection, sheets, similarity
+from byov.report.material import Material
+from byov.train.settings import choose, differences, from_dict
+from byov.train.tensor_file import tensor_shapes
+
+Lines = tuple[tuple[str, str], ...]
+PACKAGES = ("byov", "numpy", "scipy", "scikit-learn", "av", "pillow")
+
+
+def facts(material: Material) -> Lines:
+    """For the reader who has seen other runs."""
+    run, config = material.source.run, read_config(material.source.run.folder)
+    ego, exo = (len(material.of_view(view)) for view in ("ego", "exo"))
+    return (
+        ("Recipe", run.recipe),
+        ("Encoder", run.encoder),
+        ("STM ratio", run.column.removeprefix("merged/")),
+        ("Seed", str(run.seed)),
+        ("Model", f"{_parameters(run)}{config.get('depth')} blocks, latent width {config.get('latent')}"),
+        ("Split", f"{material.split}: {ego} ego and {exo} exo videos, {len(material.frames.embeddings):,} frames"),
+    )
+
+
+def provenance(material: Material, seed: int) -> Lines:
+    run, origin = material.source.run, material.source.origin()
+    return (
+        ("Run", run.name),
+        ("Dataset", run.dataset),
+        ("Recipe", run.recipe),
+        ("Seed", str(run.seed)),
+        ("Settings other than the recipe's", _changed_settings(run)),
+        (f"SHA-256 of {MODEL_NAME}", origin["model_sha256"]),
+        ("Frame encoder", origin["encoder"]),
+        ("Revision of the encoder", origin["encoder_revision"]),
+        ("SHA-256 of the encoder's weights", origin["encoder_sha256"]),
+        ("Preprocessing", origin["preprocessing"]),
+        ("Features", origin["column"]),
+        (f"SHA-256 of the {material.split} split's features", origin["features_sha256"]),
+        ("Trained with", _versions(run.training.get("versions"))),
+        ("This report", _versions({"python": platform.python_version()} | {name: version(name) for name in PACKAGES})),
+        ("t-SNE", _tsne(material, seed)),
+        ("Similarity", f"Euclidean distances; at most {similarity.MOST_FRAMES} frames of a video, evenly spread"),
+        (
+            "Retrieval",
+            f"{nearest_frames.QUERIES} queries of each view from evenly spread videos and moments; the nearest frame "
+            f"of each video of the other view, at most {nearest_frames.RETRIEVED} of them",
+        ),
+        (
+            "Worst videos",
+            f"by the mean Kendall's tau with all others in both roles, every {failures.STRIDE}th frame",
+        ),
+        ("Pictures", f"at most {sheets.LONG_SIDE} pixels wide or high, JPEG quality {sheets.QUALITY}"),
+    )
+
+
+def _tsne(material: Material, seed: int) -> str:
+    points = sum(len(moments) for _, moments in projection.choose_frames(material))
+    shown = f"{projection.perplexity(points):.4g}" if points >= projection.FEWEST_POINTS else "-"
+    return f"seed {seed}, perplexity {shown}, initialised by PCA, {projection.METHOD} gradient"
+
+
+def _parameters(run: RunRecord) -> str:
+    """How many numbers the model's file holds; nothing if it cannot be read."""
+    try:
+        shapes = tensor_shapes(run.folder / MODEL_NAME)
+    except TrainError:
+        return ""
+    return f"{sum(map(prod, shapes.values())) / 1e6:.2f} million parameters, "
+
+
+def _changed_settings(run: RunRecord) -> str:
+    try:
+        ours = from_dict(run.settings)
+        usual = choose(run.dataset, recipe=ours.recipe, seed=ours.seed)
+    except TrainError:
+        return "of another version of byov"
+    return "; ".join(differences(usual, ours)) or "none"
+
+
+def _versions(raw: Any) -> str:
+    return ", ".join(f"{name} {number}" for name, number in raw.items()) if isinstance(raw, dict) else "not known"

@@ -1,0 +1,105 @@
+"""Datasets that lack what a part needs: it says so, and all else is there."""
+
+from dataclasses import replace
+
+import pytest
+
+from byov.cache.manifest import Manifest
+from byov.report.content import Unavailable
+from byov.report.failures import find_failures
+from byov.report.gallery import Gallery
+
+TRAIN = ("train_ego_0", "train_ego_1", "train_exo_0", "train_exo_1")
+PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "matches")
+
+
+def missing(content):
+    parts = {name: getattr(content, name) for name in PARTS}
+    return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
+
+
+def test_without_labels_points_have_no_phase_and_all_is_there(project):
+    manifest = project.manifest()
+    videos = tuple(replace(video, labels=None) for video in manifest.videos)
+    Manifest(manifest.dataset, (), (), videos).save(project.manifest_path)
+    content = project.collect()
+    assert content.phases == ()
+    assert all(video.labels is None for video in content.videos)
+    assert missing(content) == {}
+    assert "kendalls_tau/all" in [column.figure for column in content.tables[0].columns]
+
+
+def test_one_view_cannot_be_matched_with_itself(project, keep_videos):
+    keep_videos(project, *TRAIN, "test_exo_0", "test_exo_1")
+    content = project.collect()
+    only_exo = "the test split has only exo videos"
+    assert missing(content) == dict.fromkeys(("strips", "similarity", "matches"), only_exo)
+    assert len(content.projection.frames) == 31 + 22
+    assert [content.videos[clip.video].view for clip in content.tokens] == ["exo"]
+    assert len(content.failures.worst) == 2
+
+
+def test_one_video_has_no_pairs(project, keep_videos):
+    keep_videos(project, *TRAIN, "test_ego_1")
+    content = project.collect()
+    assert missing(content).keys() == {"strips", "similarity", "matches", "failures"}
+    assert content.failures.reason == "the test split has only one video: none to match it with"
+    assert content.videos[0].sheet.frames == tuple(range(29))
+
+
+def test_one_frame_is_too_few_for_a_map(project, keep_videos):
+    keep_videos(project, *TRAIN, "still")
+    content = project.collect()
+    assert missing(content)["projection"] == "a map needs at least 5 frames, the videos have 1"
+    assert content.tokens[0].frames == (0,)
+
+
+def test_a_video_of_one_frame_matches_the_nearest(project, keep_videos):
+    keep_videos(project, *TRAIN, "still", "test_exo_0")
+    content = project.collect()
+    assert missing(content).keys() == {"failures"}
+    assert "no pair of videos has a Kendall's tau" in content.failures.reason
+    assert content.similarity.distances.shape == (1, 31)
+    assert content.similarity.tau is None
+    forth, back = content.matches
+    assert len(forth.frames) == 1
+    assert set(back.frames) == {0}
+    assert len(content.strips) == 1 + 3  # the only frame asks once
+
+
+def test_without_test_videos_the_val_split_is_shown(project, keep_videos, caplog):
+    caplog.set_level("INFO")
+    keep_videos(project, *TRAIN, "val_ego", "val_exo")
+    content = project.collect()
+    assert content.split == "val"
+    assert "val split" in content.tables[0].title
+    assert {video.name for video in content.videos} == {"ego/val_ego", "exo/val_exo"}
+    assert "tea has no test videos: the figures are of the val split" in caplog.text
+
+
+def test_with_train_videos_only_there_is_nothing_to_score(project, keep_videos):
+    keep_videos(project, *TRAIN)
+    content = project.collect()
+    assert content.split == "train"
+    assert missing(content) == {"tables": "tea has neither test nor val videos: there is nothing to score"}
+    assert len(content.videos) == 4
+
+
+def test_without_train_videos_nothing_can_be_learnt_from(project, keep_videos):
+    keep_videos(project, "test_ego_1", "test_exo_0")
+    assert missing(project.collect())["tables"].startswith("tea has no train videos")
+
+
+def test_the_split_can_be_chosen(project):
+    material = project.material("val")
+    assert [stretch.name for stretch in material.stretches] == ["ego/val_ego", "exo/val_exo"]
+    assert find_failures(material, Gallery()).worst
+
+
+@pytest.mark.parametrize("settings", [None, "text", {"latent": 3}])
+def test_settings_of_another_version_are_said_to_be(project, settings):
+    from byov.report.provenance import provenance
+
+    material = project.material()
+    material.source.run.training["settings"] = settings
+    assert dict(provenance(material, 0))["Settings other than the recipe's"] == "of another version of byov"

@@ -1,0 +1,289 @@
+"""One run from beginning to end: what to train on, the model, the training, the embeddings."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from byov.cache.atomic import exclusive, remove_abandoned, write_text
+from byov.cache.row_reader import read_digest
+from byov.cache.runs import CONFIG_NAME, MODEL_NAME, model_digest, read_config
+from byov.errors import TrainError
+from byov.progress import SILENT, Progress
+from byov.text import size_text
+from byov.train.autoencoder import Autoencoder
+from byov.train.checkpoint import load_weights, model_bytes
+from byov.train.embedding_pass import EmbeddingModel, embed_run
+from byov.train.feature_store import FeatureStore, TrainingData, need_both_views
+from byov.train.metrics import MetricsLog
+from byov.train.objective import MaskedEgoExo
+from byov.train.sampling import BatchSource, PairSampler
+from byov.train.settings import TrainSettings
+from byov.train.trainer import LAST_MODEL_NAME, Optimisation, Trainer
+from byov.train.validation import Validator
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How to run; nothing here changes the numbers (on one kind of device)."""
+
+    device: torch.device
+    preload_bytes: int
+    checkpoint_every: int  # epochs
+    tensorboard: bool
+
+
+def build_model(width: int, settings: TrainSettings, record: dict[str, Any] | None = None) -> Autoencoder:
+    """The model at its initialisation, by the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return Autoencoder(
+            width=width,
+            latent=settings.latent,
+            depth=settings.depth,
+            decoder_depth=settings.decoder_depth,
+            heads=settings.heads,
+            frames=settings.frames,
+            position=settings.position,
+            norm=settings.norm,
+            attention_window=settings.attention_window,
+            standardize=settings.standardize,
+            training=record,
+        )
+
+
+def objective_of(settings: TrainSettings) -> MaskedEgoExo:
+    return MaskedEgoExo(
+        mask_self=settings.mask_self,
+        mask_cross=settings.mask_cross,
+        causal=settings.causal,
+        self_view=settings.self_view,
+        cross_view=settings.cross_view,
+        masked_only=settings.masked_only,
+        cycle_weight=settings.cycle,
+        order_prior=settings.order_prior,
+    )
+
+
+def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
+    """What config.json says of the training under "training"; see cache/runs.py for who reads it."""
+    return {
+        "dataset": data.dataset,
+        "encoder": data.identity["encoder"],
+        "encoder_revision": data.identity["revision"],
+        "encoder_sha256": data.identity["weights"],
+        "encoder_folder": data.folder.name,
+        "preprocessing": data.identity["preprocessing"],
+        "column": data.column,
+        "recipe": settings.recipe,
+        "seed": settings.seed,
+        "settings": settings.as_dict(),
+        "untrained_sha256": _digest(build_model(data.width, settings)),
+        "videos_sha256": _videos_digest(data),
+        "validation": {},
+        "versions": {"byov": version("byov"), "torch": torch.__version__},
+    }
+
+
+def train_run(
+    folder: Path,
+    data: TrainingData,
+    settings: TrainSettings,
+    machine: Machine,
+    *,
+    resume: bool = False,
+    progress: Progress = SILENT,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train into `folder`, then embed; returns a summary.
+
+    stop: asked after every step; once it says so, a checkpoint is left and Interrupted raised, and `resume` continues.
+    """
+    train = data.of("train")
+    if settings.pairs == "views":
+        need_both_views(train, "train", f"the {settings.recipe} recipe pairs ego with exo videos (official: any two)")
+    if not train:
+        raise TrainError("the train split has no video")
+    with _alone(folder):
+        remove_abandoned(folder)
+        record = _record_to_train(folder, data, settings, resume=resume)
+        model = build_model(data.width, settings, record)
+        store = FeatureStore(data, (*train, *data.of("val")), machine.preload_bytes)
+        if not store.preloaded:
+            LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
+        trainer = _trainer(folder, data, settings, machine, model, store)
+        write_config(folder, model, record)  # the run exists from here on
+        if resume:
+            trainer.resume()
+            if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
+                raise TrainError(
+                    f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
+                )
+            LOGGER.info(f"going on from step {trainer.state.step} of {trainer.total_steps}")
+        trainer.train(stop, progress)
+        record["validation"] = trainer.state.best_metrics
+        write_config(folder, model, record)
+        files = _embed(folder, data, settings, store, machine.device, record["untrained_sha256"], progress, stop)
+    final = {k: v for k, v in trainer.state.records[-1].items() if k not in ("epoch", "step", "lr")}
+    return {
+        "run": folder.name,
+        "dataset": data.dataset,
+        "steps": trainer.state.step,
+        "last": final,
+        "validation": record["validation"],
+        "embedding_files": files,
+        "folder": str(folder),
+    }
+
+
+def embed_again(
+    folder: Path,
+    data: TrainingData,
+    settings: TrainSettings,
+    machine: Machine,
+    *,
+    progress: Progress = SILENT,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """The embedding pass alone, of a run that has a model."""
+    with _alone(folder):
+        remove_abandoned(folder)
+        record = _earlier_record(folder, new_record(data, settings))
+        write_config(folder, build_model(data.width, settings, record), record)
+        store = FeatureStore(data, (), 0)
+        files = _embed(folder, data, settings, store, machine.device, record["untrained_sha256"], progress, stop)
+    return {"run": folder.name, "dataset": data.dataset, "embedding_files": files, "folder": str(folder)}
+
+
+def write_config(folder: Path, model: Autoencoder, record: dict[str, Any]) -> None:
+    """config.json and the model card; the weights come from the trainer."""
+    model.record.update(record)
+    config = {**model.arguments, "training": record}
+    write_text(folder / CONFIG_NAME, json.dumps(config, indent=1) + "\n")
+    write_text(folder / "README.md", str(model.generate_model_card()))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes must not train one run."""
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(exclusive(folder / ".lock", wait=False))
+        except BlockingIOError:
+            raise TrainError(f"{folder}: another process is at work on this run") from None
+        yield
+
+
+def _record_to_train(folder: Path, data: TrainingData, settings: TrainSettings, *, resume: bool) -> dict[str, Any]:
+    """The record of a new run, or that of the run to go on with, if all that it depends on is still the same."""
+    ours = new_record(data, settings)
+    if not resume:
+        if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen
+            raise TrainError(f"{folder} exists; choose another name with --run")
+        return ours
+    theirs = _earlier_record(folder, ours)
+    if theirs.get("videos_sha256") != ours["videos_sha256"]:
+        # They would give other batches, and another choice of the model, than those before the interruption.
+        raise TrainError(
+            f"{folder.name} was started with other train or val videos, features or labels than {data.folder} has "
+            "now; start another run, or embed with this one by --embed-only"
+        )
+    return theirs
+
+
+def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
+    """What the run was started with, if the features are of the same kind."""
+    theirs: dict[str, Any] = read_config(folder)["training"]
+    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing"):
+        if theirs.get(name) != ours[name]:
+            raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
+    return theirs | {"untrained_sha256": ours["untrained_sha256"]}
+
+
+def _trainer(
+    folder: Path, data: TrainingData, settings: TrainSettings, machine: Machine, model: Autoencoder, store: FeatureStore
+) -> Trainer:
+    sampler = PairSampler(
+        data.of("train"), frames=settings.frames, pairs=settings.pairs, crop=settings.crop, seed=settings.seed
+    )
+    val = data.of("val")
+    return Trainer(
+        model,
+        objective_of(settings),
+        BatchSource(sampler, store, batch_size=settings.batch_size, standardize=settings.standardize),
+        Optimisation(
+            epochs=settings.epochs,
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            warmup=settings.warmup,
+            schedule=settings.schedule,
+            clip_grad=settings.clip_grad,
+            seed=settings.seed,
+        ),
+        folder=folder,
+        device=machine.device,
+        validate=Validator(data.dataset, val, store, machine.device) if val else None,
+        validate_every=settings.validate_every,
+        select=_selection(data, settings),
+        checkpoint_every=machine.checkpoint_every,
+        log=MetricsLog(folder, tensorboard=machine.tensorboard),
+    )
+
+
+def _selection(data: TrainingData, settings: TrainSettings) -> str:
+    """The metric that chooses the model: the one that was asked for, or what the val split allows."""
+    val, wanted = data.of("val"), settings.select
+    if not val:
+        if wanted != "last":
+            LOGGER.info("no val videos: the last model is kept")
+        return "last"
+    labelled = {video.view for video in val if video.labels is not None}
+    if wanted in ("retrieval", "trimmed", "both") and len(labelled) < 2:
+        LOGGER.info(
+            f"--select {wanted} needs val videos of both views with phase labels: the model is chosen by tau instead"
+        )
+        return "tau"
+    return wanted
+
+
+def _embed(
+    folder: Path,
+    data: TrainingData,
+    settings: TrainSettings,
+    store: FeatureStore,
+    device: torch.device,
+    untrained_sha256: str,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> int:
+    digest = model_digest(folder)
+    trained, untrained = build_model(data.width, settings), build_model(data.width, settings)
+    load_weights(trained, folder / MODEL_NAME)
+    models = (
+        EmbeddingModel(trained, digest, untrained=False),
+        EmbeddingModel(untrained, untrained_sha256, untrained=True),
+    )
+    return embed_run(folder, models, data, store, device, progress, stop)
+
+
+def _videos_digest(data: TrainingData) -> str:
+    """Of what the batches and the choice of the model depend on."""
+    facts = [
+        (video.split, video.view, video.id, video.labels, read_digest(video.path, data.column))
+        for video in data.videos
+        if video.split in ("train", "val")
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _digest(model: Autoencoder) -> str:
+    return hashlib.sha256(model_bytes(model)).hexdigest()
