@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 from byov.apply.run_encoder import RunEncoder
 from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.row_reader import read_array, read_digest
-from byov.cache.runs import CONFIG_NAME, MODEL_NAME, RunRecord, model_digest
+from byov.cache.runs import RunRecord, model_digest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import OnTruncated
 from byov.device import Device
-from byov.errors import ApplyError, TrainError
-from byov.extract.encoders import load_encoder
+from byov.errors import ApplyError
+from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import Job, Plan, make_plan
 from byov.extract.run_plan import ExtractionOptions, extract_jobs
 from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
-from byov.train.checkpoint import load_weights
-from byov.train.settings import from_dict
-from byov.train.tensor_file import tensor_shapes
-from byov.train.train_run import build_model
 
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
 
@@ -47,7 +43,7 @@ class RunEmbedder:
         self._model_sha256 = model_digest(run.folder)
         self._frame_encoder = load_encoder(encoder.name, resize=encoder.resize, device=device)
         encoder.refuse_other(run, self._frame_encoder)
-        self._model = _load_model(run, self._frame_encoder.shape.width).to(self._frame_encoder.device).eval()
+        self._model = _load_model(run, self._frame_encoder)
 
     def embed(
         self, videos: Mapping[str, Path], scratch: Path, on_truncated: OnTruncated, progress: Progress = SILENT
@@ -96,22 +92,9 @@ class RunEmbedder:
         )
 
 
-def _load_model(run: RunRecord, width: int) -> Autoencoder:
-    """The model that the run has kept, for features of this width."""
-    path = run.folder / MODEL_NAME
-    settings = from_dict(run.settings)
-    if _size(path) != (settings.depth, settings.decoder_depth, (settings.latent, width)):  # before memory is asked for
-        raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says, or for another encoder")
-    model = build_model(width, settings)
-    load_weights(model, path)
+def _load_model(run: RunRecord, encoder: FrameEncoder) -> Autoencoder:
+    """The model that the run has kept, where the encoder is."""
+    model: Autoencoder = Autoencoder.from_pretrained(run.folder, map_location=str(encoder.device))
+    if model.width != encoder.shape.width:
+        raise ApplyError(f"{run.name} takes features {model.width} wide, {run.encoder} gives {encoder.shape.width}")
     return model
-
-
-def _size(weights: Path) -> tuple[int, int, tuple[int, ...] | None]:
-    """Blocks of the encoder, blocks of the decoder, (latent, width of the features)."""
-    shapes = tensor_shapes(weights)
-    encoder, decoder = (
-        len({name.split(".")[2] for name in shapes if name.startswith(f"{part}.blocks.")})
-        for part in ("encoder", "decoder")
-    )
-    return encoder, decoder, shapes.get("encoder.project.1.weight")

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from byov.train.autoencoder import Autoencoder
+from byov.train.clips import Clips
 from byov.train.masking import draw_visible
-from byov.train.objective import Clips, MaskedEgoExo
+from byov.train.objective import MaskedEgoExo
 
 
 def naive_losses(
@@ -16,16 +17,16 @@ def naive_losses(
 ) -> dict[str, Tensor]:
     """The losses of `objective`, which draws the same masks from the same generator."""
     kept = {
-        (ratio, name): draw_visible(len(view.frames), view.length, getattr(objective, ratio), generator)
+        (ratio, name): draw_visible(len(view.frames), view.length, getattr(objective.settings, ratio), generator)
         for ratio in ("mask_self", "mask_cross")
         for name, view in (("ego", ego), ("exo", exo))
     }
     losses = {}
-    if objective.self_view:
+    if objective.settings.self_view:
         losses["self"] = _self_view(objective, model, ego, kept["mask_self", "ego"]) + _self_view(
             objective, model, exo, kept["mask_self", "exo"]
         )
-    if objective.cross_view:
+    if objective.settings.cross_view:
         losses["cross"] = _cross_view(objective, model, ego, exo, kept["mask_cross", "ego"]) + _cross_view(
             objective, model, exo, ego, kept["mask_cross", "exo"]
         )
@@ -34,7 +35,7 @@ def naive_losses(
 
 def _self_view(objective: MaskedEgoExo, model: Autoencoder, view: Clips, kept: Tensor) -> Tensor:
     tokens = _mask_filled(model, view, kept)
-    (decoded,) = model.decoder([tokens], [objective.causal])
+    (decoded,) = model.decoder([tokens], [objective.settings.causal])
     return _error(objective, view, model.decoder.reconstruct(decoded), kept)
 
 
@@ -61,7 +62,7 @@ def _mask_filled(model: Autoencoder, view: Clips, kept: Tensor) -> Tensor:
 
 def _error(objective: MaskedEgoExo, view: Clips, frames_hat: Tensor, kept: Tensor) -> Tensor:
     error = (frames_hat - view.frames).square().mean(dim=-1)
-    if not objective.masked_only:
+    if not objective.settings.masked_only:
         return error.mean()
     hidden = [
         error[clip, frame]

@@ -23,11 +23,12 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
+from byov.train.clips import Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.objective import Clips, MaskedEgoExo
+from byov.train.objective import MaskedEgoExo
 from byov.train.sampling import BatchSource, PairSampler
 from byov.train.settings import choose
-from byov.train.train_run import build_model, objective_of
+from byov.train.train_run import build_model
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
 PAPER = choose("bench")
@@ -53,7 +54,7 @@ def random_clips(batch: int) -> Clips:
 
 def bench_joined(_: Path) -> None:
     """One call per view and objective against all of them side by side."""
-    naive, objective, step = _load("naive_training"), MaskedEgoExo(), Step()
+    naive, objective, step = _load("naive_training"), MaskedEgoExo(PAPER), Step()
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         ego, exo = random_clips(batch), random_clips(batch)
         compare(
@@ -71,7 +72,7 @@ def bench_in_loop(_: Path) -> None:
     """The vision model in every step, as the published code has it, against features from the cache."""
     encoder, objective, step = (
         load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"),
-        MaskedEgoExo(),
+        MaskedEgoExo(PAPER),
         Step(),
     )
     images = torch.randint(0, 256, (FRAMES, 3, 224, 224), dtype=torch.uint8)
@@ -96,7 +97,7 @@ def bench_waiting(root: Path) -> None:
     """The share of a step's time that goes by before its batch is there."""
     source = write_cache(root, 60)
     for name, budget in (("preloaded", 1 << 40), ("lazy", 0)):
-        step, objective, waited = Step(), objective_of(PAPER), 0.0
+        step, objective, waited = Step(), MaskedEgoExo(PAPER), 0.0
         batches = _batches(source, budget)
         started = time.perf_counter()
         steps = batches.ahead(0, 60)
@@ -129,7 +130,7 @@ def bench_memory(root: Path) -> None:
 
 
 def print_peak(features: Path) -> None:
-    batches, step, objective = _batches(open_training_data(features, None, None, 0.3), 0), Step(), objective_of(PAPER)
+    batches, step, objective = _batches(open_training_data(features, None, None, 0.3), 0), Step(), MaskedEgoExo(PAPER)
     for ego, exo in batches.ahead(0, 40):
         step(objective, ego, exo)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -155,7 +156,7 @@ def write_cache(features: Path, videos: int) -> TrainingData:
 def _batches(source: TrainingData, budget_bytes: int) -> BatchSource:
     train = source.of("train")
     sampler = PairSampler(train, frames=FRAMES, pairs="views", crop=(1.0, 1.0), seed=0)
-    return BatchSource(sampler, FeatureStore(source, train, budget_bytes), batch_size=1, standardize="none")
+    return BatchSource(sampler, FeatureStore(source, train, budget_bytes), batch_size=1, prepare=torch.Tensor.float)
 
 
 def compare(

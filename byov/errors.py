@@ -26,6 +26,10 @@ class TrainError(ByovError):
     """Features, settings or a run that cannot be trained with."""
 
 
+class SettingsError(TrainError):
+    """Settings of a training that cannot be, or do not go together."""
+
+
 class Interrupted(Exception):
     """Work that was asked to stop, and has left what it needs to be resumed."""
 

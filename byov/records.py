@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
+
 
 class Record(BaseModel):
     """Fields of just these names and types; nothing is converted, and no number is infinite or NaN."""
@@ -20,18 +22,26 @@ def problem(error: ValidationError) -> str:
     ...     Video.model_validate({"fps": "many"})
     ... except ValidationError as error:
     ...     problem(error)
-    "fps is 'many'; it should be a valid number"
+    "fps is 'many'; it must be a valid number"
     """
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
+    first = error.errors(include_url=False)[0]
+    *parents, name = map(str, first["loc"] or ("it",))
+    where, said = ".".join((*parents, name)), first["msg"]
+    within = f" in {'.'.join(parents)}" if parents else ""
     if first["type"] == "missing":
-        return f"no {where}"
+        return f"no {name!r}{within}"
     if first["type"] == "extra_forbidden":
-        return f"{where!r} is not known"
-    said = first["msg"].removeprefix("Value error, ")
-    if said.startswith("Input should be "):
-        return f"{where or 'it'} is {_short(first['input'])}; it {said.removeprefix('Input ')}"
-    return f"{where}: {said}" if where and first["type"] != "value_error" else said
+        return f"{name!r}{within} is not known"
+    if first["type"] == "value_error":  # of a check of ours
+        return said.removeprefix("Value error, ")
+    limits = [f"{_LIMITS[name]} {_plain(limit):,}" for name, limit in first.get("ctx", {}).items() if name in _LIMITS]
+    expected = limits[0] if limits else said.removeprefix("Input should be ")
+    return f"{where} is {_short(first['input'])}; it must be {expected}"
+
+
+def _plain(limit: float) -> float:
+    """0.0 → 0"""
+    return int(limit) if limit == int(limit) else limit
 
 
 def _short(value: Any) -> str:

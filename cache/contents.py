@@ -93,7 +93,7 @@ def read_failures(folder: Path) -> dict[str, str]:
 def verify_folder(folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Read every file of an encoder's folder from end to end: (path, None if sound, else what is wrong)."""
     manifest = load_manifest(folder.parent / "manifest.json")
-    entries = {(video.view, video.id): video for video in manifest.videos}
+    entries: dict[tuple[str, str], VideoEntry] = {(video.view, video.id): video for video in manifest.videos}
     first: Header | None = None
     for path in cached_files(folder):
         try:

@@ -1,32 +1,38 @@
 """The manifest of a dataset in the cache: its videos, views, splits, labels. All that later stages know of it."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import inf
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from byov.cache.atomic import write_text
-from byov.cache.layout import SPLITS, VIEWS, check_name
+from byov.cache.layout import check_name
 from byov.errors import CacheError
+from byov.records import problem
 
 SCHEMA_VERSION = 1
+# What a newer version adds is none of this one's business: it is ignored.
+_CHECKED = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CHECKED)
 class VideoEntry:
-    id: str
-    view: str  # "ego" or "exo"
-    split: str  # "train", "val" or "test"
-    frames: int | None  # None until the video has been decoded
+    id: Annotated[str, AfterValidator(partial(check_name, what="video id"))]
+    view: Literal["ego", "exo"]
+    split: Literal["train", "val", "test"]
+    frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
     labels: tuple[int, ...] | None  # phase index of each frame, if the dataset has phases
     actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CHECKED)
 class Manifest:
-    dataset: str
+    dataset: Annotated[str, AfterValidator(partial(check_name, what="dataset"))]
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
@@ -48,68 +54,27 @@ class Manifest:
 
 def load_manifest(path: Path) -> Manifest:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema {raw['schema_version']!r}, this byov reads {SCHEMA_VERSION}")
-        return Manifest(
-            dataset=check_name(_string(raw["dataset"]), "dataset"),
-            phases=_strings(raw["phases"]),
-            actions=_strings(raw["actions"]),
-            videos=tuple(_video_entry(video) for video in raw["videos"]),
-        )
+        content = path.read_bytes()
+        _check_schema(content)
+        return _MANIFEST.validate_json(content)
     except FileNotFoundError:
         remedy = "run byov-extract, or say where the cache is with --features-dir"
         raise CacheError(f"{path}: no such file; {remedy}") from None
-    except (CacheError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
+    except (CacheError, OSError, ValueError) as error:  # ValidationError is a ValueError
+        reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
 
 
-def _video_entry(raw: dict[str, object]) -> VideoEntry:
-    return VideoEntry(
-        id=check_name(_string(raw["id"]), "video id"),
-        view=_one_of(raw["view"], VIEWS),
-        split=_one_of(raw["split"], SPLITS),
-        frames=_integer(raw["frames"]),
-        fps=_number(raw["fps"]),
-        labels=_integers(raw["labels"]),
-        actions=_integers(raw["actions"]),
-    )
+def _check_schema(content: bytes) -> None:
+    """First of all: of another schema, all else may be different."""
+    found = _SCHEMA.validate_json(content).schema_version
+    if found != SCHEMA_VERSION:
+        raise ValueError(f"schema {found!r}, this byov reads {SCHEMA_VERSION}")
 
 
-def _string(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{value!r} is not a text")
+@dataclass(frozen=True, config=_CHECKED)
+class _Schema:
+    schema_version: object
 
 
-def _strings(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list of texts")
-    return tuple(_string(item) for item in value)
-
-
-def _one_of(value: object, choices: Sequence[str]) -> str:
-    if value not in choices:
-        raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-    return str(value)
-
-
-def _integer(value: object) -> int | None:
-    if value is None or (type(value) is int and value >= 0):
-        return value
-    raise ValueError(f"{value!r} is not a number of frames")
-
-
-def _number(value: object) -> float | None:
-    if value is None or (type(value) is int or (type(value) is float and -inf < value < inf)):
-        return value
-    raise ValueError(f"{value!r} is not a number")
-
-
-def _integers(value: object) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise ValueError("labels are not a list of whole numbers")
-    return tuple(value)
+_SCHEMA, _MANIFEST = TypeAdapter(_Schema), TypeAdapter(Manifest)

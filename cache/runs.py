@@ -6,26 +6,28 @@ runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 
 import hashlib
 import json
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ValidationError
 
 from byov.cache.layout import check_name
 from byov.cache.sub_clips import clip_name
 from byov.errors import CacheError
+from byov.records import Record, problem
 
 CONFIG_NAME, MODEL_NAME = "config.json", "model.safetensors"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """What a run was trained on, as its config.json says it under "training"."""
+class RunRecord(Record, extra="ignore"):
+    """A run, and what it was trained on, as its config.json says under "training"."""
 
     name: str
     folder: Path
-    dataset: str
+    dataset: Annotated[str, AfterValidator(partial(check_name, what="dataset"))]
     encoder: str
-    encoder_folder: str  # below features/<dataset>/
+    encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
     recipe: str
     seed: int
@@ -33,10 +35,20 @@ class RunRecord:
     training: dict[str, Any]  # all of it
 
     @property
+    def config(self) -> Path:
+        return self.folder / CONFIG_NAME
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What it was trained with, for people to read; {} if it does not say."""
         settings = self.training.get("settings")
         return settings if isinstance(settings, dict) else {}
+
+    @property
+    def byov_version(self) -> str:
+        """Of the byov that has written it."""
+        versions = self.training.get("versions")
+        return str(versions.get("byov", "unknown")) if isinstance(versions, dict) else "unknown"
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
@@ -69,19 +81,9 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
     try:
         if not isinstance(training, dict):
             raise ValueError("it does not say how the model was trained")
-        texts = ("dataset", "encoder", "encoder_folder", "column", "recipe", "untrained_sha256")
-        record = RunRecord(
-            folder.name,
-            folder,
-            **{key: _of_type(training, key, str) for key in texts},
-            seed=_of_type(training, "seed", int),
-            training=training,
-        )
-        check_name(record.dataset, "dataset")
-        check_name(record.encoder_folder, "encoder")
-        return record
-    except (CacheError, KeyError, ValueError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
+        return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
+    except (CacheError, ValueError) as error:
+        reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{folder / CONFIG_NAME}: not a run of byov-train ({reason})") from error
 
 
@@ -108,10 +110,3 @@ def model_digest(run: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume") from None
-
-
-def _of_type(training: dict[str, Any], key: str, kind: type) -> Any:
-    value = training[key]
-    if type(value) is not kind:
-        raise ValueError(f"{key} is {value!r}")
-    return value

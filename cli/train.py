@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,129 +12,30 @@ from byov.cli import command
 from byov.cli.bars import BARS
 from byov.cli.interruption import Stopped, deferred_stop
 from byov.cli.messages import note
+from byov.cli.setting_options import with_settings
 from byov.device import Device, pick_device
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.train.settings import (
-    Position,
-    Recipe,
-    Schedule,
-    Select,
-    Standardize,
-    TrainSettings,
-    choose,
-    differences,
-    from_dict,
-)
+from byov.train.settings import TrainSettings, checked, choose, differences, settings_of
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and wrong usage get by without it
     from byov.train.feature_store import TrainingData
 
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
-SETTING_NAMES = {field.name for field in fields(TrainSettings)} - {"crop"}
 
 app = command.new_app()
 
 
 @app.command()
+@with_settings
 def train(
     ratio: Annotated[float | None, typer.Option(help=f"STM ratio, as cached. Default {DEFAULT_RATIO}.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
-    recipe: Annotated[
-        Recipe | None, typer.Option(help="The paper's text (default), its published code, or beyond: with cycles.")
-    ] = None,
     run: Annotated[str | None, typer.Option(help="Name of the run. Default DATASET-RECIPE-rRATIO-sSEED.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     embed_only: Annotated[bool, typer.Option("--embed-only", help="Write a run's embeddings again.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of everything random. Default 0.")] = None,
-    latent: Annotated[int | None, typer.Option(help="Latent width. Default 256.", rich_help_panel="Model")] = None,
-    depth: Annotated[int | None, typer.Option(help="Encoder blocks. Default 12.", rich_help_panel="Model")] = None,
-    decoder_depth: Annotated[
-        int | None, typer.Option(help="Decoder blocks. Default 4.", rich_help_panel="Model")
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads. Default 16.", rich_help_panel="Model")] = None,
-    position: Annotated[
-        Position | None,
-        typer.Option(
-            help="Positions in the encoder: share of the clip (default), frame number, or none.",
-            rich_help_panel="Model",
-        ),
-    ] = None,
-    attention_window: Annotated[
-        int | None,
-        typer.Option(help="Encoder attention reaches N frames either side. Default: all.", rich_help_panel="Model"),
-    ] = None,
-    standardize: Annotated[
-        Standardize | None,
-        typer.Option(help="Each feature to zero mean, unit deviation per video.", rich_help_panel="Model"),
-    ] = None,
-    self_view: Annotated[
-        bool | None, typer.Option("--self/--no-self", help="Masked self-view modeling.", rich_help_panel="Objective")
-    ] = None,
-    cross_view: Annotated[
-        bool | None, typer.Option("--cross/--no-cross", help="Masked cross-view modeling.", rich_help_panel="Objective")
-    ] = None,
-    causal: Annotated[
-        bool | None, typer.Option("--causal/--no-causal", help="Causal self-view decoder.", rich_help_panel="Objective")
-    ] = None,
-    mask_self: Annotated[
-        float | None, typer.Option(help="Share of frames masked, self-view. Default 0.4.", rich_help_panel="Objective")
-    ] = None,
-    mask_cross: Annotated[
-        float | None, typer.Option(help="Share of frames masked, cross-view. Default 0.8.", rich_help_panel="Objective")
-    ] = None,
-    cycle: Annotated[
-        float | None,
-        typer.Option(help="Weight of temporal cycle-consistency. Default 0; cycle: 5.", rich_help_panel="Objective"),
-    ] = None,
-    order_prior: Annotated[
-        float | None,
-        typer.Option(
-            help="Cycles prefer frames at the same share of the other clip, with this deviation. Default: none.",
-            rich_help_panel="Objective",
-        ),
-    ] = None,
-    frames: Annotated[
-        int | None,
-        typer.Option(help="Frames sampled per video. Default 32; Tennis Forehand 20.", rich_help_panel="Sampling"),
-    ] = None,
-    crop: Annotated[
-        str | None,
-        typer.Option(
-            help="LOW,HIGH: sample from a random part of this share of the video. Default 1.0,1.0; cycle: 0.5,1.0.",
-            rich_help_panel="Sampling",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Of as many pairs as training videos. Default 300.", rich_help_panel="Optimiser")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Pairs per step. Default 1; Break Eggs 4.", rich_help_panel="Optimiser")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Of Adam. Default 1e-5.", rich_help_panel="Optimiser")] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="Of Adam. Default 5e-6.", rich_help_panel="Optimiser")
-    ] = None,
-    warmup: Annotated[
-        float | None, typer.Option(help="Epochs of linear warm-up. Default 0.", rich_help_panel="Optimiser")
-    ] = None,
-    schedule: Annotated[
-        Schedule | None, typer.Option(help="Of the learning rate. Default constant.", rich_help_panel="Optimiser")
-    ] = None,
-    clip_grad: Annotated[
-        float | None, typer.Option(help="Largest gradient norm. Default: none.", rich_help_panel="Optimiser")
-    ] = None,
-    validate_every: Annotated[
-        int | None, typer.Option(help="Epochs between validations. Default 10.", rich_help_panel="Validation")
-    ] = None,
-    select: Annotated[
-        Select | None,
-        typer.Option(
-            help="What chooses the model on val: cross-view map@10 of whole videos (default), of sub-clips, "
-            "the mean of both, Kendall's tau; or the last model.",
-            rich_help_panel="Validation",
-        ),
-    ] = None,
+    *,
+    given: dict[str, Any],
     checkpoint_every: Annotated[
         int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel="Machine")
     ] = 10,
@@ -155,8 +55,6 @@ def train(
     _version: command.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
-    given = {name: value for name, value in locals().items() if name in SETTING_NAMES and value is not None}
-    given |= {} if crop is None else {"crop": _parse_crop(crop)}
     started = time.monotonic()
     if resume or embed_only:
         if resume and embed_only:
@@ -189,14 +87,6 @@ def train(
                 stop.obey()
             raise
     _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
-
-
-def _parse_crop(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise command.UsageMistake(f"--crop {text}: expected LOW,HIGH, like 0.5,1.0") from None
-    return low, high
 
 
 def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> "TrainingData":
@@ -234,11 +124,8 @@ def _existing(runs_dir: Path, run: str | None) -> RunRecord:
 
 def _same_settings(record: RunRecord, given: dict[str, Any]) -> TrainSettings:
     """The run's own settings; what is given beside must not contradict them."""
-    try:
-        theirs = from_dict(record.training.get("settings"))
-    except TrainError as error:
-        raise TrainError(f"{record.folder / CONFIG_NAME}: not a run that can go on ({error})") from error
-    other = differences(replace(theirs, **given), theirs)
+    theirs = settings_of(record)
+    other = differences(checked(TrainSettings, **(theirs.model_dump() | given)), theirs)
     if other:
         raise TrainError(
             f"{record.name} was started with {'; '.join(other)}. Leave the option out, or start another run"

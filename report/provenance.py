@@ -9,7 +9,7 @@ from byov.cache.runs import MODEL_NAME, RunRecord, read_config
 from byov.errors import TrainError
 from byov.report import failures, nearest_frames, projection, sheets, similarity
 from byov.report.material import Material
-from byov.train.settings import choose, differences, from_dict
+from byov.train.settings import choose, differences, settings_of
 from byov.train.tensor_file import tensor_shapes
 
 Lines = tuple[tuple[str, str], ...]
@@ -79,7 +79,7 @@ def _parameters(run: RunRecord) -> str:
 
 def _changed_settings(run: RunRecord) -> str:
     try:
-        ours = from_dict(run.settings)
+        ours = settings_of(run)
         usual = choose(run.dataset, recipe=ours.recipe, seed=ours.seed)
     except TrainError:
         return "of another version of byov"

@@ -15,7 +15,16 @@ MAY_IMPORT = {
     "data": {"numpy", "av", "byov.data"},
     "cache": {"numpy", "h5py", "byov.cache"},
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
-    "train": {"numpy", "torch", "safetensors", "huggingface_hub", "tensorboard", "byov.cache", "byov.train"},
+    "train": {
+        "numpy",
+        "torch",
+        "safetensors",
+        "huggingface_hub",
+        "tensorboard",
+        "byov.cache",
+        "byov.train",
+        "byov.evaluate",
+    },
     "evaluate": {"numpy", "scipy", "sklearn", "byov.cache", "byov.evaluate", "tqdm"},
     "byov": {"torch"},
 }

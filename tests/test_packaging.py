@@ -42,6 +42,7 @@ def test_commands_answer_help_and_version(command):
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
+        ("byov.train.train_run", ("typer", "rich", "sklearn", "scipy", "av", "transformers")),
         ("byov.cli.extract", ("torch", "transformers")),
         ("byov.cli.train", ("torch",)),
         ("byov.cli.evaluate", ("torch", "sklearn", "scipy")),

@@ -1,19 +1,15 @@
 """The masked ego-exo autoencoder: B clips, T frames, width of the features, D latent dimensions."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from torch import Tensor, nn
 
-from byov.errors import TrainError
-from byov.train.checkpoint import load_weights
-from byov.train.model_card import card_text
+from byov.train.hub import HubModel
 from byov.train.packing import group, pack, unpack, within
 from byov.train.positions import Positions
-from byov.train.settings import Norm, Position, Standardize
+from byov.train.settings import ModelArguments, Norm, Position, Standardize, checked
 from byov.train.standardize import standardized
 from byov.train.transformer import Block
 
@@ -106,20 +102,18 @@ class Decoder(nn.Module):
         return frames
 
 
-class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
-    """Encoder and decoder; `from_pretrained`, `save_pretrained` and `push_to_hub` as usual.
-
-    training: what the model was trained on and how; carried along in config.json, used by nothing here.
-    """
+class Autoencoder(HubModel):
+    """Encoder and decoder. training: what it was trained on and how, used by nothing here."""
 
     def __init__(
         self,
-        width: int = 768,
-        latent: int = 256,
-        depth: int = 12,
-        decoder_depth: int = 4,
-        heads: int = 16,
-        frames: int = 32,
+        *,
+        width: int,
+        latent: int,
+        depth: int,
+        decoder_depth: int,
+        heads: int,
+        frames: int,
         position: Position = "interpolated",
         norm: Norm = "after",
         attention_window: int | None = None,
@@ -127,14 +121,20 @@ class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["e
         training: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        _check_choice("position", position, Position)
-        _check_choice("norm", norm, Norm)
-        _check_choice("standardize", standardize, Standardize)
-        if attention_window is not None and (type(attention_window) is not int or attention_window < 1):
-            raise TrainError(f"attention_window is {attention_window!r}; it must be a number of frames, or None")
-        if not isinstance(training, dict | None):
-            raise TrainError(f"training is {training!r}; it must be a mapping, or None")
-        _check_sizes(width=width, latent=latent, depth=depth, decoder_depth=decoder_depth, heads=heads, frames=frames)
+        checked(
+            ModelArguments,
+            width=width,
+            latent=latent,
+            depth=depth,
+            decoder_depth=decoder_depth,
+            heads=heads,
+            frames=frames,
+            position=position,
+            norm=norm,
+            attention_window=attention_window,
+            standardize=standardize,
+            training=training,
+        )
         self.width, self.latent, self.standardize, self.record = width, latent, standardize, training or {}
         self.encoder = Encoder(
             width=width,
@@ -152,6 +152,11 @@ class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["e
         self.apply(_initialise)
         nn.init.normal_(self.decoder.mask_token, std=0.02)
 
+    def prepare(self, features: Tensor) -> Tensor:
+        """(T, width) features of a clip as they stand in the cache → as the model takes them, in training too."""
+        features = features.float()
+        return standardized(features) if self.standardize == "video" else features
+
     def forward(self, frames: Tensor) -> Tensor:
         """(B, T, width) features of whole clips → (B, T, D) latents."""
         frame_index = torch.arange(frames.shape[1], device=frames.device)[None].expand(len(frames), -1)
@@ -160,27 +165,7 @@ class Autoencoder(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["e
 
     def embed(self, features: Tensor) -> Tensor:
         """(T, width) features of a clip as they stand in the cache → (T, D) frame embeddings."""
-        features = features.float()
-        return self.encoder.embed(standardized(features) if self.standardize == "video" else features)
-
-    @classmethod
-    def _load_as_safetensor(cls, model: "Autoencoder", model_file: str, map_location: str, _: bool) -> "Autoencoder":  # type: ignore[override]
-        """As the mixin's, but all weights must be there."""
-        load_weights(model, Path(model_file))
-        return model.to(map_location).eval()
-
-    @classmethod
-    def _load_as_pickle(cls, model: Any, model_file: str, map_location: str, strict: bool) -> Any:  # noqa: ARG003
-        raise TrainError(f"{model_file}: weights as a pickle; byov reads model.safetensors only")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What the constructor was called with."""
-        arguments = self._hub_mixin_config
-        return dict(arguments) if isinstance(arguments, dict) else {}
-
-    def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
-        return ModelCard(card_text(self.record, sum(parameter.numel() for parameter in self.parameters())))
+        return self.encoder.embed(self.prepare(features))
 
 
 def _initialise(module: nn.Module) -> None:
@@ -188,19 +173,3 @@ def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
-
-
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise TrainError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if type(size) is not int or size < 1:
-            raise TrainError(f"{name} is {size!r}; it must be a whole number above 0")
-    if sizes["latent"] % sizes["heads"]:
-        raise TrainError(f"{sizes['heads']} heads do not divide a latent of {sizes['latent']}")
-    for name in ("width", "latent"):
-        if sizes[name] % 2:
-            raise TrainError(f"{name} is {sizes[name]}; positions need an even number")

@@ -11,25 +11,11 @@ import torch
 from torch import Tensor
 
 from byov.train.autoencoder import Autoencoder, Decoder
+from byov.train.clips import Clips
 from byov.train.cycle import cycle_loss
 from byov.train.masking import draw_visible, fill, masked, take
 from byov.train.packing import pack, unpack
-
-
-@dataclass(frozen=True)
-class Clips:
-    """B clips of T frames, sampled from their videos."""
-
-    frames: Tensor  # (B, T, width)
-    index: Tensor  # (B, T) number of each frame, counted from the first that could have been sampled
-
-    def to(self, device: torch.device) -> "Clips":
-        return Clips(self.frames.to(device, non_blocking=True), self.index.to(device, non_blocking=True))
-
-    @property
-    def length(self) -> int:
-        return self.frames.shape[1]
-
+from byov.train.settings import ObjectiveSettings
 
 Pair = list[Tensor]  # of the ego and of the exo clips
 
@@ -38,42 +24,35 @@ Pair = list[Tensor]  # of the ego and of the exo clips
 class MaskedEgoExo:
     """The joint loss. Which part is on, and how much is masked, are the paper's ablations."""
 
-    mask_self: float = 0.4  # paper, sec. 4.2
-    mask_cross: float = 0.8  # paper, sec. 4.2
-    causal: bool = True  # paper, sec. 3.4
-    self_view: bool = True
-    cross_view: bool = True
-    masked_only: bool = False  # the published code's loss; the paper's is over all frames
-    cycle_weight: float = 0.0  # beyond the paper
-    order_prior: float | None = None  # of the cycles
+    settings: ObjectiveSettings
 
     def __call__(self, model: Autoencoder, ego: Clips, exo: Clips, generator: torch.Generator) -> dict[str, Tensor]:
         """Losses by name; "loss" is what to descend on."""
         views = (ego, exo)
         kept = {
-            "self": [_draw(view, self.mask_self, generator) for view in views],
-            "cross": [_draw(view, self.mask_cross, generator) for view in views],
+            "self": [_draw(view, self.settings.mask_self, generator) for view in views],
+            "cross": [_draw(view, self.settings.mask_cross, generator) for view in views],
         }
         latents = self._encode(model, views, kept)
         decoded = self._decode(model, views, latents, kept)
         losses = {name: self._error(views, frames_hat, kept[name]) for name, frames_hat in decoded.items()}
         total = sum(losses.values(), torch.zeros((), device=ego.frames.device))
-        if self.cycle_weight:
-            there, back = latents["full"]
-            losses["cycle"] = cycle_loss(there, back, self.order_prior) + cycle_loss(back, there, self.order_prior)
-            total = total + self.cycle_weight * losses["cycle"]
+        if self.settings.cycle:
+            there, back = zip(latents["full"], (ego.padding, exo.padding), strict=True)
+            losses["cycle"] = self._cycle(*there, *back) + self._cycle(*back, *there)
+            total = total + self.settings.cycle * losses["cycle"]
         return {"loss": total} | losses
 
     @property
     def modeling(self) -> list[str]:
         """The masked objectives that are on."""
-        return ["self"] * self.self_view + ["cross"] * self.cross_view
+        return ["self"] * self.settings.self_view + ["cross"] * self.settings.cross_view
 
     def _encode(self, model: Autoencoder, views: Sequence[Clips], kept: Mapping[str, Pair]) -> dict[str, Pair]:
         """The latents of all frames ("full"), and of those that MSM ("self") and MCM ("cross") leave visible."""
         placed = [model.encoder.place(view.frames, view.index) for view in views]
         sequences, index = {}, {}
-        if self.cross_view or self.cycle_weight:
+        if self.settings.cross_view or self.settings.cycle:
             sequences["full"], index["full"] = placed, [view.index for view in views]
         for name in self.modeling:
             sequences[name] = [take(frames, rows) for frames, rows in zip(placed, kept[name], strict=True)]
@@ -93,7 +72,7 @@ class MaskedEgoExo:
                 for latent, view in zip(latents["full"], views, strict=True)
             )
             tokens["cross"] = [torch.cat(pair, dim=1) for pair in zip(tokens["cross"], (exo, ego), strict=True)]
-        causal = [self.causal and name == "self" for name in tokens for _ in views]
+        causal = [self.settings.causal and name == "self" for name in tokens for _ in views]
         decoded = _pairs(tokens, model.decoder(_flat(tokens), causal))
         own = {
             name: [sequence[:, : view.length] for sequence, view in zip(pair, views, strict=True)]
@@ -106,12 +85,15 @@ class MaskedEgoExo:
         total = torch.zeros((), device=decoded[0].device)
         for view, frames_hat, visible in zip(views, decoded, kept, strict=True):
             error = (frames_hat.float() - view.frames).square().mean(dim=-1)  # (B, T)
-            if self.masked_only:
+            if self.settings.masked_only:
                 removed = masked(visible, view.length)
                 total = total + (error * removed).sum() / removed.sum().clamp(min=1)
             else:
                 total = total + error.mean()
         return total
+
+    def _cycle(self, there: Tensor, there_padding: Tensor | None, back: Tensor, back_padding: Tensor | None) -> Tensor:
+        return cycle_loss(there, back, self.settings.order_prior, there_padding, back_padding)
 
 
 def _draw(view: Clips, ratio: float, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ or read lazily, ahead or not, in one go or after a resume.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +13,11 @@ from itertools import islice
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from byov.train.clips import Clips
 from byov.train.feature_store import CachedVideo, FeatureStore
-from byov.train.objective import Clips
-from byov.train.settings import Pairs, Standardize
-from byov.train.standardize import standardized
+from byov.train.settings import Pairs
 
 STEPS_AHEAD = 4
 
@@ -69,9 +69,12 @@ def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[n
 class BatchSource:
     """The batches of a run, by step."""
 
-    def __init__(self, sampler: PairSampler, store: FeatureStore, *, batch_size: int, standardize: Standardize) -> None:
+    def __init__(
+        self, sampler: PairSampler, store: FeatureStore, *, batch_size: int, prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        """prepare: the model's own, (T, width) features of a clip to what it takes."""
         self._sampler, self._store = sampler, store
-        self._batch_size, self._standardize = batch_size, standardize
+        self._batch_size, self._prepare = batch_size, prepare
         self.steps_per_epoch = -(-sampler.items // batch_size)
 
     def batch(self, step: int) -> tuple[Clips, Clips]:
@@ -97,13 +100,12 @@ class BatchSource:
                     future.cancel()
 
     def _clips(self, draws: Sequence[Draw]) -> Clips:
-        frames = np.stack([self._features(draw) for draw in draws])
-        index = np.stack([draw.rows for draw in draws])
-        return Clips(torch.from_numpy(frames), torch.from_numpy(index))
+        rows = np.stack([draw.rows for draw in draws])
+        repeated = np.diff(rows, axis=1, prepend=-1) == 0
+        padding = torch.from_numpy(repeated) if repeated.any() else None
+        return Clips(torch.stack([self._features(draw) for draw in draws]), torch.from_numpy(rows), padding)
 
-    def _features(self, draw: Draw) -> NDArray[np.float32]:
+    def _features(self, draw: Draw) -> Tensor:
         """(N, width): the drawn frames, on the scale of the interval that they were drawn from."""
-        clip = self._store.read(draw.video)[draw.first : draw.end]
-        if self._standardize == "video":
-            return standardized(clip.astype(np.float32))[draw.rows]
-        return clip[draw.rows].astype(np.float32)
+        clip = torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
+        return self._prepare(clip)[torch.from_numpy(draw.rows)]

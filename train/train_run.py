@@ -14,19 +14,19 @@ import torch
 
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
 from byov.cache.row_reader import read_digest
-from byov.cache.runs import CONFIG_NAME, MODEL_NAME, model_digest, read_config
+from byov.cache.runs import CONFIG_NAME, model_digest, read_config
 from byov.errors import TrainError
 from byov.progress import SILENT, Progress
 from byov.text import size_text
 from byov.train.autoencoder import Autoencoder
-from byov.train.checkpoint import load_weights, model_bytes
+from byov.train.checkpoint import model_bytes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
 from byov.train.feature_store import FeatureStore, TrainingData, need_both_views
 from byov.train.metrics import MetricsLog
 from byov.train.objective import MaskedEgoExo
 from byov.train.sampling import BatchSource, PairSampler
-from byov.train.settings import TrainSettings
-from byov.train.trainer import LAST_MODEL_NAME, Optimisation, Trainer
+from byov.train.settings import ModelSettings, TrainSettings
+from byov.train.trainer import LAST_MODEL_NAME, Trainer
 from byov.train.validation import Validator
 
 LOGGER = logging.getLogger(__name__)
@@ -44,34 +44,10 @@ class Machine:
 
 def build_model(width: int, settings: TrainSettings, record: dict[str, Any] | None = None) -> Autoencoder:
     """The model at its initialisation, by the seed alone."""
+    arguments = {name: getattr(settings, name) for name in ModelSettings.model_fields}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        return Autoencoder(
-            width=width,
-            latent=settings.latent,
-            depth=settings.depth,
-            decoder_depth=settings.decoder_depth,
-            heads=settings.heads,
-            frames=settings.frames,
-            position=settings.position,
-            norm=settings.norm,
-            attention_window=settings.attention_window,
-            standardize=settings.standardize,
-            training=record,
-        )
-
-
-def objective_of(settings: TrainSettings) -> MaskedEgoExo:
-    return MaskedEgoExo(
-        mask_self=settings.mask_self,
-        mask_cross=settings.mask_cross,
-        causal=settings.causal,
-        self_view=settings.self_view,
-        cross_view=settings.cross_view,
-        masked_only=settings.masked_only,
-        cycle_weight=settings.cycle,
-        order_prior=settings.order_prior,
-    )
+        return Autoencoder(width=width, frames=settings.frames, training=record, **arguments)
 
 
 def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
@@ -86,7 +62,7 @@ def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
         "column": data.column,
         "recipe": settings.recipe,
         "seed": settings.seed,
-        "settings": settings.as_dict(),
+        "settings": settings.model_dump(mode="json"),
         "untrained_sha256": _digest(build_model(data.width, settings)),
         "videos_sha256": _videos_digest(data),
         "validation": {},
@@ -128,11 +104,11 @@ def train_run(
                 raise TrainError(
                     f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
                 )
-            LOGGER.info(f"going on from step {trainer.state.step} of {trainer.total_steps}")
+            LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
         trainer.train(stop, progress)
         record["validation"] = trainer.state.best_metrics
         write_config(folder, model, record)
-        files = _embed(folder, data, settings, store, machine.device, record["untrained_sha256"], progress, stop)
+        files = _embed(folder, data, build_model(data.width, settings), store, machine.device, progress, stop)
     final = {k: v for k, v in trainer.state.records[-1].items() if k not in ("epoch", "step", "lr")}
     return {
         "run": folder.name,
@@ -160,7 +136,7 @@ def embed_again(
         record = _earlier_record(folder, new_record(data, settings))
         write_config(folder, build_model(data.width, settings, record), record)
         store = FeatureStore(data, (), 0)
-        files = _embed(folder, data, settings, store, machine.device, record["untrained_sha256"], progress, stop)
+        files = _embed(folder, data, build_model(data.width, settings), store, machine.device, progress, stop)
     return {"run": folder.name, "dataset": data.dataset, "embedding_files": files, "folder": str(folder)}
 
 
@@ -218,21 +194,12 @@ def _trainer(
     val = data.of("val")
     return Trainer(
         model,
-        objective_of(settings),
-        BatchSource(sampler, store, batch_size=settings.batch_size, standardize=settings.standardize),
-        Optimisation(
-            epochs=settings.epochs,
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            warmup=settings.warmup,
-            schedule=settings.schedule,
-            clip_grad=settings.clip_grad,
-            seed=settings.seed,
-        ),
+        MaskedEgoExo(settings),
+        BatchSource(sampler, store, batch_size=settings.batch_size, prepare=model.prepare),
+        settings,
         folder=folder,
         device=machine.device,
         validate=Validator(data.dataset, val, store, machine.device) if val else None,
-        validate_every=settings.validate_every,
         select=_selection(data, settings),
         checkpoint_every=machine.checkpoint_every,
         log=MetricsLog(folder, tensorboard=machine.tensorboard),
@@ -258,19 +225,17 @@ def _selection(data: TrainingData, settings: TrainSettings) -> str:
 def _embed(
     folder: Path,
     data: TrainingData,
-    settings: TrainSettings,
+    untrained: Autoencoder,
     store: FeatureStore,
     device: torch.device,
-    untrained_sha256: str,
     progress: Progress,
     stop: Callable[[], bool],
 ) -> int:
+    """The embedding pass of the model that the run has kept, and of the one that it began with."""
     digest = model_digest(folder)
-    trained, untrained = build_model(data.width, settings), build_model(data.width, settings)
-    load_weights(trained, folder / MODEL_NAME)
     models = (
-        EmbeddingModel(trained, digest, untrained=False),
-        EmbeddingModel(untrained, untrained_sha256, untrained=True),
+        EmbeddingModel(Autoencoder.from_pretrained(folder), digest, untrained=False),
+        EmbeddingModel(untrained, _digest(untrained), untrained=True),
     )
     return embed_run(folder, models, data, store, device, progress, stop)
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +15,8 @@ from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
-from byov.train.objective import Clips
-from byov.train.settings import Schedule
+from byov.train.clips import Clips
+from byov.train.settings import OptimiserSettings, TrainSettings
 from byov.train.state import TrainingState, read_state
 
 LAST_MODEL_NAME = "model-last.safetensors"
@@ -42,54 +41,42 @@ class Log(Protocol):
         """Everything that is known so far, one record per epoch; the last is the newest."""
 
 
-@dataclass(frozen=True)
-class Optimisation:
-    epochs: int
-    lr: float
-    weight_decay: float
-    warmup: float  # epochs
-    schedule: Schedule
-    clip_grad: float | None
-    seed: int
-
-    def lr_at(self, step: int, steps_per_epoch: int) -> float:
-        """Linear warm-up, then constant or down to zero along a cosine."""
-        warmup, total = self.warmup * steps_per_epoch, self.epochs * steps_per_epoch
-        if step < warmup:
-            return self.lr * (step + 1) / (warmup + 1)
-        if self.schedule == "constant":
-            return self.lr
-        return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
+def learning_rate(settings: OptimiserSettings, step: int, steps_per_epoch: int) -> float:
+    """Linear warm-up, then constant or down to zero along a cosine."""
+    warmup, total = settings.warmup * steps_per_epoch, settings.epochs * steps_per_epoch
+    if step < warmup:
+        return settings.lr * (step + 1) / (warmup + 1)
+    if settings.schedule == "constant":
+        return settings.lr
+    return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
 
 
 class Trainer:
-    """Trains, validates, keeps the best model and enough to go on after any interruption."""
+    """Trains, validates, keeps the best model and enough to resume after any interruption."""
 
     def __init__(
         self,
         model: Autoencoder,
         objective: Objective,
         batches: Batches,
-        optimisation: Optimisation,
+        settings: TrainSettings,
         *,
         folder: Path,
         device: torch.device,
         validate: Callable[[Autoencoder], dict[str, float]] | None,
-        validate_every: int,
         select: str,
         checkpoint_every: int,
         log: Log,
     ) -> None:
         self.model = model.to(device)
-        self._objective, self._batches, self._settings = objective, batches, optimisation
+        self._objective, self._batches, self._settings = objective, batches, settings
         self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
         self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
-        self._validate, self._validate_every = validate, validate_every
-        self._select, self._checkpoint_every = select, checkpoint_every
+        self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
         self._optimizer = torch.optim.Adam(
             self.model.parameters(),
-            lr=optimisation.lr,
-            weight_decay=optimisation.weight_decay,
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
         self.state = TrainingState()
@@ -99,7 +86,7 @@ class Trainer:
         return self._settings.epochs * self._batches.steps_per_epoch
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint that can be read; from the beginning if there is none."""
+        """Continue from the newest checkpoint that can be read; from the beginning if there is none."""
         state = load_checkpoint(
             self._checkpoints, self.model, self._optimizer, lambda raw: read_state(raw, self.total_steps)
         )
@@ -134,7 +121,7 @@ class Trainer:
     def _step(self, first: Clips, second: Clips) -> dict[str, float]:
         step = self.state.step
         for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.lr_at(step, self._batches.steps_per_epoch)
+            group["lr"] = learning_rate(self._settings, step, self._batches.steps_per_epoch)
         generator = torch.Generator().manual_seed(_seed(self._settings.seed, step))
         with self._autocast():
             losses = self._objective(self.model, first.to(self._device), second.to(self._device), generator)
@@ -157,7 +144,7 @@ class Trainer:
         record: dict[str, Any] = {"epoch": epoch, "step": state.step, "lr": self._optimizer.param_groups[0]["lr"]}
         record |= {name: total / self._batches.steps_per_epoch for name, total in state.loss_sums.items()}
         state.loss_sums = {}
-        if last or epoch % self._validate_every == 0:
+        if last or epoch % self._settings.validate_every == 0:
             metrics = self._validation()
             record |= metrics
             self._keep_if_best(metrics)
@@ -175,7 +162,7 @@ class Trainer:
         return metrics
 
     def _keep_if_best(self, metrics: dict[str, float]) -> None:
-        """The best by the chosen metric; while there is no score, the newest."""
+        """The best by the chosen metric, of equals the first; while there is no score, the newest."""
         score, best = metrics.get(self._select), self.state.best
         if score is None and best is None:
             self.state.best_metrics = metrics

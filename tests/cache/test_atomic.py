@@ -1,5 +1,6 @@
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -265,3 +266,21 @@ def test_exclusive_without_waiting_gives_up_while_another_process_is_inside(tmp_
     assert (out, err, holder.returncode) == ("", "", 0)
     with exclusive(lock, wait=False), pytest.raises(BlockingIOError), exclusive(lock, wait=False):
         pytest.fail("two inside")
+
+
+def test_the_content_is_on_disk_before_the_name_and_the_name_before_it_is_said_to_be_done(tmp_path, monkeypatch):
+    """Else a power cut could leave an empty file under the final name."""
+    happened, sync, replace = [], os.fsync, Path.replace
+
+    def noted_sync(descriptor):
+        happened.append(("sync", "folder" if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else "file"))
+        sync(descriptor)
+
+    def noted_replace(path, target):
+        happened.append(("rename", Path(target).name))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    write_text(tmp_path / "a.json", "{}")
+    assert happened == [("sync", "file"), ("rename", "a.json"), ("sync", "folder")]

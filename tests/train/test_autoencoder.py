@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from byov.errors import TrainError
 from byov.train import transformer
 from byov.train.autoencoder import Autoencoder
+from byov.train.settings import TrainSettings
 from byov.train.standardize import standardized
+from byov.train.train_run import build_model
 
 RECORD = {
     "dataset": "pour_milk",
@@ -36,12 +38,12 @@ def millions(model):
 )
 def test_the_model_has_as_many_parameters_as_the_papers(width, latent, expected):
     with torch.device("meta"):
-        assert round(millions(Autoencoder(width=width, latent=latent)), 3) == expected
+        assert round(millions(build_model(width, TrainSettings(latent=latent))), 3) == expected
 
 
 def test_encoder_and_decoder_have_their_share_of_the_parameters():
     with torch.device("meta"):
-        model, large = Autoencoder(), Autoencoder(width=1024, latent=512)
+        model, large = build_model(768, TrainSettings()), build_model(1024, TrainSettings(latent=512))
     assert (round(millions(model.encoder), 2), round(millions(model.decoder), 2)) == (9.68, 3.42)
     assert (round(millions(large.encoder), 2), round(millions(large.decoder), 2)) == (38.36, 13.40)
 
@@ -116,7 +118,9 @@ import resource, sys, torch
 from byov.train.autoencoder import Autoencoder
 torch.set_num_threads(1)
 window = None if sys.argv[2] == "None" else int(sys.argv[2])
-model = Autoencoder(width=16, latent=8, depth=1, heads=2, attention_window=window)
+model = Autoencoder(
+    width=16, latent=8, depth=1, decoder_depth=1, heads=2, frames=32, attention_window=window
+)
 features = torch.randn(int(sys.argv[1]), 16)
 model.embed(features[:100])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -214,18 +218,18 @@ def test_the_pushed_folder_is_what_is_saved(make_model, monkeypatch):
     ("arguments", "message"),
     [
         ({"heads": 3}, "3 heads do not divide a latent of 8"),
-        ({"heads": 0}, "heads is 0; it must be a whole number above 0"),
-        ({"latent": 7, "heads": 7}, "latent is 7; positions need an even number"),
-        ({"width": 11}, "width is 11; positions need an even number"),
-        ({"depth": 2.5}, "depth is 2.5; it must be"),
-        ({"frames": True}, "frames is True; it must be"),
-        ({"decoder_depth": "4"}, "decoder_depth is '4'; it must be"),
-        ({"position": "learnt"}, "position is 'learnt'; it must be one of interpolated, index, none"),
-        ({"norm": ""}, "norm is ''; it must be one of after, before"),
-        ({"standardize": None}, "standardize is None; it must be one of none, video"),
-        ({"attention_window": -1}, "attention_window is -1; it must be a number of frames"),
-        ({"attention_window": 2.0}, "attention_window is 2.0; it must be a number of frames"),
-        ({"training": ["demo"]}, "training is ['demo']; it must be a mapping"),
+        ({"heads": 0}, "heads is 0; it must be at least 1"),
+        ({"latent": 7, "heads": 7}, "latent is 7; it must be a multiple of 2"),
+        ({"width": 11}, "width is 11; it must be a multiple of 2"),
+        ({"depth": 2.5}, "depth is 2.5; it must be a valid integer"),
+        ({"frames": True}, "frames is True; it must be a valid integer"),
+        ({"decoder_depth": "4"}, "decoder_depth is '4'; it must be a valid integer"),
+        ({"position": "learnt"}, "position is 'learnt'; it must be 'interpolated', 'index' or 'none'"),
+        ({"norm": ""}, "norm is ''; it must be 'after' or 'before'"),
+        ({"standardize": None}, "standardize is None; it must be 'none' or 'video'"),
+        ({"attention_window": -1}, "attention_window is -1; it must be at least 1"),
+        ({"attention_window": 2.0}, "attention_window is 2.0; it must be a valid integer"),
+        ({"training": ["demo"]}, "training is ['demo']; it must be a valid dictionary"),
     ],
 )
 def test_what_a_model_cannot_be_is_said(make_model, arguments, message):
@@ -237,5 +241,39 @@ def test_a_config_that_cannot_be_is_said(make_model, tmp_path):
     make_model().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"latent": "256; rm -rf"}))
-    with pytest.raises(TrainError, match=r"^latent is '256; rm -rf'"):
+    with pytest.raises(TrainError, match=rf"^{re.escape(str(tmp_path))}/config.json: latent is '256; rm -rf'"):
         Autoencoder.from_pretrained(tmp_path)
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if v != "absent"}))
+
+
+def test_an_argument_that_an_older_version_did_not_have_takes_its_default(make_model, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    edit_config(tmp_path, attention_window="absent", standardize="absent")
+    loaded = Autoencoder.from_pretrained(tmp_path)
+    assert (loaded.standardize, loaded.encoder.attention_window) == ("none", None)
+
+
+def test_an_argument_that_only_a_newer_version_knows_is_named_with_that_version(make_model, tmp_path):
+    make_model(training={"versions": {"byov": "9.1"}}).save_pretrained(tmp_path)
+    edit_config(tmp_path, rotary=True)
+    message = f"{tmp_path}/config.json: unknown setting 'rotary'; byov 9.1 has written it, use that version"
+    with pytest.raises(TrainError, match=f"^{re.escape(message)}$"):
+        Autoencoder.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"depth": 10**6}, {"decoder_depth": 10**6}, {"width": 10**6}, {"latent": 10**6}])
+def test_a_model_larger_than_its_file_is_refused_before_memory_is_taken(make_model, tmp_path, changes):
+    make_model().save_pretrained(tmp_path)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(TrainError, match=r"model\.safetensors: weights of another model than config\.json says"):
+        Autoencoder.from_pretrained(tmp_path)
+
+
+def test_loading_prints_nothing(make_model, tmp_path, capfd):
+    make_model().save_pretrained(tmp_path)
+    Autoencoder.from_pretrained(tmp_path)
+    assert capfd.readouterr() == ("", "")

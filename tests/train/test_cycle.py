@@ -7,12 +7,16 @@ import torch.nn.functional as F
 from byov.train.cycle import cycle_loss
 
 
-def naive(there, back):
+def naive(there, back, order_prior=None):
     """The formula, frame by frame, of one pair of clips."""
     there, back = F.normalize(there, dim=-1), F.normalize(back, dim=-1)
     costs = []
     for t, frame in enumerate(there):
-        towards = torch.softmax(torch.stack([frame @ other for other in back]) / 0.1, dim=0)
+        scores = torch.stack([frame @ other for other in back]) / 0.1
+        if order_prior is not None:
+            apart = torch.tensor([t / max(len(there) - 1, 1) - s / max(len(back) - 1, 1) for s in range(len(back))])
+            scores = scores - apart**2 / (2 * order_prior**2)
+        towards = torch.softmax(scores, dim=0)
         neighbour = sum(weight * other for weight, other in zip(towards, back, strict=True))
         home = torch.softmax(torch.stack([neighbour @ other for other in there]) / 0.1, dim=0)
         mu = sum(weight * i for i, weight in enumerate(home))
@@ -36,6 +40,36 @@ def test_the_loss_is_the_formula_averaged_over_the_batch(frames, others):
     there, back = torch.randn(3, frames, 8), torch.randn(3, others, 8)
     expected = torch.stack([naive(*pair) for pair in zip(there, back, strict=True)]).mean()
     torch.testing.assert_close(cycle_loss(there, back), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order_prior", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize(("frames", "others"), [(6, 6), (5, 9), (1, 3)])
+def test_the_order_prior_is_a_gaussian_of_its_deviation(frames, others, order_prior):
+    there, back = torch.randn(2, frames, 8), torch.randn(2, others, 8)
+    expected = torch.stack([naive(*pair, order_prior) for pair in zip(there, back, strict=True)]).mean()
+    torch.testing.assert_close(cycle_loss(there, back, order_prior), expected, atol=1e-6, rtol=1e-5)
+
+
+def padded(clip, length):
+    """The clip with its last frame repeated, and which frames are repeats."""
+    repeats = length - len(clip)
+    return torch.cat([clip, clip[-1:].expand(repeats, -1)]), torch.arange(length) >= len(clip)
+
+
+@pytest.mark.parametrize("order_prior", [None, 0.2])
+@pytest.mark.parametrize(("frames", "others"), [(6, 9), (9, 6), (1, 4), (9, 9)])
+def test_padding_changes_nothing(frames, others, order_prior):
+    there, back = torch.randn(frames, 8), torch.randn(others, 8)
+    (long_there, there_padding), (long_back, back_padding) = padded(there, 12), padded(back, 10)
+    loss = cycle_loss(long_there[None], long_back[None], order_prior, there_padding[None], back_padding[None])
+    torch.testing.assert_close(loss, cycle_loss(there[None], back[None], order_prior), atol=1e-6, rtol=1e-5)
+
+
+def test_a_short_clip_is_not_punished_for_its_repeats():
+    clip, padding = padded(torch.eye(16)[:4], 16)
+    told = cycle_loss(clip[None], clip[None], None, padding[None], padding[None])
+    assert told < 0.01
+    assert cycle_loss(clip[None], clip[None]) > 10 * told
 
 
 def test_identical_sequences_of_different_frames_cost_about_nothing():

@@ -3,9 +3,11 @@ import itertools
 import pytest
 import torch
 
+from byov.train.clips import Clips
 from byov.train.cycle import cycle_loss
 from byov.train.masking import draw_visible, masked
-from byov.train.objective import Clips, MaskedEgoExo
+from byov.train.objective import MaskedEgoExo
+from byov.train.settings import ObjectiveSettings
 
 MASK_SEED = 5
 
@@ -19,7 +21,7 @@ def kept_frames(objective, ego, exo):
     generator = seeded()
     return {
         name: [draw_visible(len(view.frames), view.length, ratio, generator) for view in (ego, exo)]
-        for name, ratio in (("self", objective.mask_self), ("cross", objective.mask_cross))
+        for name, ratio in (("self", objective.settings.mask_self), ("cross", objective.settings.mask_cross))
     }
 
 
@@ -78,7 +80,9 @@ def test_the_joined_step_is_the_plain_one(naive_training, make_model, make_clips
     model = make_model(attention_window=window, position=position)
     sizes = ((1, 6, 6), (3, 6, 9), (2, 7, 4))
     for (batch, frames, others), ratios in itertools.product(sizes, ((0.4, 0.8), (0, 1), (1, 0))):
-        objective = MaskedEgoExo(mask_self=ratios[0], mask_cross=ratios[1], **switches)
+        # not checked: some have nothing to learn from, which a training refuses
+        settings = ObjectiveSettings.model_construct(mask_self=ratios[0], mask_cross=ratios[1], **switches)
+        objective = MaskedEgoExo(settings)
         ego, exo = make_clips(batch, frames), make_clips(batch, others, seed=1)
         joined = losses_and_gradients(lambda: objective(model, ego, exo, seeded()), model)  # noqa: B023
         plain = losses_and_gradients(
@@ -94,7 +98,7 @@ def test_the_joined_step_is_the_plain_one(naive_training, make_model, make_clips
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_the_loss_is_the_sum_of_those_that_are_on(make_model, make_clips, switches):
-    objective = MaskedEgoExo(**switches)
+    objective = MaskedEgoExo(ObjectiveSettings(**switches))
     losses = objective(make_model(), make_clips(2, 6), make_clips(2, 9, seed=1), seeded())
     assert set(losses) == {"loss", *objective.modeling}
     assert losses["loss"].item() == pytest.approx(sum(losses[name].item() for name in objective.modeling))
@@ -103,7 +107,7 @@ def test_the_loss_is_the_sum_of_those_that_are_on(make_model, make_clips, switch
 def test_the_error_is_the_mean_over_all_frames_or_over_the_masked_ones(make_model, make_clips):
     model, ego, exo = make_model(), make_clips(2, 6), make_clips(2, 9, seed=1)
     for masked_only in (False, True):
-        objective = MaskedEgoExo(masked_only=masked_only)
+        objective = MaskedEgoExo(ObjectiveSettings(masked_only=masked_only))
         losses = objective(model, ego, exo, seeded())
         kept, frames_hat = kept_frames(objective, ego, exo), reconstructions(objective, model, ego, exo)
         for name in ("self", "cross"):
@@ -118,7 +122,9 @@ def test_the_error_is_the_mean_over_all_frames_or_over_the_masked_ones(make_mode
 @pytest.mark.parametrize("masked_only", [False, True])
 @pytest.mark.parametrize("window", [None, 2])
 def test_masking_nothing_and_everything_both_work(make_model, make_clips, mask_self, mask_cross, masked_only, window):
-    objective = MaskedEgoExo(mask_self=mask_self, mask_cross=mask_cross, masked_only=masked_only, cycle_weight=1.0)
+    objective = MaskedEgoExo(
+        ObjectiveSettings(mask_self=mask_self, mask_cross=mask_cross, masked_only=masked_only, cycle=1.0)
+    )
     model = make_model(attention_window=window)
     losses, gradients = losses_and_gradients(
         lambda: objective(model, make_clips(2, 6), make_clips(2, 9, seed=1), seeded()), model
@@ -130,7 +136,7 @@ def test_masking_nothing_and_everything_both_work(make_model, make_clips, mask_s
 
 
 def test_with_everything_masked_msm_sees_nothing_at_all(make_model, make_clips):
-    objective = MaskedEgoExo(mask_self=1, cross_view=False)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_self=1, cross_view=False))
     model = make_model()
     seen = [
         reconstructions(objective, model, make_clips(2, 6, seed), make_clips(2, 9, seed + 10))["self"]
@@ -142,7 +148,7 @@ def test_with_everything_masked_msm_sees_nothing_at_all(make_model, make_clips):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_in_msm_the_content_of_a_masked_frame_reaches_no_reconstruction(make_model, make_clips, causal):
-    objective = MaskedEgoExo(mask_self=0.5, causal=causal, cross_view=False)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_self=0.5, causal=causal, cross_view=False))
     model = make_model()
     ego, exo = with_gradient(make_clips(3, 8)), with_gradient(make_clips(3, 10, seed=1))
     decoded = reconstructions(objective, model, ego, exo)["self"]
@@ -156,7 +162,7 @@ def test_in_msm_the_content_of_a_masked_frame_reaches_no_reconstruction(make_mod
 
 
 def test_in_msm_a_masked_frame_may_be_anything_and_its_reconstruction_stays_the_same(make_model, make_clips):
-    objective = MaskedEgoExo(mask_self=0.5, cross_view=False)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_self=0.5, cross_view=False))
     model, ego, exo = make_model(), make_clips(3, 8), make_clips(3, 8, seed=1)
     hidden = masked(kept_frames(objective, ego, exo)["self"][0], 8)
     changed = Clips(torch.where(hidden[..., None], 1000.0, ego.frames), ego.index)
@@ -167,7 +173,7 @@ def test_in_msm_a_masked_frame_may_be_anything_and_its_reconstruction_stays_the_
 
 
 def test_in_mcm_all_frames_of_the_other_view_reach_each_frame_and_masked_own_ones_do_not(make_model, make_clips):
-    objective = MaskedEgoExo(mask_cross=0.7)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_cross=0.7))
     model = make_model()
     ego, exo = with_gradient(make_clips(2, 7)), with_gradient(make_clips(2, 10, seed=1))
     decoded = reconstructions(objective, model, ego, exo)["cross"]
@@ -182,7 +188,7 @@ def test_in_mcm_all_frames_of_the_other_view_reach_each_frame_and_masked_own_one
 
 
 def test_with_all_own_frames_masked_mcm_sees_the_other_view_alone(make_model, make_clips):
-    objective = MaskedEgoExo(mask_cross=1, self_view=False)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_cross=1, self_view=False))
     ego, exo = with_gradient(make_clips(1, 7)), with_gradient(make_clips(1, 5, seed=1))
     decoded = reconstructions(objective, make_model(), ego, exo)["cross"]
     assert not reached(decoded[0], ego).any()
@@ -205,7 +211,7 @@ def test_the_decoder_lets_nothing_flow_backwards_in_msm(make_model, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_causal_step_reconstructs_each_frame_from_those_before_it(make_model, make_clips, causal):
     """The encoder mixes visible frames in both directions, unless they are further apart than its window reaches."""
-    objective = MaskedEgoExo(mask_self=0.4, causal=causal)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_self=0.4, causal=causal))
     model = make_model(attention_window=1)
     ego, exo = (
         Clips(with_gradient(clips).frames, 10 * torch.arange(clips.length)[None])
@@ -226,7 +232,7 @@ def test_a_causal_step_reconstructs_each_frame_from_those_before_it(make_model, 
 def test_positions_belong_to_the_frame_and_not_to_its_place_among_the_visible(make_model, make_clips):
     """A clip is encoded like itself with all masked frames cut out, if these keep their numbers."""
     model = make_model(position="index")
-    objective = MaskedEgoExo(mask_self=0.5, cross_view=False)
+    objective = MaskedEgoExo(ObjectiveSettings(mask_self=0.5, cross_view=False))
     ego, exo = make_clips(2, 8), make_clips(2, 8, seed=1)
     kept = kept_frames(objective, ego, exo)["self"][0]
     encoded = []
@@ -241,8 +247,8 @@ def test_positions_belong_to_the_frame_and_not_to_its_place_among_the_visible(ma
 
 def test_the_cycle_term_is_added_with_its_weight_in_both_directions(make_model, make_clips):
     model, ego, exo = make_model(), make_clips(2, 6), make_clips(2, 9, seed=1)
-    plain = MaskedEgoExo()(model, ego, exo, seeded())
-    losses = MaskedEgoExo(cycle_weight=3.0)(model, ego, exo, seeded())
+    plain = MaskedEgoExo(ObjectiveSettings())(model, ego, exo, seeded())
+    losses = MaskedEgoExo(ObjectiveSettings(cycle=3.0))(model, ego, exo, seeded())
     there, back = (model.encoder([model.encoder.place(v.frames, v.index)], [v.index])[0] for v in (ego, exo))
     expected = (cycle_loss(there, back) + cycle_loss(back, there)).item()
     assert losses["cycle"].item() == pytest.approx(expected, rel=1e-4)
@@ -250,7 +256,7 @@ def test_the_cycle_term_is_added_with_its_weight_in_both_directions(make_model, 
 
 
 def test_the_cycle_term_alone_trains_the_encoder_alone(make_model, make_clips):
-    objective = MaskedEgoExo(self_view=False, cross_view=False, cycle_weight=1.0)
+    objective = MaskedEgoExo(ObjectiveSettings(self_view=False, cross_view=False, cycle=1.0))
     model = make_model()
     losses, gradients = losses_and_gradients(
         lambda: objective(model, make_clips(2, 6), make_clips(2, 9, seed=1), seeded()), model
@@ -263,28 +269,30 @@ def test_the_cycle_term_alone_trains_the_encoder_alone(make_model, make_clips):
 def test_every_weight_learns_in_a_full_step(make_model, make_clips):
     model = make_model()
     _, gradients = losses_and_gradients(
-        lambda: MaskedEgoExo()(model, make_clips(2, 6), make_clips(2, 9, seed=1), seeded()), model
+        lambda: MaskedEgoExo(ObjectiveSettings())(model, make_clips(2, 6), make_clips(2, 9, seed=1), seeded()), model
     )
     assert [name for name, gradient in gradients.items() if gradient.abs().sum() == 0] == []
 
 
 def test_the_masks_come_from_the_generator_alone(make_model, make_clips):
     model, ego, exo = make_model(), make_clips(2, 6), make_clips(2, 9, seed=1)
-    first, again = (MaskedEgoExo()(model, ego, exo, seeded())["loss"].item() for _ in range(2))
-    other = MaskedEgoExo()(model, ego, exo, torch.Generator().manual_seed(MASK_SEED + 1))["loss"].item()
+    first, again = (MaskedEgoExo(ObjectiveSettings())(model, ego, exo, seeded())["loss"].item() for _ in range(2))
+    other = MaskedEgoExo(ObjectiveSettings())(model, ego, exo, torch.Generator().manual_seed(MASK_SEED + 1))[
+        "loss"
+    ].item()
     assert first == again != other
 
 
 def test_a_switch_that_is_off_does_not_change_the_masks_of_the_others(make_model, make_clips):
     model, ego, exo = make_model(), make_clips(2, 6), make_clips(2, 9, seed=1)
-    both = MaskedEgoExo()(model, ego, exo, seeded())
+    both = MaskedEgoExo(ObjectiveSettings())(model, ego, exo, seeded())
     for name, switch in (("self", "cross_view"), ("cross", "self_view")):
-        alone = MaskedEgoExo(**{switch: False})(model, ego, exo, seeded())
+        alone = MaskedEgoExo(ObjectiveSettings(**{switch: False}))(model, ego, exo, seeded())
         assert alone[name].item() == pytest.approx(both[name].item(), rel=1e-5)
 
 
 def test_mixed_precision_gives_the_same_losses_roughly(make_model, make_clips):
-    objective = MaskedEgoExo(cycle_weight=1.0)
+    objective = MaskedEgoExo(ObjectiveSettings(cycle=1.0))
     model, ego, exo = make_model(), make_clips(2, 6), make_clips(2, 9, seed=1)
     exact, _ = losses_and_gradients(lambda: objective(model, ego, exo, seeded()), model)
 
@@ -303,7 +311,7 @@ def test_mixed_precision_gives_the_same_losses_roughly(make_model, make_clips):
     ids=["MSM alone", "MCM alone", "both"],
 )
 def test_one_batch_is_learnt_by_heart(make_model, make_clips, switches):
-    objective = MaskedEgoExo(**switches)
+    objective = MaskedEgoExo(ObjectiveSettings(**switches))
     model = make_model(latent=32, heads=4)
     ego, exo = make_clips(1, 6), make_clips(1, 5, seed=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

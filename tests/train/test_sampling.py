@@ -20,7 +20,7 @@ def source(features_dir):
 
 
 @pytest.fixture
-def make_batches(source):
+def make_batches(source, make_model):
     """make_batches(**settings): the batches of the training videos, preloaded or not."""
 
     def make(*, batch_size=2, preload=True, standardize="none", pairs="views", crop=(1.0, 1.0), seed=0, frames=FRAMES):
@@ -28,7 +28,8 @@ def make_batches(source):
         store = FeatureStore(source, videos, 2**30 if preload else 0)
         assert store.preloaded == preload
         sampler = PairSampler(videos, frames=frames, pairs=pairs, crop=crop, seed=seed)
-        return BatchSource(sampler, store, batch_size=batch_size, standardize=standardize)
+        prepare = make_model(width=source.width, standardize=standardize).prepare
+        return BatchSource(sampler, store, batch_size=batch_size, prepare=prepare)
 
     return make
 
@@ -184,8 +185,8 @@ def test_features_are_standardised_over_the_interval_that_stands_for_the_video(s
     store = FeatureStore(source, (), 0)
     for step in range(5):
         for clips, draw in zip(batches.batch(step), sampler.draw(0, step), strict=True):
-            interval = store.read(draw.video)[draw.first : draw.end].astype(np.float32)
-            np.testing.assert_array_equal(clips.frames[0].numpy(), standardized(interval)[draw.rows])
+            interval = torch.from_numpy(store.read(draw.video)[draw.first : draw.end]).float()
+            assert torch.equal(clips.frames[0], standardized(interval)[draw.rows])
 
 
 @pytest.mark.parametrize("standardize", ["none", "video"])
@@ -246,3 +247,26 @@ def test_an_error_of_the_reader_arrives_where_its_batch_was_due(source, make_bat
     with pytest.raises(CacheError, match=rf"{lost.id}\.h5: not a readable cache file"):
         next(reading)
     assert reading_threads() == []
+
+
+def test_what_is_embedded_is_what_was_trained_on(source, make_model):
+    """One place prepares the features: a clip that is the whole video reaches the encoder in both the same."""
+    video = max(source.of("train"), key=lambda video: video.frames)
+    model = make_model(width=source.width, standardize="video")
+    store = FeatureStore(source, (), 0)
+    sampler = PairSampler([video], frames=video.frames, pairs="any", crop=(1.0, 1.0), seed=0)
+    clips, _ = BatchSource(sampler, store, batch_size=1, prepare=model.prepare).batch(0)
+    assert clips.index[0].tolist() == list(range(video.frames))
+    trained_on = model.encoder.embed(clips.frames[0])
+    assert torch.equal(model.embed(torch.from_numpy(store.read(video))), trained_on)
+
+
+def test_repeats_of_the_last_frame_are_marked_as_padding(source, make_batches):
+    short = min(video.frames for video in source.of("train"))
+    longer = max(video.frames for video in source.of("train")) + 5
+    assert all(clips.padding is None for clips in make_batches(frames=short).batch(0))
+    for clips in make_batches(frames=longer).batch(0):
+        for index, padding in zip(clips.index, clips.padding, strict=True):
+            frames = len(index.unique())
+            assert padding.tolist() == [False] * frames + [True] * (longer - frames)
+            assert clips.to(torch.device("cpu")).padding is not None

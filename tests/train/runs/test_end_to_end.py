@@ -25,10 +25,10 @@ def records(run):
 
 def untrained_model(run):
     from byov.cache.runs import read_run
-    from byov.train.settings import from_dict
+    from byov.train.settings import settings_of
     from byov.train.train_run import build_model
 
-    return build_model(16, from_dict(read_run(run.parent, run.name).training["settings"])).eval()
+    return build_model(16, settings_of(read_run(run.parent, run.name))).eval()
 
 
 def test_a_run_has_all_its_files_and_nothing_else(reference):

@@ -149,7 +149,7 @@ def test_labels_that_do_not_fit_the_frames_name_the_video(refused, cache):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--mask-self", "1.5"), "mask_self is 1.5; it must be from 0 to 1"),
+        (("--mask-self", "1.5"), "mask_self is 1.5; it must be at most 1"),
         (("--mask-cross", "-0.1"), "mask_cross is -0.1"),
         (("--mask-cross", "nan"), "mask_cross is nan"),
         (("--latent", "0"), "latent is 0; it must be at least 1"),
@@ -179,7 +179,7 @@ def test_labels_that_do_not_fit_the_frames_name_the_video(refused, cache):
         (("--crop", "0,1"), "crop is (0.0, 1.0); it must be LOW,HIGH"),
         (("--crop", "0.9,0.5"), "crop is (0.9, 0.5)"),
         (("--crop", "0.5,1.5"), "crop is (0.5, 1.5)"),
-        (("--crop", "nan,1"), "crop is (nan, 1.0)"),
+        (("--crop", "nan,1"), "crop.0 is nan; it must be a finite number"),
     ],
 )
 @pytest.mark.usefixtures("cache")

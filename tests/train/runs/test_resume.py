@@ -97,7 +97,7 @@ def test_a_signal_leaves_a_checkpoint_after_the_step_at_hand(
     assert [path.name for path in checkpoints(run)] == ["step-000000001.safetensors"]  # in the middle of an epoch
     again = byov_train(*RESUME)
     assert again.code == 0
-    assert "going on from step 1 of 12" in again.err
+    assert "resuming from step 1 of 12" in again.err
     assert contents(run) == contents(reference)
 
 
@@ -141,7 +141,7 @@ def test_a_signal_while_it_embeds_ends_it_and_leaves_nothing_half_written(
 def test_a_finished_run_resumes_to_itself(byov_train, finished, reference, contents):
     ran = byov_train(*RESUME)
     assert ran.code == 0
-    assert "going on from step 12 of 12" in ran.err
+    assert "resuming from step 12 of 12" in ran.err
     assert contents(finished) == contents(reference)
 
 
@@ -160,7 +160,7 @@ def test_a_truncated_checkpoint_is_passed_over_for_the_one_before(byov_train, fi
     assert ran.code == 0
     assert f"{newer.name}" in ran.err
     assert "falling back to the one before" in ran.err
-    assert "going on from step 8 of 12" in ran.err
+    assert "resuming from step 8 of 12" in ran.err
     assert contents(finished) == contents(reference)
     assert newer.read_bytes() == (reference / "checkpoint" / newer.name).read_bytes()
     assert older.read_bytes() == (reference / "checkpoint" / older.name).read_bytes()
@@ -170,7 +170,7 @@ def test_a_truncated_checkpoint_is_passed_over_for_the_one_before(byov_train, fi
     ("given", "told"),
     [
         (("--lr", "0.5"), "lr 0.001, not 0.5"),
-        (("--epochs", "4", "--seed", "3"), "seed 0, not 3; epochs 3, not 4"),
+        (("--epochs", "4", "--seed", "3"), "epochs 3, not 4; seed 0, not 3"),
         (("--recipe", "cycle"), "recipe 'paper', not 'cycle'"),
         (("--crop", "0.5,1"), "crop (1.0, 1.0), not (0.5, 1.0)"),
         (("--ratio", "1.0"), "ratio 0.3, not 1.0"),

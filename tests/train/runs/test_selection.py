@@ -78,7 +78,7 @@ def test_a_run_of_the_cycle_term_alone_resumes_though_it_leaves_the_decoder_alon
     command.kill()
     ran = byov_train("--run", "toy", "--resume")
     assert ran.code == 0, ran
-    assert "going on from step 4 of 12" in ran.err
+    assert "resuming from step 4 of 12" in ran.err
     for name in ("model.safetensors", "model-last.safetensors", "metrics.jsonl"):
         assert (run / name).read_bytes() == (run.parent / "whole" / name).read_bytes()
     assert any(name.startswith("optimizer.") for name in load_file(next(run.glob("checkpoint/*"))))

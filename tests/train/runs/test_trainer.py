@@ -1,6 +1,7 @@
 """The training loop by itself: any objective, any batches."""
 
 import json
+import math
 import threading
 from contextlib import nullcontext
 
@@ -11,9 +12,10 @@ from safetensors.torch import load_file
 from byov.errors import Diverged, Interrupted
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from byov.train.clips import Clips
 from byov.train.metrics import MetricsLog
-from byov.train.objective import Clips
-from byov.train.trainer import Optimisation, Trainer
+from byov.train.settings import TrainSettings
+from byov.train.trainer import Trainer, learning_rate
 
 EPOCHS, STEPS_PER_EPOCH = 3, 4
 TOTAL = EPOCHS * STEPS_PER_EPOCH
@@ -62,7 +64,17 @@ def score(model):
 
 @pytest.fixture
 def trainer(tmp_path):
-    def make(stop=None, *, objective=noisy_length, stop_at=None, select="score", folder=tmp_path, lr=1e-2):
+    def make(
+        stop=None,
+        *,
+        objective=noisy_length,
+        stop_at=None,
+        select="score",
+        folder=tmp_path,
+        lr=1e-2,
+        validate=score,
+        epochs=EPOCHS,
+    ):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = Autoencoder(width=WIDTH, latent=8, depth=1, decoder_depth=1, heads=2, frames=FRAMES)
@@ -70,11 +82,10 @@ def trainer(tmp_path):
             model,
             objective,
             RandomBatches(stop or threading.Event(), stop_at),
-            Optimisation(EPOCHS, lr, 0.0, 0.0, "constant", None, seed=3),
+            TrainSettings(epochs=epochs, lr=lr, weight_decay=0, validate_every=1, seed=3),
             folder=folder,
             device=torch.device("cpu"),
-            validate=score,
-            validate_every=1,
+            validate=validate,
             select=select,
             checkpoint_every=1,
             log=MetricsLog(folder, tensorboard=False),
@@ -134,6 +145,29 @@ def test_a_metric_that_never_comes_keeps_the_last_model_and_its_figures(trainer,
     alone.train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
     assert alone.state.best_metrics == score(alone.model)
+
+
+def test_of_models_that_score_the_same_the_first_is_kept(trainer, tmp_path):
+    kept = trainer(validate=lambda _: {"score": 0.5})
+    kept.train()
+    first = load_file(tmp_path / "model.safetensors")
+    last = load_file(tmp_path / "model-last.safetensors")
+    one_epoch = trainer(folder=tmp_path / "short", epochs=1)
+    one_epoch.train()
+    assert all(torch.equal(first[name], weights) for name, weights in one_epoch.model.state_dict().items())
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+
+
+def test_the_learning_rate_rises_to_its_value_and_falls_to_zero_along_a_cosine():
+    settings = TrainSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
+    rates = [learning_rate(settings, step, 4) for step in range(41)]
+    assert rates[:8] == pytest.approx([(step + 1) / 9 for step in range(8)])
+    assert rates[8] == pytest.approx(1)  # the cosine begins where the warm-up ends, not at the first step
+    assert rates[24] == pytest.approx(0.5)
+    assert rates[16] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+    assert rates[40] == pytest.approx(0)
+    constant = TrainSettings(epochs=10, lr=1.0, warmup=2)
+    assert [learning_rate(constant, step, 4) for step in (7, 8, 39)] == pytest.approx([8 / 9, 1, 1])
 
 
 def at_step(step, change):

@@ -1,0 +1,99 @@
+"""Models in folders and on the HuggingFace hub: config.json and model.safetensors, read as data."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from torch import nn
+
+from byov.cache.runs import CONFIG_NAME, MODEL_NAME
+from byov.errors import SettingsError, TrainError
+from byov.train.checkpoint import load_weights
+from byov.train.model_card import card_text
+from byov.train.tensor_file import tensor_shapes
+
+
+class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
+    """`from_pretrained`, `save_pretrained` and `push_to_hub` as usual.
+
+    A model's constructor takes its sizes, and `training`: what it was trained on and how, which is carried along in
+    config.json and kept as `record`.
+    """
+
+    record: dict[str, Any]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the constructor was called with."""
+        arguments = self._hub_mixin_config
+        return dict(arguments) if isinstance(arguments, dict) else {}
+
+    def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
+        return ModelCard(card_text(self.record, sum(parameter.numel() for parameter in self.parameters())))
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        config: dict[str, Any] | None = None,
+        map_location: str = "cpu",
+        strict: bool = True,  # noqa: ARG003
+        **arguments: Any,
+    ) -> Self:
+        """All weights must be there, and the model is no larger than their file."""
+        if Path(model_id).is_dir():
+            path = Path(model_id) / MODEL_NAME
+        else:
+            try:
+                path = Path(
+                    hf_hub_download(
+                        model_id,
+                        MODEL_NAME,
+                        revision=revision,
+                        cache_dir=cache_dir,
+                        force_download=force_download,
+                        token=token,
+                        local_files_only=local_files_only,
+                    )
+                )
+            except EntryNotFoundError:
+                raise TrainError(f"{model_id}: has no {MODEL_NAME}, and byov reads no other weights") from None
+        config_path = path.with_name(CONFIG_NAME)
+        cls._refuse_unknown(config_path, config or {})
+        try:
+            cls._refuse_other_shapes(path, arguments)
+            model = cls(**arguments)
+        except SettingsError as error:
+            raise TrainError(f"{config_path}: {error}") from None
+        load_weights(model, path)
+        return model.to(map_location).eval()
+
+    @classmethod
+    def _refuse_unknown(cls, path: Path, config: dict[str, Any]) -> None:
+        """A setting of the model that this version does not know would be left out, and another model be built."""
+        unknown = [name for name in config if name not in cls._hub_mixin_init_parameters]
+        if unknown:
+            training = config.get("training")
+            versions = training.get("versions") if isinstance(training, dict) else None
+            written = versions.get("byov", "unknown") if isinstance(versions, dict) else "unknown"
+            raise TrainError(f"{path}: unknown setting {unknown[0]!r}; byov {written} has written it, use that version")
+
+    @classmethod
+    def _refuse_other_shapes(cls, path: Path, arguments: dict[str, Any]) -> None:
+        """Before memory is taken for a model: its weights are those of the file."""
+        stored = tensor_shapes(path)
+        blocks = [size for name, size in arguments.items() if name.endswith("depth") and isinstance(size, int)]
+        if sum(blocks) <= len(stored):
+            with torch.device("meta"):
+                built = {name: tuple(tensor.shape) for name, tensor in cls(**arguments).state_dict().items()}
+            if built == stored:
+                return
+        raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says")
