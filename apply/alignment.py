@@ -13,7 +13,7 @@ from byov.evaluate.neighbours import Points
 
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
-Method = Literal["dtw", "nearest"]
+Matching = Literal["dtw", "nearest"]
 
 MOST_CELLS = 2**30  # of a warp: it keeps one byte for each pair of frames
 _DIAGONAL, _UP, _LEFT = 0, 1, 2  # where a cell of the warp was reached from
@@ -29,7 +29,7 @@ class Match:
     tau_b_in_a: float | None
 
 
-def match(a: Embeddings, b: Embeddings, method: Method) -> Match:
+def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
     """dtw: in order, and both from beginning to end. nearest: each frame for itself."""
     in_b = nearest(a, b)
     frames = in_b if method == "nearest" else follow(warp(a, b))

@@ -5,12 +5,15 @@ B frames, N tokens, D width.
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import huggingface_hub.constants
+import huggingface_hub.utils
 import torch
 import transformers
 from torch import Tensor, nn
@@ -20,10 +23,12 @@ from byov.errors import EncoderError
 from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
 from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, hub_file, resolve_revision
 from byov.extract.preprocess import Preprocessing
+from byov.progress import SILENT, Progress
 
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
 UNUSED_PARTS = {"pooler", "head"}  # what some models put behind the tokens
+_HUGGINGFACE = threading.RLock()  # its switches are those of the whole process
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
 
 
@@ -86,23 +91,30 @@ class FrameEncoder:
         return self._tokens(self.preprocessing.normalised(images, self.dtype))
 
 
-def load_encoder(name: EncoderName, *, resize: Resize = "squash", device: Device = "auto") -> FrameEncoder:
-    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model."""
-    name = resolve_revision(name)
-    config = _load_config(name)
-    size = _image_size(name, config)
-    prefix, shape = _measure(name, config, size)
-    model = _build_random(config) if name.is_random else _load_weights(name, config)
-    mean, std = _normalisation(name, config)
+def load_encoder(
+    name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = SILENT
+) -> FrameEncoder:
+    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model.
+
+    HuggingFace draws bars of its own for downloads; not where the progress is silent.
+    """
+    with _huggingface(bars=progress is not SILENT):
+        name = resolve_revision(name)
+        config = _load_config(name)
+        size = _image_size(name, config)
+        prefix, shape = _measure(name, config, size)
+        model = _build_random(config) if name.is_random else _load_weights(name, config)
+        mean, std = _normalisation(name, config)
     tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
     return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
 def encoder_shape(name: EncoderName) -> Shape:
     """What the encoder gives for one frame, told from its configuration alone."""
-    name = resolve_revision(name)
-    config = _load_config(name)
-    return _measure(name, config, _image_size(name, config))[1]
+    with _huggingface(bars=False):
+        name = resolve_revision(name)
+        config = _load_config(name)
+        return _measure(name, config, _image_size(name, config))[1]
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -234,9 +246,29 @@ def _weights_sha256(model: nn.Module) -> str:
 
 
 @contextmanager
+def _huggingface(*, bars: bool) -> Iterator[None]:
+    """Within, its libraries warn of nothing, and draw bars only if told so; afterwards they are as they were."""
+    switches, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
+    decided = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None  # by the user's environment
+    with _HUGGINGFACE:
+        verbosity, enabled = switches.get_verbosity(), switches.is_progress_bar_enabled()
+        hub_disabled = hub.are_progress_bars_disabled()
+        switches.set_verbosity_error()
+        if not bars and not decided:
+            switches.disable_progress_bar()
+        try:
+            yield
+        finally:
+            switches.set_verbosity(verbosity)
+            if enabled and not decided:
+                switches.enable_progress_bar()
+            if hub_disabled and not decided:
+                hub.disable_progress_bars()
+
+
+@contextmanager
 def _transformers_errors(name: EncoderName) -> Iterator[None]:
-    """Loads quietly; what transformers raises becomes one line."""
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    """What transformers raises becomes one line."""
     try:
         yield
     except EncoderError:

@@ -33,7 +33,7 @@ class ExtractionOptions:
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT) -> Outcome:
     """Load the plan's encoder and extract the jobs."""
-    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device)
+    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
     return extract_jobs(encoder, plan, jobs, options, progress)
 
 
