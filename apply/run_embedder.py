@@ -18,7 +18,7 @@ from byov.data.dataset import Dataset, Video
 from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError, TrainError
-from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
+from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, compute_dtype, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import Job, Plan, make_plan
 from byov.extract.run_plan import ExtractionOptions, extract_jobs
@@ -133,6 +133,7 @@ class RunEncoder:
     revision: str  # this and the rest: as the run's features were made
     sha256: str
     preprocessing: str
+    compute_dtype: str | None  # None: of a run that does not record it
 
     def refuse_other(self, run: RunRecord, loaded: FrameEncoder) -> None:
         """Raise unless the loaded encoder is the run's."""
@@ -145,6 +146,12 @@ class RunEncoder:
                     f"{run.name} was trained on {run.encoder} with {what} {theirs!r}, "
                     f"{self.name.source} has {ours!r}; give the run's own encoder with --encoder"
                 )
+        device, computed = loaded.device.type, compute_dtype(loaded.device.type)
+        if self.compute_dtype not in (None, computed):
+            raise ApplyError(
+                f"{run.name} was trained on features computed in {self.compute_dtype}, --device {device} computes in "
+                f"{computed}; use another --device"
+            )
 
 
 def encoder_of(run: RunRecord, given: str | None) -> RunEncoder:
@@ -159,6 +166,7 @@ def encoder_of(run: RunRecord, given: str | None) -> RunEncoder:
         revision=revision,
         sha256=sha256,
         preprocessing=preprocessing,
+        compute_dtype=_text(run, "compute_dtype") if "compute_dtype" in run.training else None,
     )
 
 

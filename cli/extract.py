@@ -86,6 +86,7 @@ def extract(
         chosen if overwrite else pinned_revision(videos, features_dir, chosen),
         resize=resize,
         ratios=wanted_ratios,
+        device=device,
         on_mismatch=on_mismatch,
         shard=wanted_shard,
         overwrite=overwrite,

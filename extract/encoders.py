@@ -18,10 +18,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from byov.cache.features import MOST_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError
 from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
-from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, hub_file, resolve_revision
+from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, compute_dtype, hub_file, resolve_revision
 from byov.extract.preprocess import Preprocessing
 from byov.progress import SILENT, Progress
 
@@ -79,7 +80,7 @@ class FrameEncoder:
     ) -> None:
         self.name, self.shape, self.preprocessing, self.device = name, shape, preprocessing, device
         self.sha256 = _weights_sha256(tokens)
-        self.dtype = torch.float16 if device.type == "cuda" else torch.float32
+        self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = tokens.to(device, self.dtype)
 
     def compile(self) -> None:
@@ -171,7 +172,13 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
             f"{name.id}: does not take {size} x {size} images ({type(error).__name__}: {error})"
         ) from error
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
-    return prefix, Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
+    shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
+    if shape.tokens > MOST_TOKENS:
+        raise EncoderError(
+            f"{name.id}: {shape.tokens} tokens for a {size} x {size} frame; the cache numbers at most {MOST_TOKENS}, "
+            "use an encoder with larger patches or smaller images"
+        )
+    return prefix, shape
 
 
 def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:

@@ -8,7 +8,7 @@ from byov.data.video import OnTruncated, usable_cores
 from byov.device import Device
 from byov.errors import CacheError
 from byov.extract.decode_ahead import DecodeAhead
-from byov.extract.encoder_name import Resize
+from byov.extract.encoder_name import Resize, compute_dtype
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.extraction import Extraction, Outcome
 from byov.extract.plan import Job, OnMismatch, Plan
@@ -86,9 +86,10 @@ def _refuse_other_identity(plan: Plan, jobs: Sequence[Job], encoder: FrameEncode
             continue
         for what, found in job.header.provenance.identity().items():
             if found != ours[what]:
+                device = "another --device, " if what == "compute type" else ""
                 raise CacheError(
                     f"{job.path}: made with {what} {found!r}, this is {ours[what]!r}; "
-                    "use --overwrite to extract everything again, or another --features-dir"
+                    f"use --overwrite to extract everything again, {device}or another --features-dir"
                 )
 
 
@@ -99,4 +100,5 @@ def identity(encoder: FrameEncoder) -> dict[str, str]:
         "revision": encoder.name.revision or "",
         "weights": encoder.sha256,
         "preprocessing": encoder.preprocessing.describe(),
+        "compute type": compute_dtype(encoder.device.type),
     }
