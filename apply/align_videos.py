@@ -53,7 +53,7 @@ class AlignedVideos:
 
         height: in pixels, even. scratch: a folder for frames of b.
         """
-        b_events = self.b_events if self.b_events is not None and rises(self.b_events) else None
+        b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
         write_side_by_side(
             path,
             Side("A", self.a.path, self.a.pts_seconds, self.a_events),
@@ -87,11 +87,11 @@ def align_videos(
     videos = dict(embedded)
     found = match(videos["A"].embedding, videos["B"].embedding, method)
     seconds = videos["A"].pts_seconds, videos["B"].pts_seconds
-    b_events = None if events is None else transfer(events, *seconds, found.frames)
+    b_events = None if events is None else transfer_events(events, *seconds, found.frames)
     return AlignedVideos(videos["A"], videos["B"], found, method, events, b_events)
 
 
-def transfer(
+def transfer_events(
     event_seconds: Sequence[float],
     a_seconds: NDArray[np.float64],
     b_seconds: NDArray[np.float64],
@@ -110,7 +110,7 @@ def transfer(
     return tuple(b_seconds[matched[frames]].tolist())
 
 
-def rises(event_seconds: Sequence[float]) -> bool:
+def in_order(event_seconds: Sequence[float]) -> bool:
     """Whether the events come in order, as those of a video must."""
     return list(event_seconds) == sorted(event_seconds)
 

@@ -64,7 +64,7 @@ class RunEmbedder:
     def __init__(
         self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = SILENT
     ) -> None:
-        self._run, self._encoder = run, encoder_of(run, encoder)
+        self._run, self._encoder = run, recorded_encoder(run, encoder)
         self._model_sha256 = model_digest(run.folder)
         self._frame_encoder = load_encoder(
             self._encoder.name, resize=self._encoder.resize, device=device, progress=progress
@@ -125,12 +125,12 @@ class RunEmbedder:
 
 @dataclass(frozen=True)
 class RunEncoder:
-    """What must be loaded, and what it must turn out to be, for a new video to be seen as the run saw its own."""
+    """The encoder that a run was trained on, as its config.json records it."""
 
     name: EncoderName
     resize: Resize
     ratio: float  # STM
-    revision: str  # this and the rest: as the run's features were made
+    revision: str  # this and the rest: of the features that the run was trained on
     sha256: str
     preprocessing: str
     compute_dtype: str | None  # None: of a run that does not record it
@@ -154,8 +154,8 @@ class RunEncoder:
             )
 
 
-def encoder_of(run: RunRecord, given: str | None) -> RunEncoder:
-    """The run's encoder; `given`: where to find it, if it is not where the run's record says."""
+def recorded_encoder(run: RunRecord, given: str | None) -> RunEncoder:
+    """given: where to find the run's encoder, if it is not where the record says."""
     revision, sha256, preprocessing = (
         _text(run, key) for key in ("encoder_revision", "encoder_sha256", "preprocessing")
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # it imports torch, scipy and Pillow
     from byov.apply.align_videos import AlignedVideos
 
 MethodChoice = Literal["dtw", "nearest"]
-TALLEST = 1440  # two panels of the widest shape are then within what H.264 takes
+MAX_HEIGHT = 1440  # two panels of the widest shape are then within what H.264 takes
 TAU_OF_PLACES = (
     "this model sees how far each frame is in its video, which raises tau by itself, even between videos that have "
     "nothing in common: judge by the pictures"
@@ -55,7 +55,7 @@ def align(
         str | None,
         typer.Option(metavar="SECONDS", help='Key events of A to carry over to B, like "2.5;7.1".', show_default=False),
     ] = None,
-    height: Annotated[int, typer.Option(min=64, max=TALLEST, help="Of the video, in pixels; even.")] = 360,
+    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Of the video, in pixels; even.")] = 360,
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     on_truncated: OnTruncatedOption = "error",
@@ -128,11 +128,11 @@ def _summary(run: RunRecord, aligned: "AlignedVideos", video: Path, table: Path)
 
 
 def _events(aligned: "AlignedVideos") -> dict[str, Any] | None:
-    from byov.apply.align_videos import events_cell, rises
+    from byov.apply.align_videos import events_cell, in_order
 
     if aligned.a_events is None or aligned.b_events is None:
         return None
-    cell = events_cell(aligned.b_events) if rises(aligned.b_events) else None
+    cell = events_cell(aligned.b_events) if in_order(aligned.b_events) else None
     return {"a_seconds": list(aligned.a_events), "b_seconds": list(aligned.b_events), "cell": cell}
 
 

@@ -111,7 +111,7 @@ def _miscounted(labels: int, frames: int, on_mismatch: OnMismatch) -> bool:
 
 
 def _conflict(found: Provenance, encoder: EncoderName, resize: Resize, device: Device) -> str:
-    """What of the file's making differs from what is asked for; "" if nothing does."""
+    """How the file's identity differs from the requested one; "" if it does not."""
     if found.encoder != encoder.id:
         return f"made with encoder {found.encoder}, this is {encoder.id}"
     if encoder.revision is not None and found.encoder_revision != encoder.revision:
@@ -137,7 +137,7 @@ def _source_conflict(header: Header, video: Video) -> str:
 
 
 def refuse_conflicts(plan: Plan) -> None:
-    """Never mix: files of another making stop the run before it starts."""
+    """Features of different identities are never mixed: a conflict stops the run before it starts."""
     conflicts = plan.in_state("conflict")
     if conflicts:
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
@@ -148,7 +148,7 @@ def refuse_conflicts(plan: Plan) -> None:
 
 
 def pinned_revision(dataset: Dataset, features_dir: Path, encoder: EncoderName) -> EncoderName:
-    """Without --revision, go on with the revision that the cache was begun with."""
+    """Without --revision, the one that the cache was begun with."""
     if encoder.revision is not None:
         return encoder
     folder = encoder_dir(features_dir, dataset.name, encoder.id)

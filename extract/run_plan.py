@@ -78,7 +78,7 @@ def decoder_threads(videos: int, decoders: int | None = None) -> tuple[int, int]
 
 
 def _refuse_other_identity(plan: Plan, jobs: Sequence[Job], encoder: FrameEncoder) -> None:
-    """Now that the weights are here: do the files that stay in the cache come from the same?"""
+    """Raise unless the files that stay in the cache are of the loaded encoder's identity."""
     ours = identity(encoder)
     redone = {job.path for job in jobs}
     for job in plan.jobs:

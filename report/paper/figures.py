@@ -69,9 +69,9 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     if not isinstance(content.projection, Unavailable):
         yield from _if_any("tsne", draw_projection(content, content.projection))
     if not isinstance(content.strips, Unavailable):
-        for asking, answering in (VIEWS, VIEWS[::-1]):
-            strips = [strip for strip in content.strips if content.videos[strip.query.video].view == asking]
-            yield from _if_any(f"retrieval_{asking}2{answering}", draw_retrieval(content, frames, strips))
+        for query, candidate in (VIEWS, VIEWS[::-1]):
+            strips = [strip for strip in content.strips if content.videos[strip.query.video].view == query]
+            yield from _if_any(f"retrieval_{query}2{candidate}", draw_retrieval(content, frames, strips))
     if not isinstance(content.tokens, Unavailable):
         for view in VIEWS:
             clips = [clip for clip in content.tokens if content.videos[clip.video].view == view]
