@@ -18,7 +18,7 @@ from byov.data.dataset import Dataset, Video
 from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError, TrainError
-from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, compute_dtype, parse_encoder
+from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import Job, Plan, make_plan
 from byov.extract.run_plan import ExtractionOptions, extract_jobs
@@ -146,11 +146,11 @@ class RunEncoder:
                     f"{run.name} was trained on {run.encoder} with {what} {theirs!r}, "
                     f"{self.name.source} has {ours!r}; give the run's own encoder with --encoder"
                 )
-        device, computed = loaded.device.type, compute_dtype(loaded.device.type)
+        computed = str(loaded.dtype).removeprefix("torch.")
         if self.compute_dtype not in (None, computed):
             raise ApplyError(
-                f"{run.name} was trained on features computed in {self.compute_dtype}, --device {device} computes in "
-                f"{computed}; use another --device"
+                f"{run.name} was trained on features computed in {self.compute_dtype}, --device {loaded.device.type} "
+                f"computes in {computed}; use another --device"
             )
 
 

@@ -16,12 +16,10 @@ def test_a_report_is_made_in_threads_and_processes_and_says_nothing(whole_projec
     pages = []
 
     def make() -> None:
-        made = collect(request)
-        write_figures(made, tmp_path / "figures")
-        pages.append(render(made))
+        pages.append(render(collect(request)))
 
-    for _ in range(2):
-        thread = threading.Thread(target=make)
+    for work in (make, make, lambda: write_figures(content, tmp_path / "figures")):
+        thread = threading.Thread(target=work)
         thread.start()
         thread.join()
     process = multiprocessing.get_context("spawn").Process(target=collect, args=(request,))
@@ -30,4 +28,5 @@ def test_a_report_is_made_in_threads_and_processes_and_says_nothing(whole_projec
     assert capfd.readouterr() == ("", "")
     assert process.exitcode == 0
     assert pages == [render(content)] * 2
+    assert (tmp_path / "figures" / "tsne.pdf").is_file()
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
