@@ -1,4 +1,4 @@
-"""Which frame of one video goes with which of another, by their embeddings: (Ta, D) and (Tb, D)."""
+"""Matching the frames of two videos by their embeddings, (Ta, D) and (Tb, D): nearest frames, dynamic time warping."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,15 +13,15 @@ from byov.evaluate.neighbours import Points
 
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
-Method = Literal["dtw", "nearest"]
+Matching = Literal["dtw", "nearest"]
 
-MOST_CELLS = 2**30  # of a warp: it keeps one byte for each pair of frames
-_DIAGONAL, _UP, _LEFT = 0, 1, 2  # where a cell of the warp was reached from
+MOST_CELLS = 2**30  # of the DTW table: it keeps one byte for each pair of frames
+_DIAGONAL, _UP, _LEFT = 0, 1, 2  # where a cell of the table was reached from
 
 
 @dataclass(frozen=True)
 class Match:
-    """For each frame of a, the frame of b that goes with it; and how well the two agree on the order of things."""
+    """For each frame of a the matched frame of b, and Kendall's tau in both directions."""
 
     frames: Indices  # (Ta,)
     distances: NDArray[np.float64]  # (Ta,) between the embeddings of the two
@@ -29,16 +29,16 @@ class Match:
     tau_b_in_a: float | None
 
 
-def match(a: Embeddings, b: Embeddings, method: Method) -> Match:
-    """dtw: in order, and both from beginning to end. nearest: each frame for itself."""
+def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
+    """dtw: in order, and both from beginning to end. nearest: each frame on its own."""
     in_b = nearest(a, b)
-    frames = in_b if method == "nearest" else follow(warp(a, b))
+    frames = in_b if method == "nearest" else middle_frames(dtw_path(a, b))
     distances = np.linalg.norm(a.astype(np.float64) - b[frames], axis=1)
     return Match(frames, distances, tau(in_b), tau(nearest(b, a)))
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
-    """(Ta,) for each frame of a, the nearest of b: the search that Kendall's tau is taken of."""
+    """(Ta,) for each frame of a, the nearest of b, by the evaluator's own search."""
     points, starts = Points(np.concatenate([a, b])), np.array([0, len(a)])
     rows = points.row_blocks(slice(0, len(a)))
     return np.concatenate([points.nearest_in_each(block, starts)[:, 1] for block in rows]) - len(a)
@@ -50,10 +50,10 @@ def tau(matched: Indices) -> float | None:
     return None if np.isnan(value) else value
 
 
-def warp(a: Embeddings, b: Embeddings) -> Indices:
-    """(P, 2) pairs of frames from (0, 0) to (Ta - 1, Tb - 1), of which neither runs backwards: dynamic time warping.
+def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
+    """(P, 2) the dynamic time warping path: pairs of frames from (0, 0) to (Ta - 1, Tb - 1), neither running backwards.
 
-    The sum of distances along the path is the least. Of equal ways the diagonal one is taken, then that of a.
+    The sum of distances along it is the least. Ties go to the diagonal step, then to the step in a.
     """
     if len(a) * len(b) > MOST_CELLS:
         raise ApplyError(
@@ -88,7 +88,7 @@ def _trace(came_from: NDArray[np.uint8]) -> Indices:
     return np.array(path[::-1], np.int64)
 
 
-def follow(path: Indices) -> Indices:
+def middle_frames(path: Indices) -> Indices:
     """(Ta,) one frame of b for each of a: of those that the path pairs with it, the middle one."""
     frames, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
     middle: Indices = path[first + (counts - 1) // 2, 1]

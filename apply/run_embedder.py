@@ -3,19 +3,22 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byov.apply.run_encoder import RunEncoder
-from byov.cache.embeddings import EmbeddingProvenance
+from byov.cache.atomic import replacing
+from byov.cache.embeddings import EmbeddingProvenance, write_embedding
+from byov.cache.layout import ratio_key
 from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import RunRecord, model_digest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError
+from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import Job, Plan, make_plan
 from byov.extract.run_plan import ExtractionOptions, extract_jobs
@@ -23,6 +26,7 @@ from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
+_OF_A_FOLDER = "folder "  # how the revision of an encoder from a local folder begins
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,42 @@ class EmbeddedVideo:
     pts_seconds: NDArray[np.float64]
     source: EmbeddingProvenance
 
+    def write(self, path: Path, view: str | None = None) -> None:
+        """As the path's ending says: .npz for those who have NumPy only, else HDF5 as in a run."""
+        if path.suffix.lower() != ".npz":
+            write_embedding(path, self.embedding, self.pts_seconds, self.source, view=view)
+            return
+        texts = {"run": self.source.run, "model_sha256": self.source.model_sha256, "video": self.source.video}
+        texts |= {} if view is None else {"view": view}
+        arrays: dict[str, Any] = {name: np.array(text) for name, text in texts.items()}  # read without allow_pickle
+        arrays |= {"embedding": self.embedding, "pts_seconds": self.pts_seconds}
+        with replacing(path) as partial, partial.open("wb") as file:
+            np.savez(file, **arrays)
+
 
 class RunEmbedder:
-    """A run's encoder and model, checked to be the run's."""
+    """A run's encoder and model, checked to be the run's.
 
-    def __init__(self, run: RunRecord, encoder: RunEncoder, device: Device) -> None:
-        self._run, self._encoder = run, encoder
+    encoder: where to find the run's encoder, if it is not where the run's record says.
+    """
+
+    def __init__(
+        self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = SILENT
+    ) -> None:
+        self._run, self._encoder = run, recorded_encoder(run, encoder)
         self._model_sha256 = model_digest(run.folder)
-        self._frame_encoder = load_encoder(encoder.name, resize=encoder.resize, device=device)
-        encoder.refuse_other(run, self._frame_encoder)
+        self._frame_encoder = load_encoder(
+            self._encoder.name, resize=self._encoder.resize, device=device, progress=progress
+        )
+        self._encoder.refuse_other(run, self._frame_encoder)
         self._model = _load_model(run, self._frame_encoder)
 
     def embed(
-        self, videos: Mapping[str, Path], scratch: Path, on_truncated: OnTruncated, progress: Progress = SILENT
+        self,
+        videos: Mapping[str, Path],
+        scratch: Path,
+        on_truncated: OnTruncated = "error",
+        progress: Progress = SILENT,
     ) -> tuple[dict[str, str], Iterator[tuple[str, EmbeddedVideo]]]:
         """Videos by names of one's own: those that failed with their reasons, and the others, one at a time.
 
@@ -90,6 +117,91 @@ class RunEmbedder:
             column_sha256=read_digest(job.path, self._run.column),
             first_frame=0,
         )
+
+
+@dataclass(frozen=True)
+class RunEncoder:
+    """The encoder that a run was trained on, as its config.json records it."""
+
+    name: EncoderName
+    resize: Resize
+    ratio: float  # STM
+    revision: str  # this and the rest: of the features that the run was trained on
+    sha256: str
+    preprocessing: str
+    compute_dtype: str | None  # None: of a run that does not record it
+
+    def refuse_other(self, run: RunRecord, loaded: FrameEncoder) -> None:
+        """Raise unless the loaded encoder is the run's."""
+        for what, theirs, ours in (
+            ("encoder weights", self.sha256, loaded.sha256),
+            ("preprocessing", self.preprocessing, loaded.preprocessing.describe()),
+        ):
+            if theirs != ours:
+                raise ApplyError(
+                    f"{run.name} was trained on {run.encoder} with {what} {theirs!r}, "
+                    f"{self.name.source} has {ours!r}; give the run's own encoder with --encoder"
+                )
+        computed = str(loaded.dtype).removeprefix("torch.")
+        if self.compute_dtype not in (None, computed):
+            raise ApplyError(
+                f"{run.name} was trained on features computed in {self.compute_dtype}, --device {loaded.device.type} "
+                f"computes in {computed}; use another --device"
+            )
+
+
+def recorded_encoder(run: RunRecord, given: str | None) -> RunEncoder:
+    """given: where to find the run's encoder, if it is not where the record says."""
+    revision, sha256, preprocessing = (
+        _text(run, key) for key in ("encoder_revision", "encoder_sha256", "preprocessing")
+    )
+    return RunEncoder(
+        name=_recorded_name(run, revision) if given is None else parse_encoder(given),
+        resize=_resize(run, preprocessing),
+        ratio=_ratio(run),
+        revision=revision,
+        sha256=sha256,
+        preprocessing=preprocessing,
+        compute_dtype=_text(run, "compute_dtype") if "compute_dtype" in run.training else None,
+    )
+
+
+def _recorded_name(run: RunRecord, revision: str) -> EncoderName:
+    if revision.startswith(_OF_A_FOLDER):
+        raise ApplyError(
+            f"{run.name} was trained on an encoder from a local folder named {run.encoder!r}; "
+            "say where it is with --encoder FOLDER"
+        )
+    if run.encoder.startswith(RANDOM_PREFIX):
+        return parse_encoder(run.encoder)
+    # On the hub, then; a folder of that name would be loaded in its place.
+    if run.encoder.startswith((".", "/", "~")) or Path(run.encoder).is_dir():
+        raise ApplyError(f"{run.name} was trained on {run.encoder!r}, a folder's name; say --encoder if it is that")
+    return parse_encoder(run.encoder, revision or None)
+
+
+def _resize(run: RunRecord, preprocessing: str) -> Resize:
+    word = preprocessing.partition(" ")[0]
+    if word not in get_args(Resize):
+        raise ApplyError(f"{run.config}: its preprocessing {preprocessing!r} is none that byov knows")
+    return cast(Resize, word)
+
+
+def _ratio(run: RunRecord) -> float:
+    try:
+        ratio = float(run.column.removeprefix("merged/"))
+    except ValueError:
+        ratio = 0.0
+    if not 0 < ratio <= 1 or run.column != f"merged/{ratio_key(ratio)}":
+        raise ApplyError(f"{run.config}: its column {run.column!r} is none of a ratio")
+    return ratio
+
+
+def _text(run: RunRecord, key: str) -> str:
+    value = run.training.get(key)
+    if not isinstance(value, str):
+        raise ApplyError(f"{run.config}: {key} is {value!r}; without it the run's encoder is not known")
+    return value
 
 
 def _load_model(run: RunRecord, encoder: FrameEncoder) -> Autoencoder:

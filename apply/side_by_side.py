@@ -57,8 +57,8 @@ class Side:
             raise ApplyError(f"{self.path}: had {len(self.pts_seconds)} frames, now {count}; do not write to it yet")
 
 
-class Shelf:
-    """Some frames of a video, as panels, in a file."""
+class PanelStore:
+    """Some frames of a video as panels, in one file."""
 
     def __init__(self, path: Path, side: Side, wanted: set[int], height: int, on_truncated: OnTruncated) -> None:
         self._path = path
@@ -79,7 +79,7 @@ class Shelf:
             raise
 
     def take(self, frames: Sequence[int]) -> Iterator[Image.Image]:
-        """These frames, in this order; any as often as it is named."""
+        """These frames, in this order, with repeats."""
         with self._path.open("rb") as file:
             for frame in frames:
                 start, size = self._places[frame]
@@ -118,11 +118,11 @@ def write_side_by_side(
 ) -> None:
     """matched (Ta,): for each frame of A, that of B. scratch: a folder for B's frames."""
     frames = matched.tolist()
-    shelf = Shelf(scratch / "panels", b, set(frames), height, on_truncated)
+    panels = PanelStore(scratch / "panels", b, set(frames), height, on_truncated)
     captions = Captions(height)
 
     def pictures() -> Iterator[NDArray[np.uint8]]:
-        pairs = zip(a.panels(height, on_truncated), shelf.take(frames), strict=True)
+        pairs = zip(a.panels(height, on_truncated), panels.take(frames), strict=True)
         drawn = track(pairs, progress, "drawing", unit="frame", total=len(frames))
         for index, (left, right) in enumerate(drawn):
             texts = [(0, a.caption(index)), (left.width + GAP, b.caption(frames[index]))]

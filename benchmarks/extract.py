@@ -21,13 +21,12 @@ import torch
 
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
-from byov.extract.decode_ahead import DecodeAhead
 from byov.extract.encoder_name import EncoderName, parse_encoder
 from byov.extract.encoders import Shape, load_encoder
-from byov.extract.extraction import Encoder, Extraction
-from byov.extract.plan import Job, make_plan
+from byov.extract.extraction import TokenEncoder
+from byov.extract.plan import make_plan
 from byov.extract.preprocess import Preprocessing
-from byov.extract.run_plan import CPU_BATCH, CUDA_BATCH, decoder_threads
+from byov.extract.run_plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, decoder_threads, extract_jobs
 
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
@@ -46,13 +45,6 @@ class FreeEncoder:
 
     def encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._tokens[: len(images)], None
-
-
-class Silent:
-    def frames_done(self, count: int) -> None: ...
-    def video_done(self, _: Job, failure: str | None) -> None:
-        if failure:
-            raise RuntimeError(failure)
 
 
 def write_videos(root: Path, count: int, frames: int, width: int = 640, height: int = 480) -> Path:
@@ -81,22 +73,15 @@ def write_videos(root: Path, count: int, frames: int, width: int = 640, height: 
 
 
 def extraction_fps(
-    table: Path, encoder: Encoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
+    table: Path, encoder: TokenEncoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
 ) -> float:
     """Frames per second of the whole pipeline into an empty cache, the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
         plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, resize="squash", ratios=ratios)
-        jobs = plan.in_state("missing")
-        workers, threads = decoder_threads(len(jobs))
-        decoded = DecodeAhead(
-            jobs,
-            prepare=lambda frames: encoder.preprocessing.on_host(frames, encoder.device),
-            workers=workers,
-            threads_per_video=threads,
-        )
-        started = time.perf_counter()
-        outcome = Extraction(encoder, batch_size=batch_size, progress=Silent()).run(decoded)
-        return outcome.frames / (time.perf_counter() - started)
+        outcome = extract_jobs(encoder, plan, plan.jobs, ExtractionOptions(batch_size=batch_size))
+        if outcome.failures:
+            raise RuntimeError(str(outcome.failures))
+        return outcome.frames / outcome.seconds
 
 
 def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:

@@ -25,6 +25,7 @@ from byov.cache.row_writer import RowWriter
 from byov.errors import CacheError
 
 SCHEMA_VERSION = 1
+MOST_TOKENS = 2**16  # of a frame: `order` counts them in 16 bits
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Provenance:
             "revision": self.encoder_revision,
             "weights": self.encoder_sha256,
             "preprocessing": self.preprocessing,
+            "compute type": self.compute_dtype,
         }
 
 
@@ -75,6 +77,8 @@ class FeatureWriter:
     """Writes one video's file; see RowWriter for how it stays whole."""
 
     def __init__(self, path: Path, ratios: Sequence[float], tokens: int, width: int, *, has_cls: bool) -> None:
+        if tokens > MOST_TOKENS:
+            raise CacheError(f"{path}: {tokens} tokens a frame; the cache numbers at most {MOST_TOKENS}")
         columns: dict[str, tuple[tuple[int, ...], str]] = {
             f"merged/{ratio_key(ratio)}": ((width,), STORED_DTYPE) for ratio in ratios
         }

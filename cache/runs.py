@@ -6,6 +6,8 @@ runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 
 import hashlib
 import json
+import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +18,8 @@ from byov.cache.layout import check_name
 from byov.cache.sub_clips import clip_name
 from byov.errors import CacheError
 from byov.records import Record, problem
+
+LOGGER = logging.getLogger(__name__)
 
 CONFIG_NAME, MODEL_NAME = "config.json", "model.safetensors"
 
@@ -73,6 +77,38 @@ def list_runs(runs_dir: Path) -> list[str]:
     return [
         path.parent.name for path in sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
     ]
+
+
+def choose_runs(runs_dir: Path, wanted: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
+    """The runs by name; if none is named, the newest of the dataset, or [] if it has none."""
+    if wanted:
+        runs = [read_run(runs_dir, run) for run in dict.fromkeys(wanted)]
+        if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
+            told = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
+            raise CacheError(f"one table is of one dataset: {told}" + (f"; --dataset {dataset}" if dataset else ""))
+        return runs
+    names, others = list_runs(runs_dir), 0
+    for name in names:
+        try:
+            run = read_run(runs_dir, name)
+        except CacheError as error:
+            LOGGER.info(f"{name}: not looked at ({error})")
+            continue
+        if dataset in (None, run.dataset):
+            LOGGER.info(f"run: {name}, the {'newest' if len(names) > 1 else 'only'} one (choose with --run)")
+            return [run]
+        others += 1
+    if others:
+        LOGGER.info(f"no run of {dataset} among the {others} in {runs_dir}")
+    return []
+
+
+def choose_run(runs_dir: Path, wanted: str | None = None) -> RunRecord:
+    """The run by name, else the newest."""
+    runs = choose_runs(runs_dir, [] if wanted is None else [wanted])
+    if not runs:
+        raise CacheError(f"{runs_dir}: no run here; make one with byov-train, or say where with --runs-dir")
+    return runs[0]
 
 
 def read_run(runs_dir: Path, run: str) -> RunRecord:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from byov.apply.run_encoder import encoder_of
 from byov.cache.layout import check_name
+from byov.cache.runs import choose_run
 from byov.cli import command
 from byov.cli.bars import BARS
 from byov.cli.embedding_options import (
@@ -23,7 +23,6 @@ from byov.cli.embedding_options import (
     refuse_absent,
 )
 from byov.cli.outputs import refuse_outputs
-from byov.cli.run_choice import choose_run
 from byov.data.dataset import View
 from byov.errors import ApplyError
 from byov.text import printable
@@ -72,19 +71,17 @@ def embed(
     outputs = _outputs(videos, out, view, file_format)
     refuse_outputs([path for _, path in outputs.values()], videos, overwrite=overwrite)
     record = choose_run(runs_dir, run)
-    run_encoder = encoder_of(record, encoder)
     written: list[dict[str, str | int]] = []
 
     def work(scratch: Path) -> dict[str, str]:
-        from byov.apply.embedding_files import write_embedded
         from byov.apply.run_embedder import RunEmbedder
 
-        embedder = RunEmbedder(record, run_encoder, device)
+        embedder = RunEmbedder(record, encoder, device, BARS)
         sources = {name: path for name, (path, _) in outputs.items()}
         failures, embedded = embedder.embed(sources, scratch, on_truncated, BARS)
         for name, video in embedded:
             _, target = outputs[name]
-            write_embedded(target, video, view)
+            video.write(target, view)
             written.append(_entry(video, target))
             if not as_json:
                 print(printable("{file}: {frames} frames x {dimensions} of {video}".format(**written[-1])))

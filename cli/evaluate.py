@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from byov.cache.manifest import Manifest
-from byov.cache.runs import RunRecord
+from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import choices, command
 from byov.cli.command import UsageMistake
 from byov.cli.interruption import interruptible
@@ -93,7 +93,7 @@ def evaluate(
         _refuse_with_npz(run=run, features=features, dataset=dataset, encoder=encoder, protocol=protocol, split=split)
         _score_npz(embeddings, task, settings, out, as_json=as_json)
         return
-    runs = choices.choose_runs(runs_dir, run or [], dataset) if run or not features else []
+    runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     choices.say_differences(runs)
     if not runs and not features:
         _say_no_run(runs_dir, task)

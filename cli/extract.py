@@ -20,8 +20,8 @@ from byov.data.registry import READERS, open_dataset
 from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.extract.encoder_name import DEFAULT_ENCODER, Resize, parse_encoder
+from byov.extract.manifest_update import update_manifest
 from byov.extract.plan import OnMismatch, Plan, make_plan, pinned_revision, refuse_conflicts
-from byov.extract.record import record
 from byov.text import size_text
 
 # torch and transformers take seconds to import; a run that finds nothing to do gets by without them.
@@ -86,6 +86,7 @@ def extract(
         chosen if overwrite else pinned_revision(videos, features_dir, chosen),
         resize=resize,
         ratios=wanted_ratios,
+        device=device,
         on_mismatch=on_mismatch,
         shard=wanted_shard,
         overwrite=overwrite,
@@ -109,7 +110,7 @@ def extract(
         except OSError:  # a disk that is full or gone; what command.run says of it comes last
             note("stopped; finished videos are kept, run the same command to go on")
             raise
-    record(plan, features_dir, outcome.failures if outcome else {})
+    update_manifest(plan, features_dir, outcome.failures if outcome else {})
     _summarise(plan, outcome, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(command.FAILED if outcome and outcome.failures else 0)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from byov.errors import ApplyError
+from byov.cli.command import UsageMistake
 
 
 def refuse_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
@@ -11,11 +11,11 @@ def refuse_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite
     sources, choose = list(inputs), f"choose another place with {option}"
     for path in outputs:
         if path.is_dir():
-            raise ApplyError(f"{path}: a folder, where a file is to be written; {choose}")
+            raise UsageMistake(f"{path}: a folder, where a file is to be written; {choose}")
         if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
-            raise ApplyError(f"{path}: is one of the videos that are read; {choose}")
+            raise UsageMistake(f"{path}: is one of the videos that are read; {choose}")
         if path.exists() and not overwrite:
-            raise ApplyError(f"{path}: exists; replace it with --overwrite, or {choose}")
+            raise UsageMistake(f"{path}: exists; replace it with --overwrite, or {choose}")
         _refuse_folder(path.parent, choose)
 
 
@@ -23,4 +23,4 @@ def _refuse_folder(folder: Path, choose: str) -> None:
     """A folder that is not there yet is made; a file in its place is not."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
-        raise ApplyError(f"{there}: a file, where a folder is needed for the output; {choose}")
+        raise UsageMistake(f"{there}: a file, where a folder is needed for the output; {choose}")

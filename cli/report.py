@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tqdm import tqdm
 
 from byov.cache.atomic import write_text
-from byov.cache.runs import RunRecord
+from byov.cache.runs import choose_run, choose_runs
 from byov.cli import command
-from byov.cli.choices import choose_runs
+from byov.cli.bars import BARS
 from byov.cli.command import UsageMistake
 from byov.cli.interruption import interruptible
 from byov.cli.messages import note
 from byov.cli.outputs import refuse_outputs
-from byov.cli.run_choice import choose_run
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files
 from byov.text import printable, size_text
@@ -67,7 +65,8 @@ def report(
         raise UsageMistake(f"--videos {videos}: no such folder")
     if figures is not None:
         refuse_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
-    chosen, *compared = _choose(runs_dir, run, compare or [])
+    chosen = choose_run(runs_dir, run)
+    _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
     refuse_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
     from byov.report.collect import Request
 
@@ -82,36 +81,19 @@ def report(
         print(printable(str(path)))
 
 
-def _choose(runs_dir: Path, run: str | None, compare: list[str]) -> list[RunRecord]:
-    """The run to report on, and those beside it."""
-    chosen = choose_run(runs_dir, run)
-    return choose_runs(runs_dir, [chosen.name, *compare], None)
-
-
 def _make(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
     """Write the page, and the figures if they are wanted; returns what they show and where they are."""
-    from byov.report.collect import STEPS, collect
+    from byov.report.collect import collect
     from byov.report.page.html_page import render
 
-    drawn: list[Path] = []
+    content = collect(request, BARS)
     page = request.run.folder / REPORT_NAME
-    steps = [*STEPS, "page", *(["figures"] if figures is not None else [])]
-    with tqdm(total=len(steps), unit="step", disable=None, leave=False) as bar:
+    write_text(page, render(content))
+    if figures is None:
+        return content, page, []
+    from byov.report.paper.figures import write_figures
 
-        def begin(name: str) -> None:
-            bar.set_description(name, refresh=False)
-            bar.update(steps.index(name) - bar.n)
-            bar.refresh()
-
-        content = collect(request, begin)
-        begin("page")
-        write_text(page, render(content))
-        if figures is not None:
-            from byov.report.paper.figures import write_figures
-
-            begin("figures")
-            drawn = write_figures(content, figures)
-    return content, page, drawn
+    return content, page, write_figures(content, figures, BARS)
 
 
 def _missing(content: "Content") -> dict[str, str]:

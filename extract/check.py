@@ -1,4 +1,4 @@
-"""What can be said of each video of a plan without decoding it."""
+"""A look at each video of a plan without decoding it: byov-extract --check."""
 
 import shutil
 from collections.abc import Sequence

@@ -5,25 +5,31 @@ B frames, N tokens, D width.
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import huggingface_hub.constants
+import huggingface_hub.utils
 import torch
 import transformers
 from torch import Tensor, nn
 
+from byov.cache.features import MOST_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError
 from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
-from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, hub_file, resolve_revision
+from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, compute_dtype, hub_file, resolve_revision
 from byov.extract.preprocess import Preprocessing
+from byov.progress import SILENT, Progress
 
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
 UNUSED_PARTS = {"pooler", "head"}  # what some models put behind the tokens
+_HUGGINGFACE = threading.RLock()  # its switches are those of the whole process
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
 
 
@@ -74,7 +80,7 @@ class FrameEncoder:
     ) -> None:
         self.name, self.shape, self.preprocessing, self.device = name, shape, preprocessing, device
         self.sha256 = _weights_sha256(tokens)
-        self.dtype = torch.float16 if device.type == "cuda" else torch.float32
+        self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = tokens.to(device, self.dtype)
 
     def compile(self) -> None:
@@ -86,23 +92,30 @@ class FrameEncoder:
         return self._tokens(self.preprocessing.normalised(images, self.dtype))
 
 
-def load_encoder(name: EncoderName, *, resize: Resize = "squash", device: Device = "auto") -> FrameEncoder:
-    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model."""
-    name = resolve_revision(name)
-    config = _load_config(name)
-    size = _image_size(name, config)
-    prefix, shape = _measure(name, config, size)
-    model = _build_random(config) if name.is_random else _load_weights(name, config)
-    mean, std = _normalisation(name, config)
+def load_encoder(
+    name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = SILENT
+) -> FrameEncoder:
+    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model.
+
+    HuggingFace draws bars of its own for downloads; not where the progress is silent.
+    """
+    with _huggingface(bars=progress is not SILENT):
+        name = resolve_revision(name)
+        config = _load_config(name)
+        size = _image_size(name, config)
+        prefix, shape = _measure(name, config, size)
+        model = _build_random(config) if name.is_random else _load_weights(name, config)
+        mean, std = _normalisation(name, config)
     tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
     return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
 def encoder_shape(name: EncoderName) -> Shape:
     """What the encoder gives for one frame, told from its configuration alone."""
-    name = resolve_revision(name)
-    config = _load_config(name)
-    return _measure(name, config, _image_size(name, config))[1]
+    with _huggingface(bars=False):
+        name = resolve_revision(name)
+        config = _load_config(name)
+        return _measure(name, config, _image_size(name, config))[1]
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -159,7 +172,13 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
             f"{name.id}: does not take {size} x {size} images ({type(error).__name__}: {error})"
         ) from error
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
-    return prefix, Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
+    shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
+    if shape.tokens > MOST_TOKENS:
+        raise EncoderError(
+            f"{name.id}: {shape.tokens} tokens for a {size} x {size} frame; the cache numbers at most {MOST_TOKENS}, "
+            "use an encoder with larger patches or smaller images"
+        )
+    return prefix, shape
 
 
 def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:
@@ -234,9 +253,29 @@ def _weights_sha256(model: nn.Module) -> str:
 
 
 @contextmanager
+def _huggingface(*, bars: bool) -> Iterator[None]:
+    """Within, its libraries warn of nothing, and draw bars only if told so; afterwards they are as they were."""
+    switches, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
+    decided = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None  # by the user's environment
+    with _HUGGINGFACE:
+        verbosity, enabled = switches.get_verbosity(), switches.is_progress_bar_enabled()
+        hub_disabled = hub.are_progress_bars_disabled()
+        switches.set_verbosity_error()
+        if not bars and not decided:
+            switches.disable_progress_bar()
+        try:
+            yield
+        finally:
+            switches.set_verbosity(verbosity)
+            if enabled and not decided:
+                switches.enable_progress_bar()
+            if hub_disabled and not decided:
+                hub.disable_progress_bars()
+
+
+@contextmanager
 def _transformers_errors(name: EncoderName) -> Iterator[None]:
-    """Loads quietly; what transformers raises becomes one line."""
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    """What transformers raises becomes one line."""
     try:
         yield
     except EncoderError:

@@ -10,8 +10,9 @@ from byov.cache.features import Header, Provenance, read_header
 from byov.cache.layout import encoder_dir, ratio_key, video_path
 from byov.data.dataset import Dataset, Video
 from byov.data.fingerprint import fingerprint, sha256
+from byov.device import Device
 from byov.errors import CacheError
-from byov.extract.encoder_name import EncoderName, Resize
+from byov.extract.encoder_name import EncoderName, Resize, compute_dtype
 
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
@@ -56,17 +57,21 @@ def make_plan(
     *,
     resize: Resize,
     ratios: Sequence[float],
+    device: Device = "auto",
     on_mismatch: OnMismatch = "error",
     shard: tuple[int, int] = (1, 1),
     overwrite: bool = False,
 ) -> Plan:
-    """Compare every video of a shard (i of n, from 1) with its cache file."""
+    """Compare every video of a shard (i of n, from 1) with its cache file.
+
+    device: what "auto" will be is known once the encoder is loaded; run_plan compares then.
+    """
     folder = encoder_dir(features_dir, dataset.name, encoder.id)
     index, shards = shard
     jobs = []
     for video in dataset.videos[index - 1 :: shards]:
         path = video_path(folder, video.view, video.id)
-        state, reason, header = _examine(video, path, encoder, resize, ratios, on_mismatch)
+        state, reason, header = _examine(video, path, encoder, resize, device, ratios, on_mismatch)
         if overwrite and state != "missing":
             state, reason = "stale", "--overwrite"
         kept = () if header is None or overwrite else (float(ratio) for ratio in header.ratios)
@@ -79,6 +84,7 @@ def _examine(
     path: Path,
     encoder: EncoderName,
     resize: Resize,
+    device: Device,
     ratios: Sequence[float],
     on_mismatch: OnMismatch,
 ) -> tuple[State, str, Header | None]:
@@ -88,7 +94,7 @@ def _examine(
         header = read_header(path)
     except CacheError as error:
         return "stale", str(error), None
-    conflict = _conflict(header.provenance, encoder, resize) or _source_conflict(header, video)
+    conflict = _conflict(header.provenance, encoder, resize, device) or _source_conflict(header, video)
     if conflict:
         return "conflict", f"{path}: {conflict}", header
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in header.ratios]
@@ -104,14 +110,16 @@ def _miscounted(labels: int, frames: int, on_mismatch: OnMismatch) -> bool:
     return labels < frames if on_mismatch == "trim" else labels != frames
 
 
-def _conflict(found: Provenance, encoder: EncoderName, resize: Resize) -> str:
-    """What of the file's making differs from what is asked for; "" if nothing does."""
+def _conflict(found: Provenance, encoder: EncoderName, resize: Resize, device: Device) -> str:
+    """How the file's identity differs from the requested one; "" if it does not."""
     if found.encoder != encoder.id:
         return f"made with encoder {found.encoder}, this is {encoder.id}"
     if encoder.revision is not None and found.encoder_revision != encoder.revision:
         return f"made with revision {found.encoder_revision} of {encoder.id}, this is {encoder.revision}"
     if found.preprocessing.split()[0] != resize:
         return f"made with --resize {found.preprocessing.split()[0]}, this is {resize}"
+    if device != "auto" and found.compute_dtype != compute_dtype(device):
+        return f"computed in {found.compute_dtype}, --device {device} computes in {compute_dtype(device)}"
     return ""
 
 
@@ -129,7 +137,7 @@ def _source_conflict(header: Header, video: Video) -> str:
 
 
 def refuse_conflicts(plan: Plan) -> None:
-    """Never mix: files of another making stop the run before it starts."""
+    """Features of different identities are never mixed: a conflict stops the run before it starts."""
     conflicts = plan.in_state("conflict")
     if conflicts:
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
@@ -140,7 +148,7 @@ def refuse_conflicts(plan: Plan) -> None:
 
 
 def pinned_revision(dataset: Dataset, features_dir: Path, encoder: EncoderName) -> EncoderName:
-    """Without --revision, go on with the revision that the cache was begun with."""
+    """Without --revision, the one that the cache was begun with."""
     if encoder.revision is not None:
         return encoder
     folder = encoder_dir(features_dir, dataset.name, encoder.id)

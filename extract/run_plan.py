@@ -9,8 +9,8 @@ from byov.device import Device
 from byov.errors import CacheError
 from byov.extract.decode_ahead import DecodeAhead
 from byov.extract.encoder_name import Resize
-from byov.extract.encoders import FrameEncoder, load_encoder
-from byov.extract.extraction import Extraction, Outcome
+from byov.extract.encoders import load_encoder
+from byov.extract.extraction import Extraction, Outcome, TokenEncoder
 from byov.extract.plan import Job, OnMismatch, Plan
 from byov.progress import SILENT, Progress
 
@@ -33,17 +33,17 @@ class ExtractionOptions:
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT) -> Outcome:
     """Load the plan's encoder and extract the jobs."""
-    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device)
+    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
+    if options.compile:
+        encoder.compile()
     return extract_jobs(encoder, plan, jobs, options, progress)
 
 
 def extract_jobs(
-    encoder: FrameEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT
+    encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT
 ) -> Outcome:
-    """Extract the jobs of the plan by its encoder."""
+    """Extract the jobs of the plan by its encoder, which is loaded."""
     _refuse_other_identity(plan, jobs, encoder)
-    if options.compile:
-        encoder.compile()
     batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
     workers, threads = decoder_threads(len(jobs), options.decoders)
     decoded = DecodeAhead(
@@ -77,26 +77,23 @@ def decoder_threads(videos: int, decoders: int | None = None) -> tuple[int, int]
     return workers, max(1, min(cores, MOST_DECODERS) // workers)
 
 
-def _refuse_other_identity(plan: Plan, jobs: Sequence[Job], encoder: FrameEncoder) -> None:
-    """Now that the weights are here: do the files that stay in the cache come from the same?"""
-    ours = identity(encoder)
+def _refuse_other_identity(plan: Plan, jobs: Sequence[Job], encoder: TokenEncoder) -> None:
+    """Raise unless the files that stay in the cache are of the loaded encoder's identity."""
+    ours = {
+        "encoder": encoder.name.id,
+        "revision": encoder.name.revision or "",
+        "weights": encoder.sha256,
+        "preprocessing": encoder.preprocessing.describe(),
+        "compute type": str(encoder.dtype).removeprefix("torch."),
+    }
     redone = {job.path for job in jobs}
     for job in plan.jobs:
         if job.header is None or job.path in redone:
             continue
         for what, found in job.header.provenance.identity().items():
             if found != ours[what]:
+                device = "another --device, " if what == "compute type" else ""
                 raise CacheError(
                     f"{job.path}: made with {what} {found!r}, this is {ours[what]!r}; "
-                    "use --overwrite to extract everything again, or another --features-dir"
+                    f"use --overwrite to extract everything again, {device}or another --features-dir"
                 )
-
-
-def identity(encoder: FrameEncoder) -> dict[str, str]:
-    """As Provenance.identity, of an encoder that is loaded."""
-    return {
-        "encoder": encoder.name.id,
-        "revision": encoder.name.revision or "",
-        "weights": encoder.sha256,
-        "preprocessing": encoder.preprocessing.describe(),
-    }

@@ -1,7 +1,7 @@
 """Selective token merging (paper, sec. 3.3): of each frame, the mean of the tokens that change most to the next frame.
 
 Score of a token: mean absolute difference to the same token of the next frame. The last frame has no next one and takes
-the scores of the frame before it; of a one-frame video all tokens are merged. K = round(N * ratio), at least 1.
+the scores of the frame before it; all tokens of a one-frame video are merged. K = round(N * ratio), at least 1.
 
 All ratios come from one sort. T frames, N tokens, D width, R ratios.
 """
@@ -84,7 +84,8 @@ class TokenMerger:
         """frames (T, N, D), scores (T, N): the mean of the K best tokens, for every K at once.
 
         One matrix product with 0/1 rows sums the chosen tokens of all ratios and moves no token. Of a single row it
-        would be rounded in another way than of several: a ratio's bits would depend on its company. So at least two.
+        would be rounded in another way than of several: a ratio's bits would depend on which others are computed with
+        it. So at least two rows.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): each token's place in that order

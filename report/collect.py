@@ -1,6 +1,6 @@
 """A run and the cache → what a report shows of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embedding_readers import RunEmbeddings
 from byov.evaluate.table import Table
+from byov.progress import SILENT, Progress
 from byov.report import failures, nearest_frames, projection, provenance, scored_tables, similarity, tokens
 from byov.report.content import Content, Sheet, ShownVideo, Unavailable
 from byov.report.curves import read_curves
@@ -16,7 +17,7 @@ from byov.report.material import Material, choose_split, read_material
 from byov.report.sheets import read_tiles, sheet_of
 from byov.report.video_files import VideoFiles
 
-STEPS = ("reading embeddings", "tables", "t-SNE", "frames")
+STEPS = 4  # embeddings, tables, t-SNE, frames; a bar says which is under way
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,25 @@ class Request:
     seed: int = 0
 
 
-def collect(request: Request, step: Callable[[str], None] = lambda _: None) -> Content:
-    """step: is told the name of each of STEPS as it begins."""
-    source = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
-    split = choose_split(source.manifest, request.split)
-    step("reading embeddings")
-    material = read_material(source, request.runs_dir, request.features_dir, split)
-    step("tables")
-    runs = (request.run, *request.compared)
-    scored = _tables(request, material, runs)
-    gallery, one_view = Gallery(), nearest_frames.one_view_only(material)
-    played = nearest_frames.choose_player_videos(material, gallery)
-    strips = nearest_frames.choose_strips(material, gallery)
-    merged = tokens.choose_token_videos(material, gallery)
-    compared = one_view or similarity.compare(material, gallery)
-    worst = failures.find_failures(material, gallery)
-    step("t-SNE")
-    projected = projection.project(material, gallery, request.seed)
-    step("frames")
-    tiles = read_tiles(material, gallery, VideoFiles(material.feature_folder.parent, request.videos))
+def collect(request: Request, progress: Progress = SILENT) -> Content:
+    with progress.bar("report", unit="step", total=STEPS, brief=True) as steps:
+        source = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
+        split = choose_split(source.manifest, request.split)
+        material = read_material(source, request.runs_dir, request.features_dir, split)
+        steps.advance(latest="tables")
+        scored = _tables(request, material)
+        gallery, one_view = Gallery(), nearest_frames.one_view_only(material)
+        played = nearest_frames.choose_player_videos(material, gallery)
+        strips = nearest_frames.choose_strips(material, gallery)
+        merged = tokens.choose_token_videos(material, gallery)
+        compared = one_view or similarity.compare(material, gallery)
+        worst = failures.find_failures(material, gallery)
+        steps.advance(latest="t-SNE")
+        projected = projection.project(material, gallery, request.seed)
+        steps.advance(latest="frames")
+        files = VideoFiles(material.feature_folder.parent, request.videos)
+        tiles = read_tiles(material, gallery, files, progress)
+        steps.advance()
     pictures = [one if isinstance(one, Unavailable) else sheet_of(one) for one in tiles.values()]
     shown = {video: index for index, video in enumerate(gallery.videos)}
     videos = _shown_videos(material, gallery, pictures)
@@ -73,9 +74,10 @@ def collect(request: Request, step: Callable[[str], None] = lambda _: None) -> C
     )
 
 
-def _tables(request: Request, material: Material, runs: Sequence[RunRecord]) -> tuple[Table, ...] | Unavailable:
+def _tables(request: Request, material: Material) -> tuple[Table, ...] | Unavailable:
     """They need more than the figures: training videos, and the other runs."""
     try:
+        runs = (request.run, *request.compared)
         return scored_tables.score(
             request.runs_dir, request.features_dir, material.source.manifest, runs, material.split
         )

@@ -86,7 +86,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Strip:
-    """A frame that asks, and the nearest frames of the other view: the nearest of each video, nearest video first."""
+    """A query frame, and the nearest frames of the other view: the nearest of each video, nearest video first."""
 
     query: FrameRef
     retrieved: tuple[FrameRef, ...]
@@ -144,13 +144,13 @@ class Failures:
 
 @dataclass(frozen=True)
 class PlayerMatch:
-    """For each frame on the sheet of `asking`, the nearest frame of `answering`.
+    """For each frame on the sheet of video `query`, the nearest frame of video `candidate`.
 
     Where that is not on its sheet, since of long videos not all are, the closest to it in time that is.
     """
 
-    asking: int
-    answering: int
+    query: int
+    candidate: int
     frames: tuple[int, ...]
 
 

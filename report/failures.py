@@ -1,4 +1,4 @@
-"""The videos that the embeddings follow worst, and whether a frame of the worst is alike to all others there."""
+"""The videos with the lowest Kendall's tau, and how similar one frame of the worst is to all others there."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailabl
 
 
 def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(V, V) of asking and answering videos → (V,) the mean of a video's pairs in both roles; NaN if it has none."""
+    """(V, V) of query and candidate videos → (V,) the mean over a video's pairs in both roles; NaN if it has none."""
     given = ~np.isnan(taus)
     known = np.where(given, taus, 0)
     sums, counts = known.sum(axis=0) + known.sum(axis=1), given.sum(axis=0) + given.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Which frames of the other view the embeddings hold to be the same moment: strips of examples, and the player's."""
+"""Retrieval across views: strips of example queries with their nearest frames, and the player's matches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from byov.report.gallery import Gallery
 from byov.report.material import Material
 from byov.report.spread import centre, evenly
 
-DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # asking, answering
+DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # views of query and candidates
 QUERIES = 3  # of each direction
 RETRIEVED = 5
 PLAYER_VIDEOS = 3  # of each view
@@ -18,7 +18,7 @@ PLAYER_FRAMES = 100
 
 
 def one_view_only(material: Material) -> Unavailable | None:
-    """Why nothing can be asked across the views, if nothing can."""
+    """Why nothing can be retrieved across the views, if nothing can."""
     there = [view for view, _ in DIRECTIONS if material.of_view(view)]
     return Unavailable(f"the {material.split} split has only {there[0]} videos") if len(there) == 1 else None
 
@@ -26,17 +26,17 @@ def one_view_only(material: Material) -> Unavailable | None:
 def choose_strips(material: Material, gallery: Gallery) -> tuple[Strip, ...]:
     """A strip for some moments of some videos of each view, both evenly spread; none without the other view."""
     return tuple(
-        Strip(gallery.ref(video, frame), _nearest_of_each(material, gallery, video, frame, material.of_view(answering)))
-        for asking, answering in DIRECTIONS
-        if material.of_view(answering)
-        for video, frame in dict.fromkeys(_queries(material, material.of_view(asking)))
+        Strip(gallery.ref(video, frame), _nearest_of_each(material, gallery, video, frame, candidates))
+        for query_view, candidate_view in DIRECTIONS
+        if (candidates := material.of_view(candidate_view))
+        for video, frame in dict.fromkeys(_queries(material, material.of_view(query_view)))
     )
 
 
 def strips_with_pictures(
     strips: Sequence[Strip], sheets: Sequence[Sheet | Unavailable]
 ) -> tuple[Strip, ...] | Unavailable:
-    """The strips whose query and at least one answer can be seen."""
+    """The strips of which the query and at least one retrieved frame have pictures."""
 
     def seen(ref: FrameRef) -> bool:
         return isinstance(sheets[ref.video], Sheet)
@@ -60,10 +60,10 @@ def matches(
     """Each chosen video with each of the other view, if both can be seen. shown: index in the split → in the report."""
     seen = {video: sheet.frames for video in chosen if isinstance(sheet := sheets[shown[video]], Sheet)}
     found = tuple(
-        PlayerMatch(shown[asking], shown[answering], _nearest(material, asking, answering, seen))
-        for asking in seen
-        for answering in seen
-        if material.stretches[asking].video.view != material.stretches[answering].video.view
+        PlayerMatch(shown[query], shown[candidate], _nearest(material, query, candidate, seen))
+        for query in seen
+        for candidate in seen
+        if material.stretches[query].video.view != material.stretches[candidate].video.view
     )
     return found or no_picture([sheets[shown[video]] for video in chosen])
 
@@ -80,18 +80,18 @@ def _queries(material: Material, videos: Sequence[int]) -> Iterator[tuple[int, i
 
 
 def _nearest_of_each(
-    material: Material, gallery: Gallery, video: int, frame: int, answering: Sequence[int]
+    material: Material, gallery: Gallery, video: int, frame: int, candidates: Sequence[int]
 ) -> tuple[FrameRef, ...]:
-    asking = material.embeddings(video)[frame].astype(np.float64)
+    query = material.embeddings(video)[frame].astype(np.float64)
     found = []
-    for other in answering:
-        distances = np.linalg.norm(material.embeddings(other) - asking, axis=1)
+    for other in candidates:
+        distances = np.linalg.norm(material.embeddings(other) - query, axis=1)
         found.append((float(distances.min()), other, int(distances.argmin())))
     return tuple(gallery.ref(other, at) for _, other, at in sorted(found)[:RETRIEVED])
 
 
-def _nearest(material: Material, asking: int, answering: int, seen: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """For each frame that is seen of one video, the nearest of all of the other, or the closest to it that is seen."""
-    found = nearest(material.embeddings(asking)[list(seen[asking])], material.embeddings(answering))
-    frames = np.array(seen[answering])
+def _nearest(material: Material, query: int, candidate: int, seen: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """For each frame on the query's sheet the nearest of all the candidate's, or the closest in time on its sheet."""
+    found = nearest(material.embeddings(query)[list(seen[query])], material.embeddings(candidate))
+    frames = np.array(seen[candidate])
     return tuple(frames[np.abs(frames - found[:, None]).argmin(axis=1)].tolist())

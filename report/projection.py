@@ -1,4 +1,4 @@
-"""The same frames in the plane before and after the training, by t-SNE."""
+"""t-SNE of the same frames before and after training."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,8 @@ def project(material: Material, gallery: Gallery, seed: int) -> Projection | Una
     after = [material.embeddings(video)[list(frames)] for video, frames in chosen]
     return Projection(
         frames=tuple(gallery.ref(video, frame) for video, frames in chosen for frame in frames),
-        before=in_the_plane(np.concatenate(before), seed),
-        after=in_the_plane(np.concatenate(after), seed),
+        before=tsne(np.concatenate(before), seed),
+        after=tsne(np.concatenate(after), seed),
         before_name=features.name,
     )
 
@@ -52,7 +52,7 @@ def perplexity(points: int) -> float:
     return min(PERPLEXITY, (points - 1) / 3)
 
 
-def in_the_plane(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
+def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     """(n, D) → (n, 2) by t-SNE."""
     from sklearn.manifold import TSNE
 
@@ -62,6 +62,6 @@ def in_the_plane(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
         return np.zeros((len(points), 2))
     if centred.shape[1] < 2:
         centred = np.pad(centred, ((0, 0), (0, 1)))
-    tsne = TSNE(2, perplexity=perplexity(len(points)), init="pca", random_state=seed, method=METHOD)
-    placed: NDArray[np.float64] = tsne.fit_transform(centred / scale).astype(np.float64)
+    fit = TSNE(2, perplexity=perplexity(len(points)), init="pca", random_state=seed, method=METHOD)
+    placed: NDArray[np.float64] = fit.fit_transform(centred / scale).astype(np.float64)
     return placed

@@ -1,7 +1,6 @@
 """Frames of videos as small pictures: decoded, made small, and put side by side into one JPEG per video."""
 
 import io
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import sqrt
@@ -88,7 +87,7 @@ def _decode(wanted: _Wanted) -> Tiles | Unavailable:
     reader = FrameReader(wanted.path, on_truncated="keep" if wanted.truncated else "error")
     try:
         for block in reader.blocks():
-            for frame in _within(wanted.frames, first, first + len(block.pixels)):
+            for frame in (frame for frame in wanted.frames if first <= frame < first + len(block.pixels)):
                 image = Image.fromarray(block.pixels[frame - first])
                 size = size if tiles else tile_size(image.width * reader.pixel_aspect, image.height)
                 tiles.append(np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)))
@@ -98,7 +97,3 @@ def _decode(wanted: _Wanted) -> Tiles | Unavailable:
     except (VideoError, OSError) as error:
         return Unavailable(str(error).replace(str(wanted.path), wanted.path.name))
     return Unavailable(f"{wanted.path.name}: {first} frames decoded, frame {wanted.frames[len(tiles)]} is wanted")
-
-
-def _within(frames: Sequence[int], first: int, end: int) -> list[int]:
-    return [frame for frame in frames if first <= frame < end]

@@ -1,9 +1,9 @@
-"""How an ego and an exo video lie to each other: all distances, and the alignment."""
+"""Distances between all frames of an ego and an exo video, and their alignment."""
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from byov.apply.alignment import nearest, tau, warp
+from byov.apply.alignment import dtw_path, nearest, tau
 from byov.report.content import Similarity
 from byov.report.gallery import Gallery
 from byov.report.material import Material
@@ -24,7 +24,7 @@ def compare(material: Material, gallery: Gallery) -> Similarity:
         columns=gallery.show(exo, ()),
         column_frames=column_frames,
         distances=cdist(a, b).astype(np.float32),
-        path=warp(a, b),
+        path=dtw_path(a, b),
         nearest=matched,
         tau=tau(matched),
     )

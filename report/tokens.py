@@ -45,8 +45,8 @@ def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool
     return selected.reshape(side, side)
 
 
-def lit(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
-    """(H, W, 3) with all dark but the selected patches. They cover the whole frame, or its middle square."""
+def darkened(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
+    """(H, W, 3), all but the selected patches dark. Patches cover the whole frame, or its middle square."""
     height, width = pixels.shape[:2]
     rows, columns = _patch_of_pixels(height, width, len(patches), cropped=cropped)
     framed = np.pad(patches, 1)  # what no patch covers is excluded
@@ -85,7 +85,7 @@ def _clip(material: Material, video: int, index: int, tiles: Tiles | Unavailable
     pixels = [tiles.pixels[tiles.frames.index(frame)] for frame in frames]
     pictures = [
         [
-            lit(image, selected_patches(order[frame], ratio), cropped=cropped)
+            darkened(image, selected_patches(order[frame], ratio), cropped=cropped)
             for frame, image in zip(frames, pixels, strict=True)
         ]
         for ratio in RATIOS

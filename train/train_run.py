@@ -59,6 +59,7 @@ def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
         "encoder_sha256": data.identity["weights"],
         "encoder_folder": data.folder.name,
         "preprocessing": data.identity["preprocessing"],
+        "compute_dtype": data.identity["compute type"],
         "column": data.column,
         "recipe": settings.recipe,
         "seed": settings.seed,
@@ -179,8 +180,9 @@ def _record_to_train(folder: Path, data: TrainingData, settings: TrainSettings, 
 def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
     """What the run was started with, if the features are of the same kind."""
     theirs: dict[str, Any] = read_config(folder)["training"]
-    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing"):
-        if theirs.get(name) != ours[name]:
+    ours_of_theirs = {name: ours[name] for name in ours if name in theirs}  # 0.1.0 recorded no compute_dtype
+    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
+        if theirs.get(name) != ours_of_theirs.get(name):
             raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
 

@@ -39,10 +39,10 @@ def _video(phases: tuple[str, ...], video: ShownVideo) -> dict[str, Any]:
 
 
 def _match(content: Content, match: PlayerMatch) -> dict[str, Any]:
-    """Tiles instead of frames, in the order of the tiles that ask."""
-    sheet = content.videos[match.answering].sheet
+    """Tiles instead of frames, in the order of the query's tiles."""
+    sheet = content.videos[match.candidate].sheet
     tiles = [tile_index(sheet, frame) for frame in match.frames]
-    return {"asking": match.asking, "answering": match.answering, "tiles": tiles}
+    return {"query": match.query, "candidate": match.candidate, "tiles": tiles}
 
 
 def _projection(content: Content, projection: Projection) -> dict[str, Any]:

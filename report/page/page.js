@@ -65,14 +65,14 @@ class Side {
 class Player {
   constructor(matches) {
     this.matches = matches;
-    this.asking = new Side("asking");
-    this.answering = new Side("answering");
+    this.query = new Side("query");
+    this.candidate = new Side("candidate");
     this.scrub = byId("scrub");
     this.button = byId("play");
     this.timer = null;
-    this.asking.offer([...new Set(matches.map((match) => match.asking))]);
-    this.asking.select.addEventListener("change", () => this.chooseVideo());
-    this.answering.select.addEventListener("change", () => this.chooseOther());
+    this.query.offer([...new Set(matches.map((match) => match.query))]);
+    this.query.select.addEventListener("change", () => this.chooseVideo());
+    this.candidate.select.addEventListener("change", () => this.chooseOther());
     this.scrub.addEventListener("input", () => this.show());
     this.button.addEventListener("click", () => this.press());
     reducedMotion.addEventListener("change", () => this.pause());
@@ -87,25 +87,25 @@ class Player {
 
   chooseVideo() {
     this.pause();
-    this.asking.drawLine();
-    const asked = this.matches.filter((match) => match.asking === this.asking.video);
-    this.answering.offer(asked.map((match) => match.answering));
-    this.scrub.max = data.videos[this.asking.video].frames.length - 1;
+    this.query.drawLine();
+    const matches = this.matches.filter((match) => match.query === this.query.video);
+    this.candidate.offer(matches.map((match) => match.candidate));
+    this.scrub.max = data.videos[this.query.video].frames.length - 1;
     this.scrub.value = 0;
     this.chooseOther();
   }
 
   chooseOther() {
-    this.answering.drawLine();
+    this.candidate.drawLine();
     this.match = this.matches.find(
-      (match) => match.asking === this.asking.video && match.answering === this.answering.video);
+      (match) => match.query === this.query.video && match.candidate === this.candidate.video);
     this.show();
   }
 
   show() {
-    this.asking.show(this.tile);
-    this.answering.show(this.match.tiles[this.tile]);
-    this.scrub.setAttribute("aria-valuetext", this.asking.time.textContent);
+    this.query.show(this.tile);
+    this.candidate.show(this.match.tiles[this.tile]);
+    this.scrub.setAttribute("aria-valuetext", this.query.time.textContent);
   }
 
   /** Play or pause; one frame for each press where the reader asked for little motion. */
@@ -132,7 +132,7 @@ class Player {
 
   /** At the speed of the video, as far as its sheet has frames. */
   wait() {
-    const { seconds } = data.videos[this.asking.video];
+    const { seconds } = data.videos[this.query.video];
     const gap = seconds[this.tile + 1] - seconds[this.tile];
     this.timer = setTimeout(() => {
       this.step();

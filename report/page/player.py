@@ -22,7 +22,7 @@ def player_html(content: Content, matches: tuple[PlayerMatch, ...]) -> Html:
         element("noscript", element("p", NEEDS_SCRIPT, class_="unavailable")),
         element(
             "div",
-            element("div", _side("asking", "Video"), _side("answering", "Nearest frame in"), class_="pair"),
+            element("div", _side("query", "Video"), _side("candidate", "Nearest frame in"), class_="pair"),
             _controls(),
             id="stage",
             hidden=True,

@@ -30,18 +30,18 @@ def tokens_html(content: Content, clips: tuple[TokenClip, ...]) -> Html:
 
 
 def _strip(content: Content, strip: Strip) -> Html:
-    asking = content.videos[strip.query.video]
+    video = content.videos[strip.query.video]
     query = _still(content, strip.query, "query", "Query", None)
-    asked = phase_of(asking, strip.query.frame)
-    answers = [
-        _still(content, reference, "retrieved", f"Nearest {rank}", asked)
+    query_phase = phase_of(video, strip.query.frame)
+    retrieved = [
+        _still(content, reference, "retrieved", f"Nearest {rank}", query_phase)
         for rank, reference in enumerate(strip.retrieved, start=1)
     ]
-    return picture_row([query, *answers], f"Retrieved for frame {strip.query.frame} of {asking.name}")
+    return picture_row([query, *retrieved], f"Retrieved for frame {strip.query.frame} of {video.name}")
 
 
-def _still(content: Content, reference: FrameRef, kind: str, title: str, asked: int | None) -> Html:
-    """A framed picture; `asked` is the phase that it should be of."""
+def _still(content: Content, reference: FrameRef, kind: str, title: str, query_phase: int | None) -> Html:
+    """A framed picture, and whether it is of the query's phase."""
     video = content.videos[reference.video]
     phase = phase_of(video, reference.frame)
     lines = [
@@ -51,8 +51,8 @@ def _still(content: Content, reference: FrameRef, kind: str, title: str, asked: 
     ]
     if phase is not None:
         lines.append(element("span", phase_name(content.phases, phase), class_="phase"))
-    if phase is not None and asked is not None:
-        same = phase == asked
+    if phase is not None and query_phase is not None:
+        same = phase == query_phase
         lines.append(element("span", "✓ same phase" if same else "✗ other phase", class_="same" if same else "other"))
     picture = tile(content.videos, reference.video, reference.frame)
     return element("figure", picture, element("figcaption", *lines), class_=f"still {kind}")
@@ -61,7 +61,7 @@ def _still(content: Content, reference: FrameRef, kind: str, title: str, asked: 
 def _strips_caption(content: Content) -> str:
     tail = " Below each it says whether the phase is the query's." if content.phases else ""
     return (
-        "A frame that asks (blue) and its nearest frames of the other view (red): the nearest of each video, nearest "
+        "A query frame (blue) and its nearest frames of the other view (red): the nearest of each video, nearest "
         "video first. Look whether they show the same moment of the action from the other camera." + tail
     )
 

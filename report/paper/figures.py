@@ -12,8 +12,9 @@ from matplotlib.image import AxesImage
 
 from byov.cache.atomic import replacing
 from byov.errors import ApplyError
+from byov.progress import SILENT, Progress, track
 from byov.report.content import Content, Unavailable
-from byov.report.paper import figure_files
+from byov.report.paper import NAMES, figure_files
 from byov.report.paper.grid import FrameGrid
 from byov.report.paper.pictures import draw_failures, draw_retrieval, draw_tokens
 from byov.report.paper.plots import draw_curves, draw_projection, draw_similarity
@@ -23,7 +24,7 @@ VIEWS = ("ego", "exo")
 MOST_OWN_PIXELS = 2**18  # of a picture in a PDF
 
 
-def write_figures(content: Content, folder: Path) -> list[Path]:
+def write_figures(content: Content, folder: Path, progress: Progress = SILENT) -> list[Path]:
     """What was written: <name>.png and <name>.pdf of each part that can be shown.
 
     Those of other parts are removed: they would be of an earlier report.
@@ -34,7 +35,7 @@ def write_figures(content: Content, folder: Path) -> list[Path]:
         raise ApplyError(f"{folder}: is not a folder; give one for the figures") from error
     written = []
     with paper_style():
-        for name, figure in _figures(content):
+        for name, figure in track(_figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True):
             written += [_save_png(figure, folder / f"{name}.png"), _save_pdf(figure, folder / f"{name}.pdf")]
     for path in figure_files(folder):
         if path not in written:
@@ -68,9 +69,9 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     if not isinstance(content.projection, Unavailable):
         yield from _if_any("tsne", draw_projection(content, content.projection))
     if not isinstance(content.strips, Unavailable):
-        for asking, answering in (VIEWS, VIEWS[::-1]):
-            strips = [strip for strip in content.strips if content.videos[strip.query.video].view == asking]
-            yield from _if_any(f"retrieval_{asking}2{answering}", draw_retrieval(content, frames, strips))
+        for query, candidate in (VIEWS, VIEWS[::-1]):
+            strips = [strip for strip in content.strips if content.videos[strip.query.video].view == query]
+            yield from _if_any(f"retrieval_{query}2{candidate}", draw_retrieval(content, frames, strips))
     if not isinstance(content.tokens, Unavailable):
         for view in VIEWS:
             clips = [clip for clip in content.tokens if content.videos[clip.video].view == view]

@@ -6,9 +6,18 @@ from matplotlib.figure import Figure
 
 from byov.report.content import Content, Failures, FrameRef, Strip, TokenClip, WorstVideo
 from byov.report.frame_text import phase_of
-from byov.report.paper.colours import QUERY, RETRIEVED, phase_colour
 from byov.report.paper.grid import GAP_INCHES, MARGIN_INCHES, FrameGrid, Grid, GridCell
-from byov.report.paper.style import FAINT, TEXT_POINTS, decimals, fitted, legend, whole_numbers
+from byov.report.paper.style import (
+    FAINT,
+    QUERY,
+    RETRIEVED,
+    TEXT_POINTS,
+    decimals,
+    fitted,
+    legend,
+    phase_colour,
+    whole_numbers,
+)
 
 SAME_PHASE, OTHER_PHASE = "✓", "✗"
 HEADING_INCHES = 0.17
@@ -32,12 +41,12 @@ def draw_retrieval(content: Content, frames: FrameGrid, strips: Sequence[Strip])
 
 def _retrieval_row(content: Content, frames: FrameGrid, strip: Strip) -> list[GridCell]:
     """Below each its video and time, and where there are phases, a sign whether it is of the query's."""
-    cells, asked = [], phase_of(content.videos[strip.query.video], strip.query.frame)
+    cells, query_phase = [], phase_of(content.videos[strip.query.video], strip.query.frame)
     for rank, ref in enumerate((strip.query, *strip.retrieved)):
         video, time = content.videos[ref.video], frames.time(ref)
         phase = phase_of(video, ref.frame) if rank else None
-        if asked is not None and phase is not None:
-            time += f" {SAME_PHASE if phase == asked else OTHER_PHASE}"
+        if query_phase is not None and phase is not None:
+            time += f" {SAME_PHASE if phase == query_phase else OTHER_PHASE}"
         cells.append(GridCell(frames.picture(ref), (video.name, time), RETRIEVED if rank else QUERY))
     return cells
 

@@ -15,18 +15,21 @@ from numpy.typing import NDArray
 
 from byov.report.content import Content, Curve, Curves, FrameRef, Projection, ShownVideo, Similarity
 from byov.report.frame_text import phase_name, phase_of
-from byov.report.paper.colours import PHASES, RETRIEVED, UNLABELLED, phase_colour
 from byov.report.paper.style import (
     COLUMN_INCHES,
     FAINT,
     INK,
     LEGEND_ROW_INCHES,
     PAGE_INCHES,
+    PHASES,
+    RETRIEVED,
     TEXT_POINTS,
+    UNLABELLED,
     decimals,
     fitted,
     legend,
     legend_columns,
+    phase_colour,
     whole_numbers,
 )
 

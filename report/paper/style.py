@@ -21,6 +21,10 @@ TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
 FONT = "DejaVu Sans"  # comes with matplotlib
 INK, FAINT = "#222222", "#777777"
+# Those of the page's light style (page.css), after Okabe and Ito's palette.
+PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
+UNLABELLED = "#c9ccd1"  # a frame without a phase
+QUERY, RETRIEVED = "#1769c2", "#c8322b"  # around frames
 
 _STYLE: dict[Any, Any] = {
     "font.family": FONT,
@@ -48,6 +52,11 @@ def paper_style() -> Iterator[None]:
         del defaults["backend"]  # which windows would need; not ours to choose
         matplotlib.rcParams.update({**defaults, **_STYLE})
         yield
+
+
+def phase_colour(index: int) -> str:
+    """Of the phase of that index; from the ninth phase on they repeat."""
+    return PHASES[index % len(PHASES)]
 
 
 @cache

@@ -2,13 +2,18 @@
 
 import csv
 import shutil
+import signal
+import threading
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from byov.apply.align_videos import align_videos
+from byov.apply.run_embedder import RunEmbedder
 from byov.apply.side_by_side import GAP
 from byov.cache.embeddings import read_embedding
+from byov.cache.runs import choose_run
 from byov.data.own_videos import read_events
 from byov.data.video import FrameReader
 
@@ -220,3 +225,25 @@ def test_very_wide_and_very_tall_videos_fit_their_panels(byov_align, make_video,
     assert pixels.shape == (3, 64, 256 + GAP + 32, 3)
     assert pixels[:, :20, :256].max() < 20  # borders above the wide one
     assert pixels[:, 30:34, 8:248].min() > 20
+
+
+def test_as_a_library_it_runs_in_a_thread_and_says_nothing(byov_align, trained, videos, tmp_path, capfd):
+    a, b = videos / "one.mp4", videos / "four.mp4"
+    assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--phases", "0.5").code == 0
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    (tmp_path / "scratch").mkdir()
+    capfd.readouterr()
+
+    def align() -> None:
+        embedder = RunEmbedder(choose_run(trained / "runs"))
+        aligned = align_videos(embedder, a, b, tmp_path / "scratch", events=(0.5,))
+        aligned.write_video(tmp_path / "library.mp4", tmp_path / "scratch")
+        aligned.write_table(tmp_path / "library.csv")
+
+    thread = threading.Thread(target=align)
+    thread.start()
+    thread.join()
+    assert capfd.readouterr() == ("", "")
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
+    for ending in ("mp4", "csv"):
+        assert (tmp_path / f"library.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()

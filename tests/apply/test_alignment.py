@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from byov.apply import alignment
-from byov.apply.alignment import follow, match, nearest, tau, warp
+from byov.apply.alignment import dtw_path, match, middle_frames, nearest, tau
 from byov.errors import ApplyError
 
 
@@ -30,7 +30,7 @@ def least_cost(costs):
 @pytest.mark.parametrize("seed", range(60))
 def test_a_warp_costs_as_little_as_any_path(seed):
     a, b = draw(seed)
-    path = warp(a, b)
+    path = dtw_path(a, b)
     costs = distances(a, b)
     assert path[0].tolist() == [0, 0]
     assert path[-1].tolist() == [len(a) - 1, len(b) - 1]
@@ -41,31 +41,31 @@ def test_a_warp_costs_as_little_as_any_path(seed):
 def test_a_warp_of_long_videos_is_still_the_least():
     a, b = (np.random.default_rng(seed).normal(size=(150 + 30 * seed, 8)).astype(np.float32) for seed in (1, 2))
     costs = distances(a, b)
-    path = warp(a, b)
+    path = dtw_path(a, b)
     assert costs[path[:, 0], path[:, 1]].sum() == pytest.approx(least_cost(costs), rel=1e-9)
 
 
 def test_of_equal_ways_the_diagonal_is_taken():
     same = np.zeros((4, 2), np.float32)
-    assert warp(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert dtw_path(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
 def test_frames_that_are_held_in_b_are_followed():
     a = np.arange(5, dtype=np.float32)[:, None] * np.ones(3, np.float32)
     b = a[[0, 0, 0, 1, 2, 3, 3, 4]]
-    assert follow(warp(a, b)).tolist() == [1, 3, 4, 5, 7]
-    assert follow(warp(b, a)).tolist() == [0, 0, 0, 1, 2, 3, 3, 4]
+    assert middle_frames(dtw_path(a, b)).tolist() == [1, 3, 4, 5, 7]
+    assert middle_frames(dtw_path(b, a)).tolist() == [0, 0, 0, 1, 2, 3, 3, 4]
 
 
 def test_of_the_frames_on_a_path_the_middle_one_is_followed():
-    assert follow(np.array([[0, 0], [0, 1], [0, 2], [1, 3], [2, 3], [2, 4]])).tolist() == [1, 3, 3]
+    assert middle_frames(np.array([[0, 0], [0, 1], [0, 2], [1, 3], [2, 3], [2, 4]])).tolist() == [1, 3, 3]
 
 
 def test_too_many_pairs_of_frames_are_refused_before_memory_is_asked_for(monkeypatch):
     monkeypatch.setattr(alignment, "MOST_CELLS", 11)
     four, three = np.zeros((4, 2), np.float32), np.zeros((3, 2), np.float32)
     with pytest.raises(ApplyError, match=r"4 and 3 frames are too many.*--method nearest"):
-        warp(four, three)
+        dtw_path(four, three)
     assert len(nearest(four, three)) == 4
 
 

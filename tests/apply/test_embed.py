@@ -184,6 +184,15 @@ def test_an_encoder_with_other_weights_or_preparation_is_refused(byov_embed, one
     assert not (tmp_path / "a.h5").exists()
 
 
+def test_a_run_of_features_of_another_compute_type_is_refused(byov_embed, one_line, videos, runs, tmp_path):
+    given = ("--runs-dir", runs, videos / "one.mp4", "-o", tmp_path / "a.h5", "--device", "cpu")
+    change_record(runs / "toy", compute_dtype="float16")
+    message = one_line(byov_embed(*given))
+    assert "toy was trained on features computed in float16, --device cpu computes in float32" in message
+    change_record(runs / "toy", compute_dtype="float32")
+    assert byov_embed(*given).code == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from byov.apply.key_events import events_cell, rises, transfer
+from byov.apply.align_videos import events_cell, in_order, transfer_events
 from byov.data.dataset import Video
 from byov.data.own_videos import read_events
 from byov.errors import ApplyError
@@ -16,17 +16,17 @@ MATCHED = np.array([0, 1, 1, 2, 4, 3])
     [(0.0, 0.0), (0.1, 0.04), (0.11, 0.04), (0.21, 0.5), (0.3, 0.5), (0.31, 1 / 3 + 0.7), (0.5, 0.7)],
 )
 def test_an_event_goes_to_the_match_of_the_first_frame_at_or_after_it(event, expected):
-    assert transfer((event,), A, B, MATCHED) == (expected,)
+    assert transfer_events((event,), A, B, MATCHED) == (expected,)
 
 
 def test_an_event_after_the_end_is_named():
     with pytest.raises(ApplyError, match=r"the event at 0\.51 s is after the last frame of A, which is at 0\.500 s"):
-        transfer((0.1, 0.51), A, B, MATCHED)
+        transfer_events((0.1, 0.51), A, B, MATCHED)
 
 
 def test_events_rise_or_not():
-    assert rises(transfer((0.1, 0.1, 0.4), A, B, MATCHED))
-    assert not rises(transfer((0.4, 0.5), A, B, MATCHED))
+    assert in_order(transfer_events((0.1, 0.1, 0.4), A, B, MATCHED))
+    assert not in_order(transfer_events((0.4, 0.5), A, B, MATCHED))
 
 
 @pytest.mark.parametrize("fps", [10, 15, 24, 25, 29.97, 30, 59.94, 60, 120])

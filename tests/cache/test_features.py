@@ -368,3 +368,10 @@ def test_one_process_may_read_while_another_has_the_file_open(tmp_path, write_fe
     assert reader.stdout.readline() == "4\n"
     write_features(path, 70)  # replaced under its reader
     assert_sound(path, 70)
+
+
+def test_more_tokens_than_order_can_number_are_refused(tmp_path):
+    FeatureWriter(tmp_path / "a.h5", (0.5,), 65536, 4, has_cls=False).close()
+    with pytest.raises(CacheError, match=r"b\.h5: 65537 tokens a frame; the cache numbers at most 65536"):
+        FeatureWriter(tmp_path / "b.h5", (0.5,), 65537, 4, has_cls=False)
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -252,6 +253,35 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     assert contents(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
     assert byov_extract(*options).code == 0
+
+
+def other_dtype(path: Path) -> tuple[str, str]:
+    """Makes a cache file say that it was computed in the other type; returns the type that it had, and the new one."""
+    found = read_header(path).provenance.compute_dtype
+    other = {"float16": "float32", "float32": "float16"}[found]
+    with h5py.File(path, "r+") as file:
+        file.attrs["compute_dtype"] = np.array(other.encode(), h5py.string_dtype("utf-8", len(other)))
+    return found, other
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_dataset, tmp_path, device):
+    table = make_dataset([5, 6])
+    options = ("--manifest", table, *TINY, "--device", device)
+    assert byov_extract(*options).code == 0
+    found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5")
+    if device == "auto":  # which device it is turns out as soon as there is something to encode
+        (features(tmp_path) / "ego" / "v0.h5").unlink()
+        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
+    else:
+        said = f"v1.h5: computed in {other}, --device cpu computes in {found}"
+    before = contents(tmp_path / "features")
+    message = one_line_error(byov_extract(*options))
+    assert said in message
+    assert "--overwrite" in message
+    assert contents(tmp_path / "features") == before
+    assert byov_extract(*options, "--overwrite").code == 0
+    assert read_header(features(tmp_path) / "exo" / "v1.h5").provenance.compute_dtype == found
 
 
 def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path):

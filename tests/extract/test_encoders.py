@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from byov.errors import EncoderError
+from byov.extract.architectures import ARCHITECTURES
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import ResNetTokens, encoder_shape, load_encoder
 
@@ -287,6 +288,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_hub_models_come_from_the_local_cache_when_offline(tmp_path):
     fake_hub_cache(tmp_path, "some/model")
     code = """
+from byov.extract.architectures import ARCHITECTURES
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.errors import EncoderError
@@ -310,3 +312,15 @@ def test_resnet_tokens_keep_only_what_they_use():
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model("resnet"))
     parameters = sum(p.numel() for p in ResNetTokens(model).parameters())
     assert parameters < sum(p.numel() for p in model.parameters()) / 4
+
+
+def test_more_tokens_than_the_cache_can_number_are_refused(monkeypatch):
+    tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    for name, patch in (("most", 16), ("more", 15)):
+        settings = {**tiny, "image_size": 4096, "patch_size": patch}
+        monkeypatch.setitem(ARCHITECTURES, name, ("clip_vision_model", settings))
+    assert encoder_shape(parse_encoder("random/most")).tokens == 65536
+    said = r"random/more: 74529 tokens for a 4096 x 4096 frame; the cache numbers at most 65536"
+    for load in (encoder_shape, load_encoder):
+        with pytest.raises(EncoderError, match=said):
+            load(parse_encoder("random/more"))

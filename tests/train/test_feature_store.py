@@ -182,6 +182,12 @@ def test_features_of_another_model_name_the_video(features_dir, folder, write_vi
     assert re.search(r"exo.f\.h5: weights '0000", refused(features_dir, None, None, 0.3))
 
 
+def test_features_of_another_compute_type_name_the_video_and_both_types(features_dir, folder, write_video):
+    write_video(folder / "exo" / "f.h5", {0.3: np.zeros((30, 16), np.float16)}, compute_dtype="float16")
+    said = r"exo.f\.h5: compute type 'float16', but .*\.h5 has 'float32'"
+    assert re.search(said, refused(features_dir, None, None, 0.3))
+
+
 def test_a_video_without_frames_is_named(features_dir, folder, write_video, edit_manifest):
     write_video(folder / "exo" / "f.h5", {0.3: np.zeros((0, 16), np.float16)})
     edit_manifest(lambda raw: raw["videos"][7].update(labels=[]))

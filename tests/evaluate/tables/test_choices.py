@@ -1,8 +1,9 @@
 import pytest
 
-from byov.cache.runs import read_run
-from byov.cli.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks, say_differences
+from byov.cache.runs import choose_runs, read_run
+from byov.cli.choices import choose_columns, choose_dataset, parse_column, parse_ks, say_differences
 from byov.cli.command import UsageMistake
+from byov.errors import CacheError
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
@@ -21,21 +22,23 @@ def test_columns():
             parse_column(text)
 
 
-def test_the_newest_run_is_taken_and_said(runs_dir, write_run, capsys):
+def test_the_newest_run_is_taken_and_said(runs_dir, write_run, caplog):
+    caplog.set_level("INFO")
     write_run("first", embedded=False)
     assert [run.name for run in choose_runs(runs_dir, [], None)] == ["first"]
-    assert "run: first, the only one" in capsys.readouterr().err
+    assert "run: first, the only one" in caplog.text
     write_run("second", embedded=False)
     assert [run.name for run in choose_runs(runs_dir, [], None)] == ["second"]
-    assert "run: second, the newest one" in capsys.readouterr().err
+    assert "run: second, the newest one" in caplog.text
 
 
-def test_a_broken_run_is_passed_over(runs_dir, write_run, capsys):
+def test_a_broken_run_is_passed_over(runs_dir, write_run, caplog):
+    caplog.set_level("INFO")
     write_run("first", embedded=False)
     (runs_dir / "broken").mkdir()
     (runs_dir / "broken" / "config.json").write_text("{}")
     assert [run.name for run in choose_runs(runs_dir, [], None)] == ["first"]
-    assert "broken: not looked at" in capsys.readouterr().err
+    assert "broken: not looked at" in caplog.text
 
 
 def test_no_run_is_no_error_here(runs_dir, write_run):
@@ -47,9 +50,9 @@ def test_no_run_is_no_error_here(runs_dir, write_run):
 def test_runs_of_two_datasets_do_not_go_together(runs_dir, write_run):
     write_run("first", embedded=False)
     write_run("second", dataset="milk", embedded=False)
-    with pytest.raises(UsageMistake, match="first of tea, second of milk"):
+    with pytest.raises(CacheError, match="first of tea, second of milk"):
         choose_runs(runs_dir, ["first", "second"], None)
-    with pytest.raises(UsageMistake, match="one table is of one dataset"):
+    with pytest.raises(CacheError, match="one table is of one dataset"):
         choose_runs(runs_dir, ["first"], "milk")
 
 

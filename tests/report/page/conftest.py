@@ -85,11 +85,11 @@ def _tables() -> tuple[Table, ...]:
     )
 
 
-def _match(videos: tuple[ShownVideo, ...], asking: int, answering: int) -> PlayerMatch:
+def _match(videos: tuple[ShownVideo, ...], query: int, candidate: int) -> PlayerMatch:
     """The frame at the same share of the video."""
-    asked, answers = videos[asking].sheet.frames, videos[answering].sheet.frames
+    queries, candidates = videos[query].sheet.frames, videos[candidate].sheet.frames
     return PlayerMatch(
-        asking, answering, tuple(answers[index * len(answers) // len(asked)] for index in range(len(asked)))
+        query, candidate, tuple(candidates[index * len(candidates) // len(queries)] for index in range(len(queries)))
     )
 
 

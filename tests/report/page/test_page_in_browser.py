@@ -21,14 +21,14 @@ def expected_reading(content, video, frame):
     return f"{frame / 10:.2f} s, frame {frame}", content.phases[shown.labels[frame]]
 
 
-def match(content, asking, answering):
-    return next(one for one in content.matches if (one.asking, one.answering) == (asking, answering))
+def match(content, query, candidate):
+    return next(one for one in content.matches if (one.query, one.candidate) == (query, candidate))
 
 
-def assert_shows(tab, content, tile_colour, asking, answering, tile):
+def assert_shows(tab, content, tile_colour, query, candidate, tile):
     """Both frames of the player, by their texts and by what is drawn."""
-    frames = content.videos[asking].sheet.frames[tile], match(content, asking, answering).frames[tile]
-    for side, video, frame in zip(("asking", "answering"), (asking, answering), frames, strict=True):
+    frames = content.videos[query].sheet.frames[tile], match(content, query, candidate).frames[tile]
+    for side, video, frame in zip(("query", "candidate"), (query, candidate), frames, strict=True):
         assert reading(tab, side) == expected_reading(content, video, frame)
         assert tab.colour(f"#{side}-tile") == pytest.approx(tile_colour(content.videos[video], frame), abs=8)
 
@@ -93,26 +93,26 @@ def test_the_marks_on_the_timelines_follow(tab, content):
     last = match(content, 0, 2).frames[-1]
     assert places[0] == pytest.approx([100 * 0.5 / 60, 100 * 0.5 / 51])
     assert places[1] == pytest.approx([100 * 57.5 / 60, 100 * (last + 0.5) / 51])
-    assert tab.value("document.querySelectorAll('#asking-line .p1').length") == 1
+    assert tab.value("document.querySelectorAll('#query-line .p1').length") == 1
 
 
 def test_other_videos_can_be_chosen(tab, content, tile_colour):
-    tab.value("document.getElementById('answering-video').focus()")
+    tab.value("document.getElementById('candidate-video').focus()")
     tab.press("ArrowDown")
     assert_shows(tab, content, tile_colour, 0, 3, 0)
-    tab.value("document.getElementById('asking-video').focus()")
+    tab.value("document.getElementById('query-video').focus()")
     tab.press("End")
     tab.value("document.getElementById('scrub').focus()")
     tab.press("ArrowRight")
     assert_shows(tab, content, tile_colour, 3, 0, 1)
-    offered = tab.value("[...document.getElementById('answering-video').options].map(option => option.textContent)")
+    offered = tab.value("[...document.getElementById('candidate-video').options].map(option => option.textContent)")
     assert offered == ["ego/000", "ego/001"]
 
 
 def test_play_goes_on_and_pauses(tab):
     tab.value(
         "window.next = new Promise(done => new MutationObserver(() => done(document.getElementById('scrub').value))"
-        ".observe(document.getElementById('asking-time'), {childList: true})), 0"
+        ".observe(document.getElementById('query-time'), {childList: true})), 0"
     )
     tab.click("#play")
     assert tab.text("#play") == "Pause"
@@ -254,7 +254,7 @@ def test_hostile_texts_stay_texts(open_page, hostile, hostile_text):
     assert tab.value("document.scripts.length") == 2
     assert tab.value("document.querySelectorAll('[onerror], img[src=x]').length") == 0
     assert tab.text("h1") == f"made-up-0{spelt} on made-up{spelt}"
-    assert tab.text("#asking-video option") == f"ego/000{spelt}"
+    assert tab.text("#query-video option") == f"ego/000{spelt}"
     x, y = tab.centre(".cloud.after .points > :nth-child(5)")
     tab.mouse("mouseMoved", x, y)
     assert tab.text("#card-text").startswith(f"ego/000{spelt}\n")

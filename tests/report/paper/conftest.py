@@ -63,15 +63,15 @@ def token_clip(video, frames, random):
 
 
 def strips(videos, views):
-    """Two that ego videos ask and one that an exo video asks, if there are both."""
+    """Two with queries of ego videos and one with a query of an exo video, if there are both."""
 
     def ref(video, frame):
         return FrameRef(video, min(frame, videos[video].frames - 1))
 
-    asked = [("ego", "exo", 0), ("ego", "exo", 4), ("exo", "ego", 8)] if all(views.values()) else []
+    queries = [("ego", "exo", 0), ("ego", "exo", 4), ("exo", "ego", 8)] if all(views.values()) else []
     return tuple(
-        Strip(ref(views[asking][0], frame), tuple(ref(video, frame // 2) for video in views[answering]))
-        for asking, answering, frame in asked
+        Strip(ref(views[query][0], frame), tuple(ref(video, frame // 2) for video in views[candidate]))
+        for query, candidate, frame in queries
     )
 
 

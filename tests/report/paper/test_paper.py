@@ -156,7 +156,7 @@ def test_settings_of_the_user_neither_matter_nor_change(written, nothing, tmp_pa
 def test_phase_colours_are_those_of_the_page():
     from importlib.resources import files
 
-    from byov.report.paper.colours import PHASES, QUERY, RETRIEVED, phase_colour
+    from byov.report.paper.style import PHASES, QUERY, RETRIEVED, phase_colour
 
     style = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
     light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", style)))  # the first of each name

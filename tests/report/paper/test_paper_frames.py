@@ -8,9 +8,9 @@ import pytest
 from PIL import Image, ImageColor
 
 from byov.report.content import FrameRef, Strip
-from byov.report.paper.colours import QUERY, RETRIEVED
 from byov.report.paper.figures import write_figures
 from byov.report.paper.grid import FrameGrid
+from byov.report.paper.style import QUERY, RETRIEVED
 
 
 def pixels(path):

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba
 
 from byov.report.content import Similarity
-from byov.report.paper.colours import RETRIEVED, phase_colour
 from byov.report.paper.grid import FrameGrid
 from byov.report.paper.pictures import draw_failures, draw_tokens
 from byov.report.paper.plots import draw_curves, draw_projection, draw_similarity
+from byov.report.paper.style import RETRIEVED, phase_colour
 
 
 def named_lines(legend, axes):

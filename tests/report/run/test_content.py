@@ -12,7 +12,7 @@ from byov.report.failures import mean_taus, softmax_similarity
 from byov.report.gallery import Gallery
 from byov.report.material import some_of_each_view
 from byov.report.nearest_frames import choose_player_videos, choose_strips, matches
-from byov.report.projection import in_the_plane
+from byov.report.projection import tsne
 from byov.report.similarity import compare
 from byov.report.spread import centres, evenly
 
@@ -62,9 +62,9 @@ def test_tables_are_those_of_the_evaluator(content, whole_project):
     assert row[column].text == f"{scores['kendalls_tau']:.4f}"
 
 
-def test_strips_ask_both_ways_and_answer_with_the_nearest_frame_of_each_video(content, embeddings):
-    asking = [content.videos[strip.query.video].view for strip in content.strips]
-    assert asking == ["ego"] * 3 + ["exo"] * 3
+def test_strips_query_both_ways_and_retrieve_the_nearest_frame_of_each_video(content, embeddings):
+    views = [content.videos[strip.query.video].view for strip in content.strips]
+    assert views == ["ego"] * 3 + ["exo"] * 3
     for strip in content.strips:
         query = embeddings[strip.query.video][strip.query.frame]
         found = []
@@ -84,14 +84,14 @@ def test_strips_come_from_different_videos_and_moments(content):
 
 
 def test_matches_are_the_nearest_of_the_frames_that_can_be_seen(content, embeddings):
-    pairs = {(match.asking, match.answering) for match in content.matches}
+    pairs = {(match.query, match.candidate) for match in content.matches}
     ego, exo = of_view(content, "ego"), of_view(content, "exo")
     assert pairs == {(a, b) for a in ego for b in exo} | {(b, a) for a in ego for b in exo}
     for match in content.matches:
-        seen, searched = (content.videos[index].sheet.frames for index in (match.asking, match.answering))
+        seen, searched = (content.videos[index].sheet.frames for index in (match.query, match.candidate))
         assert len(match.frames) == len(seen)
         for frame, found in zip(seen, match.frames, strict=True):
-            differences = embeddings[match.answering][list(searched)] - embeddings[match.asking][frame]
+            differences = embeddings[match.candidate][list(searched)] - embeddings[match.query][frame]
             assert found == searched[(differences**2).sum(axis=1).argmin()]
 
 
@@ -120,8 +120,8 @@ def test_worst_videos_are_those_with_the_lowest_tau_in_both_roles(content, embed
     for index in names.values():
         taus = []
         for other in set(names.values()) - {index}:
-            for asking, answering in ((index, other), (other, index)):
-                distances = ((thinned[asking][:, None] - thinned[answering][None]) ** 2).sum(axis=2)
+            for query, candidate in ((index, other), (other, index)):
+                distances = ((thinned[query][:, None] - thinned[candidate][None]) ** 2).sum(axis=2)
                 taus.append(_tau(distances.argmin(axis=1)))
         known = [tau for tau in taus if not np.isnan(tau)]
         if known:
@@ -168,27 +168,27 @@ def test_projection_places_the_frames_of_two_videos_of_each_view(content, whole_
     assert np.isfinite(projection.before).all()
     assert np.isfinite(projection.after).all()
     points = np.stack([embeddings[ref.video][ref.frame] for ref in projection.frames]).astype(np.float32)
-    np.testing.assert_allclose(projection.after, in_the_plane(points, 0))
+    np.testing.assert_allclose(projection.after, tsne(points, 0))
     features = [
         read_array(whole_project.features(*content.videos[ref.video].name.split("/")), "merged/0.3")[ref.frame]
         for ref in projection.frames
     ]
-    np.testing.assert_allclose(projection.before, in_the_plane(np.array(features, np.float32), 0))
+    np.testing.assert_allclose(projection.before, tsne(np.array(features, np.float32), 0))
 
 
 def test_t_sne_keeps_neighbours_together():
     random = np.random.default_rng(0)
     points = np.concatenate([random.normal(size=(15, 6)), random.normal(size=(15, 6)) + 50]).astype(np.float32)
-    placed = in_the_plane(points, 0)
+    placed = tsne(points, 0)
     gaps = np.linalg.norm(placed[:, None] - placed[None], axis=2)
     assert gaps[:15, :15].max() < gaps[:15, 15:].min()
 
 
 @pytest.mark.parametrize("width", [1, 5])
 def test_t_sne_of_equal_points_is_no_error(width):
-    assert not in_the_plane(np.full((8, width), 0.1, np.float32), 0).any()
+    assert not tsne(np.full((8, width), 0.1, np.float32), 0).any()
     half = np.repeat(np.arange(2, dtype=np.float32)[:, None] * np.ones(width, np.float32), 4, axis=0)
-    assert np.isfinite(in_the_plane(half, 0)).all()
+    assert np.isfinite(tsne(half, 0)).all()
 
 
 def test_facts_and_provenance_say_what_the_figures_depend_on(content, whole_project):
@@ -234,7 +234,7 @@ def test_long_videos_are_thinned_for_the_matrix_of_distances(make_material):
     assert similarity.nearest.max() < 400
 
 
-def test_at_most_five_answers_three_videos_of_a_view_and_a_hundred_frames(make_material):
+def test_at_most_five_retrieved_three_videos_of_a_view_and_a_hundred_frames(make_material):
     material = make_material([130] * 7 + [120] * 8, [True] * 7 + [False] * 8)
     gallery = Gallery()
     chosen = choose_player_videos(material, gallery)
@@ -273,9 +273,9 @@ def test_matches_name_frames_and_not_places_on_the_sheet(make_material):
     pictures = [Sheet(frames, 1, 1, 1, b"") for frames in seen]
     forth, back = matches(material, [0, 1], {0: 0, 1: 1}, pictures)
     for match in (forth, back):
-        asking, shown = seen[match.asking], seen[match.answering]
+        queries, shown = seen[match.query], seen[match.candidate]
         expected = []
-        for query in material.embeddings(match.asking)[list(asking)]:
-            found = int(np.linalg.norm(material.embeddings(match.answering) - query, axis=1).argmin())
+        for query in material.embeddings(match.query)[list(queries)]:
+            found = int(np.linalg.norm(material.embeddings(match.candidate) - query, axis=1).argmin())
             expected.append(min(shown, key=lambda at: abs(at - found)))
         assert list(match.frames) == expected

@@ -8,10 +8,10 @@ def test_the_report_of_a_run_opens_in_silence_and_moves(project, byov_report, op
     assert tab.requests() == [tab.url]
     assert tab.value("document.querySelectorAll('.unavailable, .missing').length") == 0
     assert tab.value("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-    before = [tab.text(f"#{side}-time") for side in ("asking", "answering")]
+    before = [tab.text(f"#{side}-time") for side in ("query", "candidate")]
     tab.value("document.getElementById('scrub').focus()")
     tab.press("End")
-    after = [tab.text(f"#{side}-time") for side in ("asking", "answering")]
+    after = [tab.text(f"#{side}-time") for side in ("query", "candidate")]
     assert all(one != other for one, other in zip(before, after, strict=True))
     assert tab.value("document.querySelectorAll('.cloud .points > *').length") > 0
     x, y = tab.centre(".cloud .points > *")

@@ -64,7 +64,7 @@ def test_a_video_of_one_frame_matches_the_nearest(project, keep_videos):
     forth, back = content.matches
     assert len(forth.frames) == 1
     assert set(back.frames) == {0}
-    assert len(content.strips) == 1 + 3  # the only frame asks once
+    assert len(content.strips) == 1 + 3  # the only frame is a query once
 
 
 def test_without_test_videos_the_val_split_is_shown(project, keep_videos, caplog):

@@ -13,7 +13,7 @@ from byov.report import sheets
 from byov.report.content import Sheet, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.sheets import Tiles, read_tiles, sheet_of
-from byov.report.tokens import choose_token_videos, lit, selected_patches, token_clips
+from byov.report.tokens import choose_token_videos, darkened, selected_patches, token_clips
 from byov.report.video_files import VideoFiles
 
 
@@ -121,15 +121,15 @@ def test_tokens_at_ratio_one_are_the_frames_themselves(content, grey):
 
 def test_what_was_cropped_away_is_dark_at_every_ratio():
     pixels = np.full((40, 80, 3), 200, np.uint8)
-    bright = lit(pixels, np.ones((4, 4), bool), cropped=True)[..., 0] == 200
+    bright = darkened(pixels, np.ones((4, 4), bool), cropped=True)[..., 0] == 200
     assert bright[:, 20:60].all()
     assert not bright[:, :20].any()
     assert not bright[:, 60:].any()
     one = selected_patches(np.array([6, *range(6), *range(7, 16)], np.uint16), 0.01)  # second row, third column
-    bright = lit(pixels, one, cropped=True)[..., 0] == 200
+    bright = darkened(pixels, one, cropped=True)[..., 0] == 200
     assert bright[10:20, 40:50].all()
     assert bright.sum() == 100
-    tall = lit(pixels.transpose(1, 0, 2), np.ones((4, 4), bool), cropped=True)[..., 0] == 200
+    tall = darkened(pixels.transpose(1, 0, 2), np.ones((4, 4), bool), cropped=True)[..., 0] == 200
     assert tall[20:60].all()
     assert tall.sum() == 1600
 
@@ -226,6 +226,6 @@ def test_features_other_than_those_that_were_embedded_are_not_mixed_in(project):
     blind = [video.name for video in content.videos if isinstance(video.sheet, Unavailable)]
     assert blind == ["ego/cup & 'saucer' [1]"]
     assert [content.videos[clip.video].view for clip in content.tokens] == ["exo"]
-    seen = {match.asking for match in content.matches} | {match.answering for match in content.matches}
+    seen = {match.query for match in content.matches} | {match.candidate for match in content.matches}
     assert [content.videos[index].name for index in range(len(content.videos)) if index not in seen] == blind
-    assert len(content.strips) == 5  # all but the one that it asks for
+    assert len(content.strips) == 5  # all but the one that it is the query of

@@ -19,7 +19,7 @@ from byov.extract.plan import Plan
 LOGGER = logging.getLogger(__name__)
 
 
-def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
+def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
     """Write manifest, sources and failures. Runs on other shards do the same; the last one sees everybody's files."""
     path = manifest_path(features_dir, plan.dataset.name)
     known = {job.video.id: job.header for job in plan.jobs if job.state == "cached" and job.header is not None}
@@ -29,13 +29,13 @@ def record(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
             for video in plan.dataset.videos
             if (header := known.get(video.id) or _header_or_none(plan.folder, video)) is not None
         }
-        _say_late_events(plan.dataset, headers)
+        _warn_of_late_events(plan.dataset, headers)
         _manifest(plan.dataset, headers, path).save(path)
         write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
         _record_failures(plan, headers, failures)
 
 
-def _say_late_events(dataset: Dataset, headers: Mapping[str, Header]) -> None:
+def _warn_of_late_events(dataset: Dataset, headers: Mapping[str, Header]) -> None:
     """Events that no frame comes after: a phase would be missing that all other videos have."""
     for video in dataset.videos:
         header = headers.get(video.id)

@@ -1,0 +1,66 @@
+"""The extraction as a library: in threads, in other processes, without a word."""
+
+import multiprocessing
+import signal
+import threading
+
+import huggingface_hub.utils
+import pytest
+import transformers
+
+from byov.cache.features import read_header
+from byov.data.own_videos import read_own_videos
+from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoders import load_encoder
+from byov.extract.plan import make_plan
+from byov.extract.run_plan import ExtractionOptions, run_plan
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory):
+    """random/tiny's network as a folder of HuggingFace's, whose loading draws bars."""
+    folder = tmp_path_factory.mktemp("encoders") / "tiny"
+    config = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, patch_size=16, image_size=32
+    )
+    transformers.CLIPVisionModel(config).save_pretrained(folder)
+    return folder
+
+
+def switches():
+    bars = transformers.utils.logging.is_progress_bar_enabled(), huggingface_hub.utils.are_progress_bars_disabled()
+    return transformers.logging.get_verbosity(), *bars
+
+
+def test_extraction_runs_in_threads_and_processes_and_says_nothing(make_dataset, encoder_folder, tmp_path, capfd):
+    dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
+    plans = [make_plan(dataset, tmp_path / name, encoder, resize="squash", ratios=[0.3]) for name in "abc"]
+    options = ExtractionOptions(device="cpu")
+    before = switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}
+    capfd.readouterr()
+    outcomes = []
+    for plan in plans[:2]:
+        thread = threading.Thread(target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs, options)))
+        thread.start()
+        thread.join()
+    process = multiprocessing.get_context("spawn").Process(target=run_plan, args=(plans[2], plans[2].jobs, options))
+    process.start()
+    process.join()
+    assert capfd.readouterr() == ("", "")
+    assert [(outcome.videos, outcome.failures) for outcome in outcomes] == [(2, {}), (2, {})]
+    assert process.exitcode == 0
+    assert (switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}) == before
+    first, *others = ([job.path.read_bytes() for job in plan.jobs] for plan in plans)
+    assert all(read_header(job.path).frames for job in plans[0].jobs)
+    assert others == [first, first]
+
+
+def test_who_has_turned_huggingface_s_bars_off_finds_them_off(encoder_folder, capfd):
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        before = switches()
+        load_encoder(parse_encoder(str(encoder_folder)), device="cpu")
+        assert switches() == before
+    finally:
+        transformers.utils.logging.enable_progress_bar()
+    assert capfd.readouterr() == ("", "")
