@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from byov.train.autoencoder import Autoencoder
-from byov.train.clips import Clips
-from byov.train.masking import draw_visible
-from byov.train.objective import MaskedEgoExo
+from byov.train.objective import MaskedEgoExo, draw_visible
+from byov.train.sampling import Clips
 
 
 def naive_losses(

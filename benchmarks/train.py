@@ -23,10 +23,9 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
-from byov.train.clips import Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.objective import MaskedEgoExo
-from byov.train.sampling import BatchSource, PairSampler
+from byov.train.sampling import BatchSource, Clips, PairSampler
 from byov.train.settings import choose
 from byov.train.train_run import build_model
 

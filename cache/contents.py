@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from byov.cache.features import Header, read_header
+from byov.cache.features import Header, check_same_identity, read_header
 from byov.cache.layout import cached_files
 from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.row_reader import open_file, read_attributes, read_columns
@@ -28,23 +28,6 @@ class EncoderSummary:
     disk_bytes: int
     unreadable: int
     failures: int
-
-
-def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
-    """The folders that hold feature files, of all datasets or of one."""
-    if not features_dir.is_dir():
-        raise CacheError(f"{features_dir}: no feature cache here; make one with byov-extract --dataset demo")
-    datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
-    if dataset is not None and dataset not in [folder.name for folder in datasets]:
-        there = ", ".join(folder.name for folder in datasets) or "nothing"
-        raise CacheError(f"{features_dir} holds no dataset {dataset!r}; it holds {there}")
-    return [
-        folder
-        for parent in datasets
-        if dataset in (None, parent.name)
-        for folder in sorted(parent.iterdir())
-        if folder.is_dir() and not folder.name.startswith(".")
-    ]
 
 
 def summarise(folder: Path) -> EncoderSummary:
@@ -107,13 +90,6 @@ def verify_folder(folder: Path) -> Iterator[tuple[Path, str | None]]:
             yield path, str(error).removeprefix(f"{path}: ")
         else:
             yield path, None
-
-
-def check_same_identity(header: Header, other: Header) -> None:
-    for what, value in header.provenance.identity().items():
-        other_value = other.provenance.identity()[what]
-        if value != other_value:
-            raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {other_value!r}")
 
 
 def _check_digests(path: Path) -> None:

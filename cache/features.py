@@ -133,6 +133,13 @@ def read_header(path: Path) -> Header:
         raise CacheError(f"{path}: incomplete header ({error}); {EXTRACT_AGAIN}") from error
 
 
+def check_same_identity(header: Header, other: Header) -> None:
+    for what, value in header.provenance.identity().items():
+        other_value = other.provenance.identity()[what]
+        if value != other_value:
+            raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {other_value!r}")
+
+
 def _finite(value: float) -> float:
     if not isfinite(value):
         raise ValueError(f"{value} is not a number of frames per second")

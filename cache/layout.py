@@ -42,6 +42,23 @@ def encoder_dir(features_dir: Path, dataset: str, encoder_id: str) -> Path:
     return features_dir / check_name(dataset, "dataset") / encoder_slug(encoder_id)
 
 
+def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
+    """The folders that hold feature files, of all datasets or of one."""
+    if not features_dir.is_dir():
+        raise CacheError(f"{features_dir}: no feature cache here; make one with byov-extract --dataset demo")
+    datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
+    if dataset is not None and dataset not in [folder.name for folder in datasets]:
+        there = ", ".join(folder.name for folder in datasets) or "nothing"
+        raise CacheError(f"{features_dir} holds no dataset {dataset!r}; it holds {there}")
+    return [
+        folder
+        for parent in datasets
+        if dataset in (None, parent.name)
+        for folder in sorted(parent.iterdir())
+        if folder.is_dir() and not folder.name.startswith(".")
+    ]
+
+
 def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
     return encoder_folder / view / f"{check_name(video_id, 'video id')}.h5"
 

@@ -1,6 +1,13 @@
-"""The manifest of a dataset in the cache: its videos, views, splits, labels. All that later stages know of it."""
+"""The manifest of a dataset in the cache: its videos, views, splits, labels. All that later stages know of it.
+
+Beside it sources.json, where the videos were when they were extracted. No stage needs them again; pictures do. Paths
+are relative to the dataset's folder in the cache, so that a project that is moved as a whole still finds them. What is
+found there is the video only if its fingerprint says so.
+"""
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,6 +22,7 @@ from byov.errors import CacheError
 from byov.records import problem
 
 SCHEMA_VERSION = 1
+SOURCES_NAME = "sources.json"
 # What a newer version adds is none of this one's business: it is ignored.
 _CHECKED = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -78,3 +86,25 @@ class _Schema:
 
 
 _SCHEMA, _MANIFEST = TypeAdapter(_Schema), TypeAdapter(Manifest)
+
+
+def write_sources(folder: Path, videos: Mapping[str, Path]) -> None:
+    """Video id → its file; folder: of the dataset in the cache."""
+    start = os.path.realpath(folder)
+    paths = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
+    write_text(folder / SOURCES_NAME, json.dumps(paths, indent=1) + "\n")
+
+
+def read_sources(folder: Path) -> dict[str, Path]:
+    """Video id → where its file was; {} for a cache that came without its videos."""
+    path = folder / SOURCES_NAME
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(raw, dict) or not all(isinstance(place, str) and "\0" not in place for place in raw.values()):
+            raise ValueError("expected video ids with their paths")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise CacheError(f"{path}: not readable ({error}); delete it and run byov-extract again") from error
+    start = Path(os.path.realpath(folder))
+    return {video: Path(os.path.normpath(start / place)) for video, place in raw.items()}

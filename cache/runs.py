@@ -21,7 +21,7 @@ from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)
 
-CONFIG_NAME, MODEL_NAME = "config.json", "model.safetensors"
+CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
 
 
 class RunRecord(Record, extra="ignore"):

@@ -11,7 +11,7 @@ import typer
 from byov.apply.video_writer import CONTAINERS
 from byov.cache.runs import RunRecord, choose_run
 from byov.cli import command
-from byov.cli.bars import BARS
+from byov.cli.command import BARS
 from byov.cli.embedding_options import (
     DeviceOption,
     EncoderOption,

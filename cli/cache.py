@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from byov.cache.contents import encoder_folders, summarise, verify_folder
+from byov.cache.contents import summarise, verify_folder
 from byov.cache.features import Header, read_header
-from byov.cache.layout import cached_files
+from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.row_reader import read_columns
 from byov.cli import command
 from byov.text import printable, size_text

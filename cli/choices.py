@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from byov.cache.contents import encoder_folders
-from byov.cache.layout import cached_files, encoder_slug, ratio_key
+from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.row_reader import read_columns
 from byov.cache.runs import RunRecord
-from byov.cli.command import UsageMistake
-from byov.cli.messages import note
+from byov.cli.command import UsageMistake, note
 
 
 def parse_ks(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import typer
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
 from byov.cli import command
-from byov.cli.bars import BARS
+from byov.cli.command import BARS
 from byov.cli.embedding_options import (
     DeviceOption,
     EncoderOption,

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from byov.cli.interruption import interruptible
+from byov.cli.command import interruptible
 from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError

@@ -13,9 +13,7 @@ from rich.console import Console
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import choices, command
-from byov.cli.command import UsageMistake
-from byov.cli.interruption import interruptible
-from byov.cli.messages import note
+from byov.cli.command import UsageMistake, interruptible, note
 from byov.cli.score_table import print_table
 from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_all, scope_of_runs
 from byov.evaluate.embedding_readers import read_manifest

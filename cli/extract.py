@@ -10,9 +10,7 @@ from tqdm import tqdm
 
 from byov.cache.atomic import remove_abandoned
 from byov.cli import command
-from byov.cli.bars import BARS
-from byov.cli.interruption import interruptible
-from byov.cli.messages import note
+from byov.cli.command import BARS, interruptible, note
 from byov.data.dataset import Dataset
 from byov.data.demo import write_demo
 from byov.data.own_videos import read_own_videos

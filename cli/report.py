@@ -9,10 +9,7 @@ import typer
 from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, choose_runs
 from byov.cli import command
-from byov.cli.bars import BARS
-from byov.cli.command import UsageMistake
-from byov.cli.interruption import interruptible
-from byov.cli.messages import note
+from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.outputs import refuse_outputs
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files

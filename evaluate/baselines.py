@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.contents import check_same_identity
-from byov.cache.features import Header, read_header
+from byov.cache.features import Header, check_same_identity, read_header
 from byov.cache.layout import cached_files, check_name, video_path
 from byov.cache.row_reader import read_array, read_digest
 from byov.errors import EvaluationError

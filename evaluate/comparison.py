@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from byov.cache.contents import encoder_folders
-from byov.cache.layout import cached_files
+from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.row_reader import read_columns
 from byov.cache.runs import RunRecord

@@ -10,8 +10,7 @@ from byov.cache.atomic import exclusive, write_text
 from byov.cache.contents import failures_path, read_failures
 from byov.cache.features import Header, read_header
 from byov.cache.layout import manifest_path, video_path
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.sources import write_sources
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest, write_sources
 from byov.data.dataset import Dataset, Video
 from byov.errors import CacheError
 from byov.extract.plan import Plan

@@ -6,9 +6,8 @@ from pathlib import Path
 from sys import float_info
 from typing import Any
 
-from byov.cache.runs import RunRecord
+from byov.cache.runs import METRICS_NAME, RunRecord
 from byov.report.content import Curve, Curves, Unavailable
-from byov.train.metrics import METRICS_NAME
 
 VALIDATION = ("retrieval", "trimmed", "both", "tau")
 NEED_LABELS = ("retrieval", "trimmed", "both")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from byov.cache.features import Provenance
-from byov.cache.sources import read_sources
+from byov.cache.manifest import read_sources
 from byov.data.fingerprint import fingerprint
 from byov.errors import CacheError
 from byov.report.content import Unavailable

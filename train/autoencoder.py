@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from byov.train.hub import HubModel
-from byov.train.packing import group, pack, unpack, within
 from byov.train.positions import Positions
 from byov.train.settings import ModelArguments, Norm, Position, Standardize, checked
 from byov.train.standardize import standardized
-from byov.train.transformer import Block
+from byov.train.transformer import Block, group, pack, unpack, within
 
 
 class Encoder(nn.Module):

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.contents import check_same_identity, encoder_folders
-from byov.cache.features import Header, read_header
-from byov.cache.layout import VIEWS, encoder_slug, ratio_key, video_path
+from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.layout import VIEWS, encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.row_reader import read_array, read_columns
 from byov.errors import TrainError

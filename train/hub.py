@@ -1,5 +1,6 @@
 """Models in folders and on the HuggingFace hub: config.json and model.safetensors, read as data."""
 
+import json
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,8 +12,17 @@ from torch import nn
 from byov.cache.runs import CONFIG_NAME, MODEL_NAME
 from byov.errors import SettingsError, TrainError
 from byov.train.checkpoint import load_weights
-from byov.train.model_card import card_text
 from byov.train.tensor_file import tensor_shapes
+
+_HEAD = """---
+library_name: byov
+license: mit
+tags:
+- ego-exo
+- video
+- byov
+---
+"""
 
 
 class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
@@ -97,3 +107,56 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             if built == stored:
                 return
         raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says")
+
+
+def card_text(record: dict[str, Any], parameters: int) -> str:
+    """Markdown: what the model is, what it was trained on and how, and what validation said."""
+    lines = [
+        "# BYOV frame encoder",
+        "",
+        f'A masked ego-exo autoencoder of {parameters / 1e6:.3f} million parameters, after "Bootstrap Your Own Views" '
+        "(Park et al., CVPR 2025). Its encoder maps the frame features of one video to embeddings that follow the "
+        "action and not the camera.",
+        "",
+    ]
+    if record:
+        lines += [
+            f"- dataset: {_code(record.get('dataset'))}",
+            f"- frame encoder: {_code(record.get('encoder'))}, features {_code(record.get('column'))}",
+            f"- recipe: {_code(record.get('recipe'))}, seed {_code(record.get('seed'))}",
+            f"- preprocessing: {_code(record.get('preprocessing'))}",
+            "",
+            "## Validation",
+            "",
+            *_metrics(record.get("validation")),
+            "",
+            "## TrainSettings",
+            "",
+            "```json",
+            json.dumps(record.get("settings"), indent=1, ensure_ascii=True).replace("```", "'''"),
+            "```",
+            "",
+        ]
+    lines += [
+        "```python",
+        "from byov.train.autoencoder import Autoencoder",
+        "",
+        'model = Autoencoder.from_pretrained("...")',
+        "embedding = model.embed(features)  # (T, width) features of one video from the cache → (T, D)",
+        "```",
+        "",
+    ]
+    return _HEAD + "\n".join(lines)
+
+
+def _metrics(validation: Any) -> list[str]:
+    if not isinstance(validation, dict) or not validation:
+        return ["No figures: there were no validation videos, or the run is not finished."]
+    rows = [f"| {_code(name)} | {_code(value)} |" for name, value in validation.items()]
+    return ["On the val split, of the model that is saved here:", "", "| | |", "|---|---|", *rows]
+
+
+def _code(value: Any) -> str:
+    """A value from a file, such that it cannot break out of the text."""
+    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"`{''.join(character for character in shown if character.isprintable() and character not in '`|')}`"

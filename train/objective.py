@@ -6,16 +6,16 @@ call and through the decoder in one call, side by side.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import floor
 
 import torch
 from torch import Tensor
 
 from byov.train.autoencoder import Autoencoder, Decoder
-from byov.train.clips import Clips
 from byov.train.cycle import cycle_loss
-from byov.train.masking import draw_visible, fill, masked, take
-from byov.train.packing import pack, unpack
+from byov.train.sampling import Clips
 from byov.train.settings import ObjectiveSettings
+from byov.train.transformer import pack, unpack
 
 Pair = list[Tensor]  # of the ego and of the exo clips
 
@@ -94,6 +94,33 @@ class MaskedEgoExo:
 
     def _cycle(self, there: Tensor, there_padding: Tensor | None, back: Tensor, back_padding: Tensor | None) -> Tensor:
         return cycle_loss(there, back, self.settings.order_prior, there_padding, back_padding)
+
+
+def visible_count(frames: int, ratio: float) -> int:
+    """How many of the frames stay visible at a masking ratio; rounded down, but not for a rounding error's sake."""
+    return floor(frames * (1 - ratio) + 1e-6)
+
+
+def draw_visible(batch: int, frames: int, ratio: float, generator: torch.Generator) -> Tensor:
+    """(B, K) indices of the frames that stay visible, in temporal order; another random choice for each item."""
+    shuffled = torch.rand(batch, frames, generator=generator).argsort(dim=1)
+    return shuffled[:, : visible_count(frames, ratio)].sort(dim=1).values
+
+
+def take(frames: Tensor, kept: Tensor) -> Tensor:
+    """(B, T, D) frames, (B, K) indices → (B, K, D)."""
+    return frames.gather(1, kept[:, :, None].expand(-1, -1, frames.shape[-1]))
+
+
+def fill(visible: Tensor, kept: Tensor, frames: int, mask_token: Tensor) -> Tensor:
+    """Put (B, K, D) visible tokens back to their places among T frames; the others become the mask token."""
+    filled = mask_token.to(visible.dtype).expand(len(visible), frames, -1)
+    return filled.scatter(1, kept[:, :, None].expand(-1, -1, visible.shape[-1]), visible)
+
+
+def masked(kept: Tensor, frames: int) -> Tensor:
+    """(B, T): True where a frame was removed."""
+    return torch.ones(len(kept), frames, dtype=torch.bool, device=kept.device).scatter(1, kept, False)
 
 
 def _draw(view: Clips, ratio: float, generator: torch.Generator) -> Tensor:

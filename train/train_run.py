@@ -22,11 +22,10 @@ from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import model_bytes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
 from byov.train.feature_store import FeatureStore, TrainingData, need_both_views
-from byov.train.metrics import MetricsLog
 from byov.train.objective import MaskedEgoExo
 from byov.train.sampling import BatchSource, PairSampler
 from byov.train.settings import ModelSettings, TrainSettings
-from byov.train.trainer import LAST_MODEL_NAME, Trainer
+from byov.train.trainer import LAST_MODEL_NAME, MetricsLog, Trainer
 from byov.train.validation import Validator
 
 LOGGER = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """The training loop. It knows a model, an objective and batches by step, and nothing of what they mean."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byov.cache.runs import MODEL_NAME
+from byov.cache.atomic import write_text
+from byov.cache.runs import METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
-from byov.train.clips import Clips
+from byov.train.sampling import Clips
 from byov.train.settings import OptimiserSettings, TrainSettings
 from byov.train.state import TrainingState, read_state
 
@@ -49,6 +51,28 @@ def learning_rate(settings: OptimiserSettings, step: int, steps_per_epoch: int) 
     if settings.schedule == "constant":
         return settings.lr
     return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
+
+
+class MetricsLog:
+    """One JSON object per epoch. No times in it: a run that is repeated, or resumed, writes the same file."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        self._path = folder / METRICS_NAME
+        self._folder, self._tensorboard = folder / "tensorboard", tensorboard
+        if tensorboard:
+            _summary_writer_class()
+        self._board: Any = None
+
+    def __call__(self, records: list[dict[str, Any]]) -> None:
+        write_text(self._path, "".join(json.dumps(record) + "\n" for record in records))
+        newest = records[-1]
+        if self._tensorboard:
+            if self._board is None:  # what an interrupted run has logged beyond its checkpoint is hidden
+                self._board = _summary_writer_class()(str(self._folder), purge_step=newest["step"])
+            for name, value in newest.items():
+                if name not in ("epoch", "step"):
+                    self._board.add_scalar(name, value, newest["step"])
+            self._board.flush()
 
 
 class Trainer:
@@ -196,3 +220,11 @@ class Trainer:
 def _seed(seed: int, step: int) -> int:
     """The seed of one step's masks."""
     return int(np.random.SeedSequence([MASK_STREAM, seed, step]).generate_state(1, np.uint64)[0])
+
+
+def _summary_writer_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise TrainError("--tensorboard needs the package of that name: pip install 'byov[tensorboard]'") from None
+    return SummaryWriter

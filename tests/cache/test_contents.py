@@ -3,15 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from byov.cache.contents import (
-    check_same_identity,
-    encoder_folders,
-    failures_path,
-    read_failures,
-    summarise,
-    verify_folder,
-)
-from byov.cache.features import read_header
+from byov.cache.contents import failures_path, read_failures, summarise, verify_folder
+from byov.cache.features import check_same_identity, read_header
+from byov.cache.layout import encoder_folders
 from byov.cache.manifest import load_manifest
 from byov.errors import CacheError
 

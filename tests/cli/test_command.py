@@ -4,15 +4,14 @@ import threading
 
 import pytest
 
-from byov.cli.command import describe
-from byov.cli.interruption import run_in_thread
+from byov.cli.command import describe, run_in_thread
 from byov.text import printable
 
 APP = """
 import os, signal, sys
 from byov.cli import command
-from byov.cli.interruption import deferred_stop, exit_at_once, interruptible, run_in_thread
-from byov.cli.messages import note
+from byov.cli.command import deferred_stop, exit_at_once, interruptible, run_in_thread
+from byov.cli.command import note
 from byov.errors import CacheError
 app = command.new_app()
 

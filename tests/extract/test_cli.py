@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from byov.cache.features import read_header
+from byov.cache.manifest import read_sources
 from byov.cache.row_reader import read_array
-from byov.cache.sources import read_sources
 from byov.data.video import FrameReader
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder

@@ -15,7 +15,7 @@ from torch import Tensor
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.autoencoder import Autoencoder
-from byov.train.clips import Clips
+from byov.train.sampling import Clips
 
 ROOT = Path(__file__).parents[2]
 WIDTH, RATIOS = 16, (0.3, 1.0)

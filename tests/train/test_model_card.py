@@ -3,7 +3,7 @@ import json
 import pytest
 import yaml
 
-from byov.train.model_card import card_text
+from byov.train.hub import card_text
 
 RECORD = {
     "dataset": "break_eggs",

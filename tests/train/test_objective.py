@@ -3,10 +3,9 @@ import itertools
 import pytest
 import torch
 
-from byov.train.clips import Clips
 from byov.train.cycle import cycle_loss
-from byov.train.masking import draw_visible, masked
-from byov.train.objective import MaskedEgoExo
+from byov.train.objective import MaskedEgoExo, draw_visible, masked
+from byov.train.sampling import Clips
 from byov.train.settings import ObjectiveSettings
 
 MASK_SEED = 5

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from byov.train.packing import Group, group, pack, unpack, within
+from byov.train.transformer import Group, group, pack, unpack, within
 
 
 def sequences(*shapes):

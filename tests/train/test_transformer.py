@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from byov.train import transformer
-from byov.train.packing import Group, within
-from byov.train.transformer import Block
+from byov.train.transformer import Block, Group, within
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 from byov.errors import Diverged, Interrupted
 from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from byov.train.clips import Clips
-from byov.train.metrics import MetricsLog
+from byov.train.sampling import Clips
 from byov.train.settings import TrainSettings
-from byov.train.trainer import Trainer, learning_rate
+from byov.train.trainer import MetricsLog, Trainer, learning_rate
 
 EPOCHS, STEPS_PER_EPOCH = 3, 4
 TOTAL = EPOCHS * STEPS_PER_EPOCH

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from byov.cache.sources import SOURCES_NAME, read_sources, write_sources
+from byov.cache.manifest import SOURCES_NAME, read_sources, write_sources
 from byov.errors import CacheError
 
 
