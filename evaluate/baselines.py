@@ -12,14 +12,14 @@ from byov.cache.features import Header, read_header
 from byov.cache.layout import cached_files, check_name, video_path
 from byov.cache.row_reader import read_array, read_digest
 from byov.errors import EvaluationError
-from byov.evaluate.embedding_readers import FeatureDigests, Source, read_manifest
+from byov.evaluate.embedding_readers import EmbeddingReader, FeatureDigests, read_manifest
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import Stretch
+from byov.evaluate.protocols import Segment
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 
 
-class CachedFeatures(Source):
+class CachedFeatures(EmbeddingReader):
     """A column of the feature cache as it is: what the frozen encoder gives."""
 
     def __init__(self, features_dir: Path, dataset: str, encoder_folder: str, column: str) -> None:
@@ -33,20 +33,20 @@ class CachedFeatures(Source):
         self._first: Header | None = None  # the first file's that was read; all others must agree with it
         self._features = FeatureDigests()
 
-    def path(self, stretch: Stretch) -> Path:
-        return video_path(self.folder, stretch.video.view, stretch.video.id)
+    def path(self, segment: Segment) -> Path:
+        return video_path(self.folder, segment.video.view, segment.video.id)
 
-    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
-        path = self.path(stretch)
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        path = self.path(segment)
         header = read_header(path)
         self._first = self._first or header
         check_same_identity(header, self._first)
-        if header.frames != stretch.frames_of_video:
+        if header.frames != segment.frames_of_video:
             raise EvaluationError(
-                f"{path}: {header.frames} frames, {stretch.frames_of_video} in the manifest; run byov-extract again"
+                f"{path}: {header.frames} frames, {segment.frames_of_video} in the manifest; run byov-extract again"
             )
-        features: NDArray[np.float32] = read_array(path, self.column)[stretch.frames].astype(np.float32)
-        self._features.add(stretch.video, read_digest(path, self.column))
+        features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
+        self._features.add(segment.video, read_digest(path, self.column))
         return features
 
     def origin(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class CachedFeatures(Source):
         }
 
 
-class TimeOnly(Source):
+class TimeOnly(EmbeddingReader):
     """Nothing but a frame's normalised position in its video, or in its sub-clip."""
 
     name, kind = "Time only", "time"
@@ -69,11 +69,11 @@ class TimeOnly(Source):
     def __init__(self, features_dir: Path, dataset: str) -> None:
         self.manifest = read_manifest(features_dir, dataset)
 
-    def path(self, stretch: Stretch) -> None:  # noqa: ARG002
+    def path(self, segment: Segment) -> None:  # noqa: ARG002
         return None
 
-    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
-        return clock(len(stretch))
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        return clock(len(segment))
 
     def origin(self) -> dict[str, Any]:
         return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}

@@ -5,6 +5,7 @@ where two distances are closer than the bound, and only there, they are taken ag
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,14 @@ Distances = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 BLOCK_ELEMENTS = 2**22  # of one block of distances: 32 MiB
+FEW_CANDIDATES = 64  # as many are compared at once, whether some of them are equal or not
+
+
+def equal_rows(rows: NDArray[np.float32]) -> Indices:
+    """(P, D) → (P,) a number for each row, the same for equal rows and for no others."""
+    plain = np.ascontiguousarray(rows + np.float32(0))  # -0 is 0
+    as_bytes = plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1]))).ravel()
+    return np.unique(as_bytes, return_inverse=True)[1].astype(np.int64)
 
 
 class Points:
@@ -27,23 +36,43 @@ class Points:
         # Of a product of D terms and of the sums; a safe multiple, since too large only costs time.
         self.error = 4 * (embeddings.shape[1] + 4) * float(np.finfo(np.float64).eps) * longest
 
+    @cached_property
+    def _values(self) -> Indices:
+        """(P,) which points are equal: only needed where many are equally near, as in a constant embedding."""
+        return equal_rows(self._exact)
+
     def row_blocks(self, rows: slice) -> Iterator[slice]:
         """These rows in parts whose distances to all points fit a block."""
         count = max(1, BLOCK_ELEMENTS // max(1, len(self._exact)))
         return (slice(first, min(first + count, rows.stop)) for first in range(rows.start, rows.stop, count))
 
-    def distances(self, rows: slice) -> Distances:
-        """(R, P) squared distances of some points to all, each off by at most `error`."""
-        products = self._centred[rows] @ self._centred.T
+    def distances(self, rows: slice, columns: slice = slice(None)) -> Distances:
+        """(R, C) squared distances of some points to some or all, each off by at most `error`."""
+        products = self._centred[rows] @ self._centred[columns].T
         products *= -2
-        products += self._square_norms
+        products += self._square_norms[columns]
         products += self._square_norms[rows, None]
         return products
 
     def exact_order(self, query: int, candidates: Indices) -> Indices:
         """Candidates by rising distance to the query; equal ones keep their order."""
+        if len(candidates) <= FEW_CANDIDATES:
+            return candidates[np.argsort(self._exact_distances(query, candidates), kind="stable")]
+        values = self._values[candidates]
+        if (values == values[0]).all():
+            return candidates
+        example = np.full(values.max() + 1, -1)  # a candidate of each value: one distance for all that are equal
+        example[values] = candidates
+        present = np.flatnonzero(example >= 0)
+        distances = np.empty(len(example))
+        distances[present] = self._exact_distances(query, example[present])
+        return candidates[np.argsort(distances[values], kind="stable")]
+
+    def _exact_distances(self, query: int, candidates: Indices) -> Distances:
+        """(C,) from differences."""
         differences = self._exact[candidates].astype(np.float64) - self._exact[query]
-        return candidates[np.argsort(np.einsum("cd,cd->c", differences, differences), kind="stable")]
+        distances: Distances = np.einsum("cd,cd->c", differences, differences)
+        return distances
 
     def nearest(self, rows: slice, distances: Distances, first: int, count: int) -> Indices:
         """(R, count) the nearest points to each row, nearest first; -1 where there are no more.
@@ -77,7 +106,18 @@ class Points:
         points = np.nonzero(close)[1]
         ends = np.cumsum(counts).reshape(counts.shape)
         nearest: Indices = points[ends - counts]
-        for row, group in np.argwhere(counts > 1):
+        for row, group in np.argwhere((counts > 1) & ~self._all_equal(points, ends - counts)):
             candidates = points[ends[row, group] - counts[row, group] : ends[row, group]]
             nearest[row, group] = self.exact_order(rows.start + int(row), candidates)[0]
         return nearest
+
+    def _all_equal(self, points: Indices, firsts: Indices) -> NDArray[np.bool_]:
+        """(R, G) whether the points of each group are one and the same: then the first is the nearest.
+
+        `points` are those of all groups, one after the other, `firsts` (R, G) where each group begins.
+        """
+        if len(points) <= 2 * firsts.size:  # few are equally near: not worth looking
+            return np.zeros(firsts.shape, np.bool_)
+        values, starts = self._values[points], firsts.ravel()
+        equal: NDArray[np.bool_] = np.minimum.reduceat(values, starts) == np.maximum.reduceat(values, starts)
+        return equal.reshape(firsts.shape)

@@ -23,7 +23,7 @@ def tables_html(tables: tuple[Table, ...]) -> Html:
 
 def _is_main(table: Table) -> bool:
     """The paper's main table is the one that shows several tasks."""
-    return len({column.figure.partition("/")[0] for column in table.columns}) > 1
+    return len({column.score.partition("/")[0] for column in table.columns}) > 1
 
 
 def _table(table: Table) -> Html:

@@ -5,7 +5,7 @@ import pytest
 from sklearn.svm import SVC
 
 from byov.evaluate import classification
-from byov.evaluate.classification import learn, phase_f1, phase_f1_of_each
+from byov.evaluate.classification import fit_classifiers, phase_f1, phase_f1_of_each
 from byov.evaluate.frames import SETTINGS, VIEWS, Missing
 
 
@@ -121,9 +121,9 @@ def test_embeddings_far_from_the_origin(naive, train, test):
 
 
 def test_the_same_training_frames_are_learned_once(train, test):
-    learn.cache_clear()
+    fit_classifiers.cache_clear()
     assert phase_f1(train, test) == phase_f1(train, test)
     assert phase_f1(train, test.of_view(True))["exo2ego"] == phase_f1(train, test)["exo2ego"]
-    assert learn.cache_info().misses == 1
+    assert fit_classifiers.cache_info().misses == 1
     phase_f1(replace(train), test)
-    assert learn.cache_info().misses == 2
+    assert fit_classifiers.cache_info().misses == 2
