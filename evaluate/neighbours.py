@@ -20,6 +20,9 @@ FEW_CANDIDATES = 64  # as many are compared at once, whether some of them are eq
 def equal_rows(rows: NDArray[np.float32]) -> Indices:
     """(P, D) → (P,) a number for each row, the same for equal rows and for no others."""
     plain = np.ascontiguousarray(rows + np.float32(0))  # -0 is 0
+    sums = plain.view(np.uint32).sum(axis=1, dtype=np.uint64)
+    if len(np.unique(sums)) == len(sums):  # the usual case, and quickly seen
+        return np.arange(len(sums))
     as_bytes = plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1]))).ravel()
     return np.unique(as_bytes, return_inverse=True)[1].astype(np.int64)
 
@@ -37,16 +40,17 @@ class Points:
         self.error = 4 * (embeddings.shape[1] + 4) * float(np.finfo(np.float64).eps) * longest
 
     @cached_property
-    def _values(self) -> Indices:
-        """(P,) which points are equal: only needed where many are equally near, as in a constant embedding."""
+    def values(self) -> Indices:
+        """(P,) a number for each point, the same for equal points and for no others."""
         return equal_rows(self._exact)
 
-    def row_blocks(self, rows: slice) -> Iterator[slice]:
+    def row_blocks(self, rows: slice | Indices) -> Iterator[Indices]:
         """These rows in parts whose distances to all points fit a block."""
+        indices = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         count = max(1, BLOCK_ELEMENTS // max(1, len(self._exact)))
-        return (slice(first, min(first + count, rows.stop)) for first in range(rows.start, rows.stop, count))
+        return (indices[first : first + count] for first in range(0, len(indices), count))
 
-    def distances(self, rows: slice, columns: slice = slice(None)) -> Distances:
+    def distances(self, rows: Indices, columns: slice = slice(None)) -> Distances:
         """(R, C) squared distances of some points to some or all, each off by at most `error`."""
         products = self._centred[rows] @ self._centred[columns].T
         products *= -2
@@ -58,7 +62,7 @@ class Points:
         """Candidates by rising distance to the query; equal ones keep their order."""
         if len(candidates) <= FEW_CANDIDATES:
             return candidates[np.argsort(self._exact_distances(query, candidates), kind="stable")]
-        values = self._values[candidates]
+        values = self.values[candidates]
         if (values == values[0]).all():
             return candidates
         example = np.full(values.max() + 1, -1)  # a candidate of each value: one distance for all that are equal
@@ -74,7 +78,7 @@ class Points:
         distances: Distances = np.einsum("cd,cd->c", differences, differences)
         return distances
 
-    def nearest(self, rows: slice, distances: Distances, first: int, count: int) -> Indices:
+    def nearest(self, rows: Indices, distances: Distances, first: int, count: int) -> Indices:
         """(R, count) the nearest points to each row, nearest first; -1 where there are no more.
 
         `distances` (R, C) are those to the C points from `first` on, infinite for a point that may not be taken.
@@ -93,11 +97,11 @@ class Points:
         for row in np.flatnonzero(close.any(axis=1)):
             limit = rising[row, kept - 1] + 2 * self.error
             candidates = np.flatnonzero((distances[row] <= limit) & np.isfinite(distances[row]))
-            ordered = self.exact_order(rows.start + int(row), candidates + first)[:count]
+            ordered = self.exact_order(int(rows[row]), candidates + first)[:count]
             found[row, : len(ordered)] = ordered
         return found
 
-    def nearest_in_each(self, rows: slice, starts: Indices) -> Indices:
+    def nearest_in_each(self, rows: Indices, starts: Indices) -> Indices:
         """(R, G) the nearest point to each row in each group of consecutive points, by the groups' first points."""
         distances = self.distances(rows)
         limits = np.minimum.reduceat(distances, starts, axis=1) + 2 * self.error
@@ -106,9 +110,12 @@ class Points:
         points = np.nonzero(close)[1]
         ends = np.cumsum(counts).reshape(counts.shape)
         nearest: Indices = points[ends - counts]
-        for row, group in np.argwhere((counts > 1) & ~self._all_equal(points, ends - counts)):
+        ties = counts > 1
+        if ties.any():
+            ties &= ~self._all_equal(points, ends - counts)
+        for row, group in np.argwhere(ties):
             candidates = points[ends[row, group] - counts[row, group] : ends[row, group]]
-            nearest[row, group] = self.exact_order(rows.start + int(row), candidates)[0]
+            nearest[row, group] = self.exact_order(int(rows[row]), candidates)[0]
         return nearest
 
     def _all_equal(self, points: Indices, firsts: Indices) -> NDArray[np.bool_]:
@@ -116,8 +123,6 @@ class Points:
 
         `points` are those of all groups, one after the other, `firsts` (R, G) where each group begins.
         """
-        if len(points) <= 2 * firsts.size:  # few are equally near: not worth looking
-            return np.zeros(firsts.shape, np.bool_)
-        values, starts = self._values[points], firsts.ravel()
+        values, starts = self.values[points], firsts.ravel()
         equal: NDArray[np.bool_] = np.minimum.reduceat(values, starts) == np.maximum.reduceat(values, starts)
         return equal.reshape(firsts.shape)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
-from byov.evaluate.neighbours import Distances, Points
+from byov.evaluate.neighbours import Distances, Indices, Points
 from byov.evaluate.scores import Score
 from byov.evaluate.task import (
     SETTING_NAMES,
@@ -62,11 +62,35 @@ def precision_of_each_query(
     test: Frames, ks: Sequence[int], settings: Sequence[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
     """(F, len(ks)) by setting: AP of each query, 0 for the frames that are none. Ego videos come first in `test`."""
-    precisions = {setting: np.zeros((len(test.embeddings), len(ks))) for setting in settings}
-    points, everything = Points(test.embeddings), slice(0, len(test.embeddings))
+    points = Points(test.embeddings)
+    queries, query_of_frame = _distinct_queries(test, points)
+    precisions = {}
+    for setting, of_queries in _nearest(test, points, queries, max(ks), settings).items():
+        nearest = of_queries[query_of_frame]
+        relevant = (test.phases[nearest] == test.phases[:, None]) & (nearest >= 0)
+        # In C order, in which a mean over the queries is added up as AE2's is: equal in every digit.
+        precisions[setting] = np.ascontiguousarray(average_precisions(relevant, ks))
+    return precisions
+
+
+def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
+    """(Q,) frames and (F,) which of them each frame is: equal frames of a video have the same candidates and ranks.
+
+    Of a constant embedding that leaves one query for each video, where each would have all frames equally near.
+    """
+    alike = points.values * len(test.lengths) + test.video_of_frame
+    _, first, of_frame = np.unique(alike, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[of_frame]
+
+
+def _nearest(test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]) -> dict[str, Indices]:
+    """(Q, count) by setting: the candidates nearest to each query, nearest first; -1 where there are no more."""
+    found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
+    everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))
     exo = slice(ego.stop, everything.stop)
-    for query_view, queries, others in ((True, ego, exo), (False, exo, ego)):
+    for query_view, own, others in ((True, ego, exo), (False, exo, ego)):
         # By setting, the columns of its candidates. Without `regular` no distance within a view is needed.
         candidates = {
             setting: others if setting != "regular" else everything
@@ -74,19 +98,19 @@ def precision_of_each_query(
             if VIEWS[setting][0] in (None, query_view)
         }
         searched = everything if "regular" in candidates else others
-        for rows in points.row_blocks(queries) if candidates else ():
+        of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))
+        for block in points.row_blocks(of_view) if candidates else ():
+            rows = queries[block]
             distances = points.distances(rows, searched)
             if searched == everything:
                 _exclude_own_video(test, rows, distances)
             for setting, columns in candidates.items():
                 within = distances[:, columns.start - searched.start : columns.stop - searched.start]
-                nearest = points.nearest(rows, within, columns.start, max(ks))
-                relevant = (test.phases[nearest] == test.phases[rows, None]) & (nearest >= 0)
-                precisions[setting][rows] = average_precisions(relevant, ks)
-    return precisions
+                found[setting][block] = points.nearest(rows, within, columns.start, count)
+    return found
 
 
-def _exclude_own_video(test: Frames, rows: slice, distances: Distances) -> None:
+def _exclude_own_video(test: Frames, rows: Indices, distances: Distances) -> None:
     for row, video in enumerate(test.video_of_frame[rows]):
         start = test.starts[video]
         distances[row, start : start + test.lengths[video]] = np.inf
