@@ -115,6 +115,21 @@ def test_a_constant_embedding_is_scored(naive, train, test):
     assert phase_f1(flat, flat_test) == pytest.approx(naive.phase_f1(flat, flat_test))
 
 
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_few_different_frames_are_classified_as_by_svc(naive, train, test, count):
+    """Equal frames are fitted as one that counts as often."""
+    values = np.random.default_rng(0).standard_normal((count, 8)).astype(np.float32)
+
+    def squeezed(frames):
+        at = frames.labels * count // 5 + np.random.default_rng(1).integers(0, 2, len(frames.labels))
+        return replace(frames, embeddings=values[at % count])
+
+    scores = phase_f1(squeezed(train), squeezed(test))
+    assert fit_classifiers(train)["regular"].values is None
+    assert fit_classifiers(squeezed(train))["regular"].values is not None
+    assert scores == pytest.approx(naive.phase_f1(squeezed(train), squeezed(test)), abs=1e-12)
+
+
 def test_embeddings_far_from_the_origin(naive, train, test):
     far, far_test = (replace(frames, embeddings=frames.embeddings + np.float32(5000)) for frames in (train, test))
     assert phase_f1(far, far_test) == pytest.approx(naive.phase_f1(far, far_test), abs=1e-4)
