@@ -17,6 +17,7 @@ from byov.cli.bars import BARS
 from byov.cli.command import UsageMistake
 from byov.cli.interruption import interruptible
 from byov.cli.messages import note
+from byov.cli.run_choice import choose_runs, say_differences
 from byov.cli.score_table import print_table
 from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.embedding_readers import read_manifest
@@ -59,7 +60,7 @@ def evaluate(
         typer.Option(help="An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, anybody's."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The dataset, where no run says it.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Whose features, for --features.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="The encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="test, or val for choosing.")] = "test",
     protocol: Annotated[
         ProtocolChoice | None,
@@ -98,8 +99,8 @@ def evaluate(
         _refuse_with_npz(run=run, features=features, dataset=dataset, encoder=encoder, protocol=protocol, split=split)
         _score_npz(embeddings, task, options, out, as_json=as_json)
         return
-    runs = choices.choose_runs(runs_dir, run or [], dataset) if run or not features else []
-    choices.say_differences(runs)
+    runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
+    say_differences(runs)
     if not runs and not features:
         _say_no_run(runs_dir, task)
     name = choices.choose_dataset(features_dir, dataset, runs)
@@ -116,7 +117,7 @@ def evaluate(
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
         note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
-    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
+    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], requested=columns, frozen=frozen)
     comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     _deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
@@ -173,8 +174,8 @@ def _stem(task: str, protocol: str | None, split: str) -> str:
 
 
 def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]) -> None:
-    whose = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
-    whose += [f"features {folder} {column}" for folder, column in columns]
+    scored = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
+    scored += [f"features {folder} {column}" for folder, column in columns]
     beside = [
         *([] if columns else ["cached features"]),
         "Time only",
@@ -182,7 +183,7 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
         *(["what the paper has published"] if published_rows(manifest.dataset) else []),
     ]
     lines = [
-        f"byov-eval --task all would score {', '.join(whose) or 'the frozen features'} on the {scope.split} split of "
+        f"byov-eval --task all would score {', '.join(scored) or 'the frozen features'} on the {scope.split} split of "
         f"{manifest.dataset}:",
         f"  tasks      {', '.join(scope.tasks)}",
         f"  protocols  {', '.join(scope.protocols)}",

@@ -10,12 +10,11 @@ from tqdm import tqdm
 from byov.cache.atomic import write_text
 from byov.cache.runs import RunRecord
 from byov.cli import command
-from byov.cli.choices import choose_runs
 from byov.cli.command import UsageMistake
 from byov.cli.interruption import interruptible
 from byov.cli.messages import note
 from byov.cli.outputs import refuse_outputs
-from byov.cli.run_choice import choose_run
+from byov.cli.run_choice import choose_run, choose_runs
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files
 from byov.text import printable, size_text

@@ -16,7 +16,7 @@ _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠ�
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Draw it. Figures are never cut short: where there is little room, columns that do not fit follow below."""
+    """Draw it. Numbers are never cut short: where there is little room, columns that do not fit follow below."""
     console.print(Text(printable(table.title), style="bold"))
     for columns in _blocks(table, console.width):
         drawn = _drawn(table, columns)

@@ -69,11 +69,11 @@ def entries(
     dataset: str,
     runs: Sequence[str],
     *,
-    named: Sequence[tuple[str, str]] = (),
+    requested: Sequence[tuple[str, str]] = (),
     frozen: Sequence[tuple[str, str]] = (),
 ) -> list[Entry]:
-    """Time only, the runs and their untrained models, and columns of encoders' folders: those that the user has named,
-    and those that stand there for comparison."""
+    """Time only, the runs and their untrained models, and columns of encoders' folders: those that were
+    requested, and those that stand there for comparison."""
 
     def features(column: tuple[str, str], *, optional: bool) -> Entry:
         return Entry(", ".join(column), partial(CachedFeatures, features_dir, dataset, *column), optional)
@@ -83,8 +83,8 @@ def entries(
         return Entry(f"Untrained ({run})" if untrained else run, make, optional=untrained)
 
     return [
-        *(features(column, optional=False) for column in named),
-        *(features(column, optional=True) for column in frozen if column not in named),
+        *(features(column, optional=False) for column in requested),
+        *(features(column, optional=True) for column in frozen if column not in requested),
         Entry("Time only", partial(TimeOnly, features_dir, dataset)),
         *(embeddings(run, untrained=True) for run in runs),
         *(embeddings(run, untrained=False) for run in runs),
@@ -198,8 +198,8 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
                 yield from group
             if len(group) > 1:
                 what = "Untrained, mean" if kind == "untrained" else "Mean"
-                whose = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
-                yield mean_row(group, f"{what} of {whose}")
+                runs = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
+                yield mean_row(group, f"{what} of {runs}")
 
 
 def _distinct(untrained: Sequence[Row]) -> list[Row]:

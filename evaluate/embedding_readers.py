@@ -104,11 +104,11 @@ class RunEmbeddings(EmbeddingReader):
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
-        embedding, source = read_embedding(path)
-        self._check_source(path, source, segment)
+        embedding, provenance = read_embedding(path)
+        self._check_provenance(path, provenance, segment)
         if len(embedding) != len(segment):
             raise EvaluationError(f"{path}: {len(embedding)} embeddings of {len(segment)} frames; {self.remedy}")
-        self._features.add(segment.video, source.column_sha256)
+        self._features.add(segment.video, provenance.column_sha256)
         return embedding
 
     def origin(self) -> dict[str, Any]:
@@ -126,14 +126,14 @@ class RunEmbeddings(EmbeddingReader):
             "features_sha256": self._features.digest(),
         }
 
-    def _check_source(self, path: Path, source: EmbeddingProvenance, segment: Segment) -> None:
-        if source.model_sha256 != self.model_sha256:
+    def _check_provenance(self, path: Path, provenance: EmbeddingProvenance, segment: Segment) -> None:
+        if provenance.model_sha256 != self.model_sha256:
             model = "the run's untrained model" if self.untrained else "the run's model"
             raise EvaluationError(
-                f"{path}: embeddings of model {source.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
+                f"{path}: embeddings of model {provenance.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
                 f"{self.remedy}"
             )
-        self._first = self._first or source
+        self._first = self._first or provenance
         expected = {
             "dataset": self.run.dataset,
             "video": segment.video.id,
@@ -142,8 +142,8 @@ class RunEmbeddings(EmbeddingReader):
             **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
         }
         for key, value in expected.items():
-            if getattr(source, key) != value:
-                raise EvaluationError(f"{path}: {key} {getattr(source, key)!r}, expected {value!r}; {self.remedy}")
+            if getattr(provenance, key) != value:
+                raise EvaluationError(f"{path}: {key} {getattr(provenance, key)!r}, expected {value!r}; {self.remedy}")
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:

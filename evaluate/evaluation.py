@@ -173,7 +173,7 @@ def read_task_data(
 
 
 def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
-    """Raise if a task was asked for by name whose labels the dataset lacks."""
+    """Raise if the dataset lacks the labels of a task that was requested by name."""
     for task in tasks:
         if task in NEED_ACTIONS:
             if not manifest.actions:

@@ -37,7 +37,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def npz_document(comparison: Comparison) -> dict[str, Any]:
-    """Of somebody's file, whose scores stand at the top, in the shape of the golden files."""
+    """The document of somebody's file: its scores at the top, in the shape of the golden files."""
     row, *others = comparison.rows["standard"]
     return {
         **row.nested_scores(),

@@ -109,7 +109,7 @@ def _remarks(comparison: Comparison, protocol: Protocol) -> list[str]:
     if scope.options.bootstrap:
         remarks.append(f"[ , ]: 95% interval over {scope.options.bootstrap} resamplings of the scored videos")
     if scope.split == "val":
-        remarks.append("the val split is for choosing; figures to report are those of the test split")
+        remarks.append("the val split is for choosing; scores to report are those of the test split")
     return [*remarks, *([TRIMMED] if protocol == "trimmed" else [])]
 
 
@@ -165,7 +165,7 @@ def _saturation(score: str, beside: float | None) -> str | None:
         return None
     what = task_of(score).measured
     how = f"saturates {what}" if beside >= SATURATED else f"gives as much {what} as any embedding"
-    return f"in brackets, Time only's figure: normalised time alone {how} here"
+    return f"in brackets, Time only's score: normalised time alone {how} here"
 
 
 def _column_marks(score: str, beside: float | None, time_column: bool, footnotes: _Footnotes) -> str:

@@ -1,8 +1,9 @@
 import pytest
 
 from byov.cache.runs import read_run
-from byov.cli.choices import choose_columns, choose_dataset, choose_runs, parse_column, parse_ks, say_differences
+from byov.cli.choices import choose_columns, choose_dataset, parse_column, parse_ks
 from byov.cli.command import UsageMistake
+from byov.cli.run_choice import choose_runs, say_differences
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 

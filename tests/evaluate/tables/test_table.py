@@ -136,6 +136,16 @@ def test_means_over_runs():
     assert lacking.scores["kendalls_tau/all"] == gone
 
 
+def test_a_mean_of_some_pairs_is_footnoted_and_counted_in_json():
+    partial = Score(1.0, pairs=12, pairs_with_tau=2, remark="mean of 2 of 12 pairs; the others have none")
+    of_run = row(kendalls_tau_at_all=partial)
+    table = build_table(MAIN, "", [of_run, row("second")])
+    assert table.footnotes == (("a", "mean of 2 of 12 pairs; the others have none"),)
+    assert [cells[-1].marks for _, cells in table.measured] == ["a", ""]
+    assert of_run.details()["kendalls_tau/all"] == {"pairs": 12, "pairs_with_tau": 2, "remark": partial.remark}
+    assert mean_row([of_run, row("second")], "Mean").scores["kendalls_tau/all"].remark == partial.remark
+
+
 def test_scores_nest_as_in_the_golden_files():
     scores = {
         "retrieval/map@5/regular": Score(0.1),
