@@ -17,8 +17,8 @@ from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.baselines import CachedFeatures, TimeOnly
 from byov.evaluate.embedding_readers import EmbeddingReader, RunEmbeddings
+from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
-from byov.evaluate.published import TIME_COLUMN_DATASETS
 from byov.evaluate.scores import Kind, Row, Score
 from byov.evaluate.task import EvaluationOptions, TaskData
 from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, TASKS

@@ -67,7 +67,7 @@ def _over_draws(scores: Sequence[float | Missing]) -> FewShot:
 
 def _score(data: TaskData, options: EvaluationOptions) -> dict[str, Score]:
     train, test = data.training, data.test
-    full = phase_f1(train, test)  # classification's own score, whose fit is kept
+    full = phase_f1(train, test) if 1.0 in options.shares else None  # classification's, which keeps its fit
     scores = few_shot_f1(train, test, shares=options.shares, seed=options.seed, full=full)
     return {
         f"few_shot/{_share_text(share)}/{setting}": _score_of(of_setting)

@@ -14,7 +14,7 @@ Distances = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 BLOCK_ELEMENTS = 2**22  # of one block of distances: 32 MiB
-FEW_CANDIDATES = 64  # as many are compared at once, whether some of them are equal or not
+FEW_CANDIDATES = 64  # up to here it is not worth looking for equal ones
 
 
 def equal_rows(rows: NDArray[np.float32]) -> Indices:
