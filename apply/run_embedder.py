@@ -1,5 +1,6 @@
 """Frame embeddings of any videos, by a run's own encoder and model: what the stages do, for videos of no dataset."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from byov.extract.run_plan import ExtractionOptions, extract_jobs
 from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 
+LOGGER = logging.getLogger(__name__)
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
 _OF_A_FOLDER = "folder "  # how the revision of an encoder from a local folder begins
 
@@ -143,10 +145,10 @@ class RunEncoder:
                     f"{self.name.source} has {ours!r}; give the run's own encoder with --encoder"
                 )
         computed = str(loaded.dtype).removeprefix("torch.")
-        if self.compute_dtype not in (None, computed):
-            raise ApplyError(
+        if self.compute_dtype not in (None, computed):  # trained on a GPU and used on a robot: near enough, and said
+            LOGGER.warning(
                 f"{run.name} was trained on features computed in {self.compute_dtype}, --device {loaded.device.type} "
-                f"computes in {computed}; use another --device"
+                f"computes in {computed}: its embeddings differ a little from the run's own"
             )
 
 

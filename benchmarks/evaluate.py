@@ -1,7 +1,7 @@
 """Speed and memory of the evaluation at the size of Break Eggs, as ratios measured in one run.
 
 python benchmarks/evaluate.py             everything, about twenty minutes on two cores
-python benchmarks/evaluate.py retrieval   one of: retrieval classification all memory
+python benchmarks/evaluate.py retrieval   one of: retrieval classification all equal memory
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -117,14 +117,14 @@ def bench_classification() -> None:
 
 
 def training_scoring_seconds() -> float:
-    """What AE2's evaluator does besides, and throws away: it names the training frames. Without the fits."""
+    """What AE2's evaluator does besides, and throws away: it predicts the training frames. Without the fits."""
     train, _ = break_eggs()
     total = 0.0
     for setting in SETTINGS:
-        known = train.of_view(VIEWS[setting][0])
-        machine = SVC(decision_function_shape="ovo").fit(known.embeddings, known.labels)
+        fitted = train.of_view(VIEWS[setting][0])
+        machine = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
         started = time.perf_counter()
-        machine.predict(known.embeddings)
+        machine.predict(fitted.embeddings)
         total += time.perf_counter() - started
     return total
 
@@ -154,6 +154,35 @@ def bench_all() -> None:
     )
     full = phase_f1_of_each([train], test)[0]
     print(f"  few-shot, which AE2 has not: {timed(lambda: few_shot_f1(train, test, full=full))[0]:.2f} s", flush=True)
+
+
+def bench_equal() -> None:
+    """An embedding that has collapsed, to one frame, to three, or to one in every second frame, beside an ordinary."""
+    train, test = make_videos(10, 10, 250, seed=4), make_videos(40, 40, 250, seed=5)
+    tasks = {
+        "retrieval": lambda _, test: mean_average_precision(test),
+        "classification": lambda train, test: phase_f1_of_each([train], test),
+        "tau": lambda _, test: kendalls_tau(test),
+    }
+    for task, work in tasks.items():
+        work(train.select(np.array([0, 19])), test.select(np.array([0, 79])))  # warm
+        ordinary, _ = timed(partial(work, train, test))
+        for kind in ("one frame", "three frames", "every second frame"):
+            seconds, _ = timed(partial(work, collapsed(train, kind), collapsed(test, kind)))
+            print(
+                f"{task}, {len(train.embeddings)} and {len(test.embeddings)} frames, equal to {kind}: {seconds:.2f} s, "
+                f"ordinary {ordinary:.2f} s: {seconds / ordinary:.2f}x (want <= 3x)",
+                flush=True,
+            )
+
+
+def collapsed(frames: Frames, kind: str) -> Frames:
+    embeddings = frames.embeddings.copy()
+    if kind == "every second frame":
+        embeddings[::2] = embeddings[0]
+    else:
+        embeddings = embeddings[np.arange(len(embeddings)) % (1 if kind == "one frame" else 3)]
+    return Frames(embeddings, frames.labels, frames.lengths, frames.is_ego, frames.names)
 
 
 def bench_memory() -> None:
@@ -189,6 +218,7 @@ BENCHMARKS = {
     "retrieval": bench_retrieval,
     "classification": bench_classification,
     "all": bench_all,
+    "equal": bench_equal,
     "memory": bench_memory,
 }
 

@@ -9,7 +9,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import f1_score, r2_score
 from sklearn.svm import SVC
 
-VIEWS = {"regular": (None, None), "ego2exo": (True, False), "exo2ego": (False, True)}  # is_ego to learn from, to score
+VIEWS = {
+    "regular": (None, None),
+    "ego2exo": (True, False),
+    "exo2ego": (False, True),
+}  # is_ego of training, of test frames
 
 
 def of_view(frames, is_ego):
@@ -18,10 +22,10 @@ def of_view(frames, is_ego):
 
 def phase_f1(train, test):
     scores = {}
-    for setting, (learned, scored) in VIEWS.items():
-        known, asked = of_view(train, learned), of_view(test, scored)
-        classifier = SVC(decision_function_shape="ovo").fit(known.embeddings, known.labels)
-        scores[setting] = f1_score(asked.labels, classifier.predict(asked.embeddings), average="weighted")
+    for setting, (train_view, test_view) in VIEWS.items():
+        fitted, scored = of_view(train, train_view), of_view(test, test_view)
+        classifier = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
+        scores[setting] = f1_score(scored.labels, classifier.predict(scored.embeddings), average="weighted")
     return scores
 
 
@@ -34,14 +38,14 @@ def retrieval_at(test, setting, k):
     """One setting and one K: every query on its own, every distance from differences."""
     embeddings = test.embeddings.astype(np.float64)
     frame_is_ego = test.is_ego[test.video_of_frame]
-    asking, answering = VIEWS[setting]
+    query_view, candidate_view = VIEWS[setting]
     precisions = []
     for query, video in enumerate(test.video_of_frame):
-        if asking is not None and frame_is_ego[query] != asking:
+        if query_view is not None and frame_is_ego[query] != query_view:
             continue
         candidates = test.video_of_frame != video
-        if answering is not None:
-            candidates &= frame_is_ego == answering
+        if candidate_view is not None:
+            candidates &= frame_is_ego == candidate_view
         candidates = np.flatnonzero(candidates)
         if len(candidates) == 0:
             continue
@@ -55,7 +59,7 @@ def mean_average_precision(test, ks=(5, 10, 15)):
     return {setting: {k: retrieval_at(test, setting, k) for k in ks} for setting in VIEWS}
 
 
-def with_progress(frames, phase, time_column):
+def with_progress(frames, phase, time_column, precision=np.float64):
     """Embeddings and targets of the videos that have the phase."""
     inputs, targets = [], []
     for start, length in zip(frames.starts, frames.lengths, strict=True):
@@ -64,17 +68,18 @@ def with_progress(frames, phase, time_column):
         if len(of_phase) == 0:
             continue
         time = np.arange(length)
-        columns = [frames.embeddings[own].astype(np.float64)]
+        columns = [frames.embeddings[own].astype(precision)]
         inputs.append(np.hstack(columns + [time[:, None] * 0.001] * time_column))
         targets.append((time - of_phase[-1]) / length)
     return np.concatenate(inputs), np.concatenate(targets)
 
 
-def phase_progression(train, test, *, time_column=False):
+def phase_progression(train, test, *, time_column=False, precision=np.float64):
+    """AE2's own precision is single, but with the time column, which makes it double."""
     scores = []
     for phase in np.unique(train.labels):
-        regressor = LinearRegression().fit(*with_progress(train, phase, time_column))
-        inputs, targets = with_progress(test, phase, time_column)
+        regressor = LinearRegression().fit(*with_progress(train, phase, time_column, precision))
+        inputs, targets = with_progress(test, phase, time_column, precision)
         scores.append(r2_score(targets, regressor.predict(inputs)))
     return np.mean(scores)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,24 +13,28 @@ from rich.console import Console
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import choices, command
-from byov.cli.command import UsageMistake, interruptible, note
+from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import print_table
-from byov.evaluate.comparison import Scope, entries, frozen_columns, measure, scope_of_all, scope_of_runs
+from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.embedding_readers import read_manifest
 from byov.evaluate.evaluation import refuse_missing_labels
 from byov.evaluate.own_embeddings import evaluate_npz
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
-from byov.evaluate.results import document, how, say_left_out, scored_of_dataset, scored_of_frames, tables, write_report
-from byov.evaluate.table import Table
-from byov.evaluate.tasks import TASKS, Settings, Task
+from byov.evaluate.results import document, npz_document, write_results
+from byov.evaluate.table import Table, tables
+from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.tasks import TASKS
 from byov.text import printable
 
 ALL = "all"
 WIDE = 160  # columns, where the output is no terminal
-TaskChoice = Literal["retrieval", "classification", "progression", "tau", "few-shot", "actions", "all"]
+if TYPE_CHECKING:
+    TaskChoice = str
+else:  # the tasks' own list, which a type checker cannot read
+    TaskChoice = Literal[(*TASKS, ALL)]
 ProtocolChoice = Literal["standard", "trimmed", "both"]
-DEFAULT_KS = ",".join(map(str, Settings().ks))
+DEFAULTS = EvaluationOptions()
 
 app = command.new_app()
 
@@ -52,7 +56,7 @@ def evaluate(
         typer.Option(help="An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, anybody's."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The dataset, where no run says it.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Whose features, for --features.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="The encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="test, or val for choosing.")] = "test",
     protocol: Annotated[
         ProtocolChoice | None,
@@ -60,10 +64,10 @@ def evaluate(
             help="Whole videos, two sub-clips of each in their place, or both. Default standard; for all, both."
         ),
     ] = None,
-    k: Annotated[str, typer.Option("--k", help="K of map@K.")] = DEFAULT_KS,
+    k: Annotated[str, typer.Option("--k", help="K of map@K.")] = ",".join(map(str, DEFAULTS.ks)),
     tau_stride: Annotated[
         int, typer.Option(min=1, help="Kendall's tau looks at every n-th frame.")
-    ] = Settings().tau_stride,
+    ] = DEFAULTS.tau_stride,
     time_column: Annotated[
         bool,
         typer.Option("--time-column", help="Progression sees the frame index too, as AE2 has it for Pour Liquid."),
@@ -82,14 +86,14 @@ def evaluate(
     _version: command.Version = False,
 ) -> None:
     """Score frame embeddings: of runs, of cached features, of an .npz file. Without --task, say what would be done."""
-    settings = Settings(
+    options = EvaluationOptions(
         ks=choices.parse_ks(k), tau_stride=tau_stride, time_column=time_column, seed=seed, bootstrap=bootstrap
     )
     if task is None and (embeddings is not None or as_json):
         raise UsageMistake(f"which task? --task {' | '.join((*TASKS, ALL))}")
     if embeddings is not None and task is not None:
         _refuse_with_npz(run=run, features=features, dataset=dataset, encoder=encoder, protocol=protocol, split=split)
-        _score_npz(embeddings, task, settings, out, as_json=as_json)
+        _score_npz(embeddings, task, options, out, as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     choices.say_differences(runs)
@@ -98,7 +102,7 @@ def evaluate(
     name = choices.choose_dataset(features_dir, dataset, runs)
     columns = choices.choose_columns(features_dir, name, features or [], encoder, runs)
     manifest = read_manifest(features_dir, name)
-    scope = _scope(manifest, task, protocol, split, settings)
+    scope = _scope(manifest, task, protocol, split, options)
     if task is None:
         _explain(scope, manifest, runs, columns)
         return
@@ -109,17 +113,14 @@ def evaluate(
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
         note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
-    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], named=columns, frozen=frozen)
-    rows = interruptible(lambda: measure(wanted, scope))
-    scored = scored_of_dataset(manifest, scope)
-    say_left_out(scored)
+    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], requested=columns, frozen=frozen)
+    comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    report, drawn = document(scored, scope, rows), tables(scored, scope, rows)
-    _deliver(report, drawn, folder, _stem(task, protocol, split), as_json=as_json)
+    _deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
 
 
 def _say_no_run(runs_dir: Path, task: str | None) -> None:
-    """One task is of somebody's embeddings; all of them stand for themselves, and for the dataset."""
+    """A single task needs embeddings to score; all tasks say something of the dataset without any."""
     make = "make one with byov-train --ratio 0.3"
     if task in (ALL, None):
         note(f"no run in {runs_dir} ({make}): only cached features and Time only")
@@ -127,51 +128,37 @@ def _say_no_run(runs_dir: Path, task: str | None) -> None:
         raise UsageMistake(f"no run in {runs_dir}; {make}, or score cached features with --features cls")
 
 
-def _scope(manifest: Manifest, task: str | None, protocol: str | None, split: ScoredSplit, settings: Settings) -> Scope:
-    scope = scope_of_all(manifest, split, settings)
-    if task not in (ALL, None):
-        scope = replace(scope, tasks=tuple(one for one in TASKS if one == task), protocols=("standard",))
+def _scope(
+    manifest: Manifest, task: str | None, protocol: str | None, split: ScoredSplit, options: EvaluationOptions
+) -> Scope:
+    scope = scope_of_all(manifest, split, options)
+    if task is not None and task != ALL:
+        scope = replace(scope, tasks=(task,), protocols=("standard",))
     if protocol is not None:
         chosen = PROTOCOLS if protocol == "both" else tuple(one for one in PROTOCOLS if one == protocol)
         scope = replace(scope, protocols=chosen)
     return scope
 
 
-def _score_npz(path: Path, task: TaskChoice, settings: Settings, out: Path | None, *, as_json: bool) -> None:
-    settings = replace(settings, training_progression=True)
-    tasks: tuple[Task, ...] | None = None if task == ALL else tuple(one for one in TASKS if one == task)
-    own = interruptible(lambda: evaluate_npz(path, tasks, settings))
-    scope = Scope("test", ("standard",), own.tasks, settings)
-    scored = scored_of_frames(path.name, own.test)
-    timed = {"time_only": own.time.scores()} if own.time.figures else {}
-    report = {
-        **own.row.scores(),
-        **timed,
-        "details": own.row.details(),
-        "notes": list(own.row.notes),
-        "origin": own.row.origin,
-        "split": "test",
-        **scored.counts["standard"],
-        **how(settings),
-    }
-    shown = [own.row, *([own.time] if own.time.figures else [])]
-    drawn = tables(scored, scope, {"standard": shown})
-    _deliver(report, drawn, out, _stem(task, None, "test"), as_json=as_json)
+def _score_npz(path: Path, task: str, options: EvaluationOptions, out: Path | None, *, as_json: bool) -> None:
+    options = replace(options, training_progression=True)
+    comparison = interruptible(lambda: evaluate_npz(path, None if task == ALL else [task], options, BARS))
+    _deliver(npz_document(comparison), tables(comparison), out, _stem(task, None, "test"), as_json=as_json)
 
 
 def _deliver(
-    report: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
+    results: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
 ) -> None:
     """Print the document or the first table of each protocol, and leave document and all tables in the folder."""
     if as_json:
-        print(json.dumps(report, indent=1))
+        print(json.dumps(results, indent=1))
     else:
         console = Console() if sys.stdout.isatty() else Console(width=WIDE)
         for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
             print_table(table, console)
             console.print()
     if folder is not None:
-        written = write_report(folder, stem, report, drawn)
+        written = write_results(folder, stem, results, drawn)
         note(f"written, with all tables: {', '.join(map(str, written))}")
 
 
@@ -183,8 +170,8 @@ def _stem(task: str, protocol: str | None, split: str) -> str:
 
 
 def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]) -> None:
-    whose = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
-    whose += [f"features {folder} {column}" for folder, column in columns]
+    scored = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
+    scored += [f"features {folder} {column}" for folder, column in columns]
     beside = [
         *([] if columns else ["cached features"]),
         "Time only",
@@ -192,7 +179,7 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
         *(["what the paper has published"] if published_rows(manifest.dataset) else []),
     ]
     lines = [
-        f"byov-eval --task all would score {', '.join(whose) or 'the frozen features'} on the {scope.split} split of "
+        f"byov-eval --task all would score {', '.join(scored) or 'the frozen features'} on the {scope.split} split of "
         f"{manifest.dataset}:",
         f"  tasks      {', '.join(scope.tasks)}",
         f"  protocols  {', '.join(scope.protocols)}",

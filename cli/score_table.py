@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from byov.evaluate.render import PUBLISHED
+from byov.evaluate.results import PUBLISHED
 from byov.evaluate.table import Cell, Table
 from byov.text import printable
 
@@ -16,7 +16,7 @@ _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠ�
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Draw it. Figures are never cut short: where there is little room, columns that do not fit follow below."""
+    """Draw it. Numbers are never cut short: where there is little room, columns that do not fit follow below."""
     console.print(Text(printable(table.title), style="bold"))
     for columns in _blocks(table, console.width):
         drawn = _drawn(table, columns)

@@ -2,17 +2,18 @@
 
 The classifier is ridge regression to 0/1 for each class on standardised embeddings: linear, solved in closed form (the
 same answer every time), all classes at once, also those without a training video; its penalty comes from the training
-videos by leave-one-out. Average precision needs no probabilities, only an order.
+videos by leave-one-out over all classes. The test videos only decide which classes are scored. Average precision needs
+no probabilities, only an order.
 """
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import RidgeCV
-from sklearn.metrics import average_precision_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, absent
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
+from byov.evaluate.scores import Score
+from byov.evaluate.task import Column, EvaluationOptions, EvaluationTask, TaskData, columns_by_setting
+
+# scikit-learn is imported where it is needed: it takes a second.
 
 PENALTIES = np.logspace(-1, 5, 13)
 
@@ -34,19 +35,19 @@ def action_map(
     test_embeddings: NDArray[np.floating],
     test_actions: NDArray[np.bool_],
     test_is_ego: NDArray[np.bool_],
-) -> dict[str, Score]:
+) -> dict[str, float | Missing]:
     """Mean average precision by setting, over the classes that have a positive among the test videos of the setting.
 
     Embeddings (V, D), actions (V, C), is_ego (V,).
     """
-    scores: dict[str, Score] = {}
+    scores: dict[str, float | Missing] = {}
     for setting in SETTINGS:
-        learned, scored = VIEWS[setting]
-        lacking = absent(train_is_ego, learned, "training") or absent(test_is_ego, scored, "test")
-        known = np.ones_like(train_is_ego) if learned is None else train_is_ego == learned
-        asked = np.ones_like(test_is_ego) if scored is None else test_is_ego == scored
+        train_view, test_view = VIEWS[setting]
+        lacking = absent(train_is_ego, train_view, "training") or absent(test_is_ego, test_view, "test")
+        fitted = np.ones_like(train_is_ego) if train_view is None else train_is_ego == train_view
+        scored = np.ones_like(test_is_ego) if test_view is None else test_is_ego == test_view
         scores[setting] = lacking or _map(
-            train_embeddings[known], train_actions[known], test_embeddings[asked], test_actions[asked]
+            train_embeddings[fitted], train_actions[fitted], test_embeddings[scored], test_actions[scored]
         )
     return scores
 
@@ -56,13 +57,52 @@ def _map(
     train_actions: NDArray[np.bool_],
     test_embeddings: NDArray[np.floating],
     test_actions: NDArray[np.bool_],
-) -> Score:
+) -> float | Missing:
+    from sklearn.linear_model import RidgeCV
+    from sklearn.metrics import average_precision_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if len(train_embeddings) < 2:
         return Missing("only one training video")
     classes = test_actions.any(axis=0)
     if not classes.any():
         return Missing("no test video has an action")
     probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
-    probe.fit(train_embeddings.astype(np.float64), train_actions[:, classes].astype(np.float64))
-    scores = probe.predict(test_embeddings.astype(np.float64)).reshape(len(test_embeddings), -1)
-    return float(average_precision_score(test_actions[:, classes], scores, average="macro"))
+    probe.fit(train_embeddings.astype(np.float64), train_actions.astype(np.float64))
+    predicted = probe.predict(test_embeddings.astype(np.float64)).reshape(test_actions.shape)
+    return float(average_precision_score(test_actions[:, classes], predicted[:, classes], average="macro"))
+
+
+def _score(data: TaskData, _: EvaluationOptions) -> dict[str, Score]:
+    train, test = data.training, data.test
+    scores: dict[str, float | Missing]
+    if data.recordings is not None:
+        scores = dict.fromkeys(SETTINGS, Missing("actions are known of whole videos only"))
+    elif data.train_actions is None or data.test_actions is None:
+        scores = dict.fromkeys(SETTINGS, Missing("no actions of the videos are known"))
+    else:
+        scores = action_map(
+            video_embeddings(train),
+            data.train_actions,
+            train.is_ego,
+            video_embeddings(test),
+            data.test_actions,
+            test.is_ego,
+        )
+    return {f"actions/{setting}": Score.of(scores[setting]) for setting in SETTINGS}
+
+
+def _columns(_: EvaluationOptions) -> tuple[Column, ...]:
+    return columns_by_setting("actions", "Actions (mAP)", "mAP")
+
+
+TASK = EvaluationTask(
+    name="actions",
+    prefix="actions",
+    subject="Action recognition by linear probe",
+    score=_score,
+    columns=_columns,
+    needs_actions=True,
+    needs_training=True,
+)

@@ -1,4 +1,4 @@
-"""The rows of a table: whose embeddings stand beside whose, so that a figure can be judged."""
+"""The rows of a table: a run beside its baselines and other runs, so that a score can be judged."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.row_reader import read_columns
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.baselines import CachedFeatures, TimeOnly
-from byov.evaluate.embedding_readers import RunEmbeddings, Source
-from byov.evaluate.evaluation import evaluate, settings_for, tasks_of
-from byov.evaluate.protocols import PROTOCOLS, Protocol, ScoredSplit, stretches
+from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import evaluate, options_for, tasks_of
+from byov.evaluate.protocols import PROTOCOLS, Protocol, ScoredSplit, segments, unread_videos
+from byov.evaluate.published import published_rows
 from byov.evaluate.scores import Row, mean_row
-from byov.evaluate.tasks import NEED_TRAINING, Settings, Task
+from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.tasks import NEED_ACTIONS, NEED_TRAINING
+from byov.progress import SILENT, Progress, track
 
 LOGGER = logging.getLogger(__name__)
 
@@ -33,16 +33,31 @@ class Scope:
 
     split: ScoredSplit
     protocols: tuple[Protocol, ...]
-    tasks: tuple[Task, ...]
-    settings: Settings
+    tasks: tuple[str, ...]
+    options: EvaluationOptions
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of one dataset, or of somebody's file, and what was scored of it."""
+
+    title: str  # the dataset's or the file's name
+    scope: Scope
+    rows: dict[Protocol, list[Row]]
+    counts: dict[Protocol, dict[str, int]]  # videos, ego, exo, frames
+    left_out: tuple[str, ...] = ()  # videos that no encoder could read
+
+    def published(self, protocol: Protocol) -> list[Row]:
+        """The paper's scores are of the test split and of whole videos: they stand beside no others."""
+        return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row to be: where it comes from, and whether the table can do without it."""
+    """A row to be scored: where it comes from, and whether the table can do without it."""
 
     name: str
-    make: Callable[[], Source]
+    make: Callable[[], EmbeddingReader]
     optional: bool = False
 
 
@@ -52,11 +67,11 @@ def entries(
     dataset: str,
     runs: Sequence[str],
     *,
-    named: Sequence[tuple[str, str]] = (),
+    requested: Sequence[tuple[str, str]] = (),
     frozen: Sequence[tuple[str, str]] = (),
 ) -> list[Entry]:
-    """Time only, the runs and their untrained models, and columns of encoders' folders: those that the user has named,
-    and those that stand there for comparison."""
+    """Time only, the runs and their untrained models, and columns of encoders' folders: those that were
+    requested, and those that stand there for comparison."""
 
     def features(column: tuple[str, str], *, optional: bool) -> Entry:
         return Entry(", ".join(column), partial(CachedFeatures, features_dir, dataset, *column), optional)
@@ -66,8 +81,8 @@ def entries(
         return Entry(f"Untrained ({run})" if untrained else run, make, optional=untrained)
 
     return [
-        *(features(column, optional=False) for column in named),
-        *(features(column, optional=True) for column in frozen if column not in named),
+        *(features(column, optional=False) for column in requested),
+        *(features(column, optional=True) for column in frozen if column not in requested),
         Entry("Time only", partial(TimeOnly, features_dir, dataset)),
         *(embeddings(run, untrained=True) for run in runs),
         *(embeddings(run, untrained=False) for run in runs),
@@ -95,36 +110,54 @@ def _columns(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def measure(wanted: Sequence[Entry], scope: Scope) -> dict[Protocol, list[Row]]:
+def compare(manifest: Manifest, wanted: Sequence[Entry], scope: Scope, progress: Progress = SILENT) -> Comparison:
     """Every row under every protocol, in the table's order. What is optional and unreadable is left out."""
     rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
-    for entry in tqdm(wanted, desc="rows", unit="row", disable=None, delay=1, leave=False):
+    for entry in track(wanted, progress, "rows", unit="row", brief=True):
         try:
-            source = entry.make()
-            measured = [(protocol, _evaluate(source, protocol, scope)) for protocol in scope.protocols]
+            reader = entry.make()
+            scored = [(protocol, _evaluate(reader, protocol, scope, progress)) for protocol in scope.protocols]
         except (CacheError, EvaluationError) as error:
             if not entry.optional:
                 raise
             LOGGER.info(f"{entry.name}: left out of the table ({error})")
             continue
-        for protocol, row in measured:
+        for protocol, row in scored:
             rows[protocol].append(row)
-    return {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()}
+    left_out = tuple(unread_videos(manifest, ("train", scope.split)))
+    if left_out:
+        LOGGER.info(f"{len(left_out)} videos were never extracted and are left out: {', '.join(left_out[:3])}")
+    return Comparison(
+        manifest.dataset,
+        scope,
+        {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
+        {protocol: _counts(manifest, scope.split, protocol) for protocol in scope.protocols},
+        left_out,
+    )
 
 
-def refuse_absent(source: Source, scope: Scope) -> None:
+def counts_of(videos: int, ego: int, frames: int) -> dict[str, int]:
+    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
+
+
+def _counts(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
+    scored = segments(manifest, split, protocol)
+    return counts_of(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
+
+
+def refuse_absent(reader: EmbeddingReader, scope: Scope) -> None:
     """Raise before anything is scored if embeddings are absent that the tasks need."""
     for protocol in scope.protocols:
-        source.refuse_absent(stretches(source.manifest, scope.split, protocol), scope.split)
+        reader.refuse_absent(segments(reader.manifest, scope.split, protocol), scope.split)
     if NEED_TRAINING & set(scope.tasks):
-        source.refuse_absent(stretches(source.manifest, "train"), "train")
+        reader.refuse_absent(segments(reader.manifest, "train"), "train")
 
 
-def scope_of_all(manifest: Manifest, split: ScoredSplit, settings: Settings) -> Scope:
+def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
     """What --task all scores: all that the dataset has labels for, whole videos and sub-clips."""
     tasks = tasks_of(manifest)
-    protocols = PROTOCOLS[:1] if tasks == ("actions",) else PROTOCOLS
-    return Scope(split, protocols, tasks, settings_for(manifest.dataset, settings))
+    protocols = PROTOCOLS[:1] if set(tasks) == NEED_ACTIONS else PROTOCOLS
+    return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
 
 
 def scope_of_runs(
@@ -132,10 +165,10 @@ def scope_of_runs(
 ) -> Scope:
     """Without the trimmed protocol if a run has no sub-clips for it, unless it was asked for."""
     for record in runs:
-        source = RunEmbeddings(runs_dir, features_dir, record.name)
-        refuse_absent(source, replace(scope, protocols=scope.protocols[:1]))
+        reader = RunEmbeddings(runs_dir, features_dir, record.name)
+        refuse_absent(reader, replace(scope, protocols=scope.protocols[:1]))
         try:
-            refuse_absent(source, scope)
+            refuse_absent(reader, scope)
         except EvaluationError as error:
             if explicit:
                 raise
@@ -144,8 +177,10 @@ def scope_of_runs(
     return scope
 
 
-def _evaluate(source: Source, protocol: Protocol, scope: Scope) -> Row:
-    return evaluate(source, split=scope.split, protocol=protocol, tasks=scope.tasks, settings=scope.settings)
+def _evaluate(reader: EmbeddingReader, protocol: Protocol, scope: Scope, progress: Progress) -> Row:
+    return evaluate(
+        reader, split=scope.split, protocol=protocol, tasks=scope.tasks, options=scope.options, progress=progress
+    )
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
@@ -161,15 +196,15 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
                 yield from group
             if len(group) > 1:
                 what = "Untrained, mean" if kind == "untrained" else "Mean"
-                whose = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
-                yield mean_row(group, f"{what} of {whose}")
+                runs = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
+                yield mean_row(group, f"{what} of {runs}")
 
 
 def _distinct(untrained: Sequence[Row]) -> list[Row]:
     """One row for untrained models that are one and the same: runs of one seed and size begin alike."""
     found: dict[str, list[Row]] = {}
     for row in untrained:
-        found.setdefault(repr((row.origin["model_sha256"], row.figures)), []).append(row)
+        found.setdefault(repr((row.origin["model_sha256"], row.scores)), []).append(row)
     return [_joined(same) if len(same) > 1 else same[0] for same in found.values()]
 
 

@@ -1,6 +1,6 @@
-"""Whose embeddings: what every source of them has in common, and those of a run. All become Frames.
+"""Embeddings of a dataset's videos: what all readers have in common, and the reader of a run. All become Frames.
 
-A source reads from the cache; nothing here runs a model.
+Readers read from the cache; nothing here runs a model.
 """
 
 import hashlib
@@ -12,22 +12,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding
-from byov.cache.layout import manifest_path
+from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import Protocol, Stretch, stretches
+from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.scores import Kind
+from byov.progress import SILENT, Progress, track
 
+TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 SHOWN_NAMES = 3  # of the videos that an error is about
 
 
-class Source(ABC):
-    """Embeddings of a dataset's videos."""
+class EmbeddingReader(ABC):
+    """Reads embeddings of a dataset's videos."""
 
     name: str  # of its row in a table
     kind: Kind
@@ -36,49 +39,46 @@ class Source(ABC):
     _training: Frames | None = None
 
     @abstractmethod
-    def path(self, stretch: Stretch) -> Path | None:
-        """The file that holds a stretch's embeddings; None if none is needed."""
+    def path(self, segment: Segment) -> Path | None:
+        """The file that holds a segment's embeddings; None if none is needed."""
 
     @abstractmethod
-    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
-        """(T, D) embeddings of a stretch."""
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        """(T, D) embeddings of a segment."""
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """Where the embeddings come from; complete once frames were read."""
 
-    def training_frames(self) -> Frames:
+    def training_frames(self, progress: Progress = SILENT) -> Frames:
         """Whole training videos, under any protocol; read once."""
         if self._training is None:
-            self._training = self.frames("train")
+            self._training = self.frames("train", progress=progress)
         return self._training
 
-    def video_means(self, split: str) -> Frames:
+    def video_means(self, split: str, progress: Progress = SILENT) -> Frames:
         """Each video as one frame, the mean of its own: all that is needed of videos too many to hold."""
-        wanted = stretches(self.manifest, split)
+        wanted = segments(self.manifest, split)
         self.refuse_absent(wanted, split)
-        means = ((stretch, _mean_row(self.rows(stretch))) for stretch in self._bar(wanted))
+        means = ((segment, _mean_row(self.rows(segment))) for segment in self._track(wanted, progress))
         return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
 
-    def frames(self, split: str, protocol: Protocol = "standard") -> Frames:
-        return self.frames_of(stretches(self.manifest, split, protocol), split)
+    def frames(self, split: str, protocol: Protocol = "standard", progress: Progress = SILENT) -> Frames:
+        return self.frames_of(segments(self.manifest, split, protocol), split, progress)
 
-    def frames_of(self, wanted: Sequence[Stretch], split: str) -> Frames:
-        """Of some stretches of a split."""
+    def frames_of(self, wanted: Sequence[Segment], split: str, progress: Progress = SILENT) -> Frames:
+        """Of some segments of a split."""
         self.refuse_absent(wanted, split)
-        lengths = np.array([len(stretch) for stretch in wanted])
-        rows = ((stretch, self.rows(stretch)) for stretch in self._bar(wanted))
+        lengths = np.array([len(segment) for segment in wanted])
+        rows = ((segment, self.rows(segment)) for segment in self._track(wanted, progress))
         return _frames_of(wanted, _join(rows, int(lengths.sum())), lengths, _labels(wanted, self.manifest))
 
-    def _bar(self, wanted: Sequence[Stretch]) -> Iterable[Stretch]:
-        bar: Iterable[Stretch] = tqdm(
-            wanted, desc=f"reading {self.name}", unit="video", disable=None, delay=1, leave=False
-        )
-        return bar
+    def _track(self, wanted: Sequence[Segment], progress: Progress) -> Iterable[Segment]:
+        return track(wanted, progress, f"reading {self.name}", unit="video", brief=True)
 
-    def refuse_absent(self, wanted: Sequence[Stretch], split: str) -> None:
-        """Raise if some stretches have no file, and say what makes them."""
-        paths = {stretch.name: self.path(stretch) for stretch in wanted}
+    def refuse_absent(self, wanted: Sequence[Segment], split: str) -> None:
+        """Raise if some segments have no file, and say what makes them."""
+        paths = {segment.name: self.path(segment) for segment in wanted}
         absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
         if absent:
             folder = next(iter(absent.values())).parents[1]
@@ -86,7 +86,7 @@ class Source(ABC):
             raise EvaluationError(f"{folder}: {what} ({_some(list(absent))}); {self.remedy}")
 
 
-class RunEmbeddings(Source):
+class RunEmbeddings(EmbeddingReader):
     """What a run's model made of the videos; with `untrained`, what it made of them at its initialisation."""
 
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
@@ -100,18 +100,18 @@ class RunEmbeddings(Source):
         self._first: EmbeddingProvenance | None = None  # the first file's; all others must agree with it
         self._features = FeatureDigests()
 
-    def path(self, stretch: Stretch) -> Path:
-        trimmed = stretch.clip is not None
+    def path(self, segment: Segment) -> Path:
+        trimmed = segment.clip is not None
         folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=trimmed)
-        return embedding_path(folder, stretch.video.view, stretch.video.id, stretch.clip)
+        return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
-    def rows(self, stretch: Stretch) -> NDArray[np.float32]:
-        path = self.path(stretch)
-        embedding, source = read_embedding(path)
-        self._check_source(path, source, stretch)
-        if len(embedding) != len(stretch):
-            raise EvaluationError(f"{path}: {len(embedding)} embeddings of {len(stretch)} frames; {self.remedy}")
-        self._features.add(stretch.video, source.column_sha256)
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        path = self.path(segment)
+        embedding, provenance = read_embedding(path)
+        self._check_provenance(path, provenance, segment)
+        if len(embedding) != len(segment):
+            raise EvaluationError(f"{path}: {len(embedding)} embeddings of {len(segment)} frames; {self.remedy}")
+        self._features.add(segment.video, provenance.column_sha256)
         return embedding
 
     def origin(self) -> dict[str, Any]:
@@ -129,24 +129,119 @@ class RunEmbeddings(Source):
             "features_sha256": self._features.digest(),
         }
 
-    def _check_source(self, path: Path, source: EmbeddingProvenance, stretch: Stretch) -> None:
-        if source.model_sha256 != self.model_sha256:
+    def _check_provenance(self, path: Path, provenance: EmbeddingProvenance, segment: Segment) -> None:
+        if provenance.model_sha256 != self.model_sha256:
             model = "the run's untrained model" if self.untrained else "the run's model"
             raise EvaluationError(
-                f"{path}: embeddings of model {source.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
+                f"{path}: embeddings of model {provenance.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
                 f"{self.remedy}"
             )
-        self._first = self._first or source
+        self._first = self._first or provenance
         expected = {
             "dataset": self.run.dataset,
-            "video": stretch.video.id,
+            "video": segment.video.id,
             "column": self.run.column,
-            "first_frame": stretch.first,
+            "first_frame": segment.first,
             **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
         }
         for key, value in expected.items():
-            if getattr(source, key) != value:
-                raise EvaluationError(f"{path}: {key} {getattr(source, key)!r}, expected {value!r}; {self.remedy}")
+            if getattr(provenance, key) != value:
+                raise EvaluationError(f"{path}: {key} {getattr(provenance, key)!r}, expected {value!r}; {self.remedy}")
+
+
+class CachedFeatures(EmbeddingReader):
+    """A column of the feature cache as it is: what the frozen encoder gives."""
+
+    def __init__(self, features_dir: Path, dataset: str, encoder_folder: str, column: str) -> None:
+        self.manifest = read_manifest(features_dir, dataset)
+        self.folder = features_dir / dataset / check_name(encoder_folder, "encoder")
+        self.column = column
+        self.remedy = f"extract them with byov-extract --dataset {dataset}"
+        self.encoder = first_header(self.folder, self.remedy).provenance.encoder
+        self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}"
+        self.kind = "random" if self.encoder.startswith("random/") else "frozen"
+        self._first: Header | None = None  # the first file's that was read; all others must agree with it
+        self._features = FeatureDigests()
+
+    def path(self, segment: Segment) -> Path:
+        return video_path(self.folder, segment.video.view, segment.video.id)
+
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        path = self.path(segment)
+        header = read_header(path)
+        self._first = self._first or header
+        check_same_identity(header, self._first)
+        if header.frames != segment.frames_of_video:
+            raise EvaluationError(
+                f"{path}: {header.frames} frames, {segment.frames_of_video} in the manifest; run byov-extract again"
+            )
+        features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
+        self._features.add(segment.video, read_digest(path, self.column))
+        return features
+
+    def origin(self) -> dict[str, Any]:
+        made = asdict(self._first.provenance) if self._first else {"encoder": self.encoder}
+        kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "byov_version")
+        return {
+            "dataset": self.manifest.dataset,
+            **{key: made[key] for key in kept if key in made},
+            "column": self.column,
+            "features_sha256": self._features.digest(),
+        }
+
+
+class TimeOnly(EmbeddingReader):
+    """Nothing but a frame's normalised position in its video, or in its sub-clip."""
+
+    name, kind = "Time only", "time"
+    remedy = ""
+
+    def __init__(self, features_dir: Path, dataset: str) -> None:
+        self.manifest = read_manifest(features_dir, dataset)
+
+    def path(self, segment: Segment) -> None:  # noqa: ARG002
+        return None
+
+    def rows(self, segment: Segment) -> NDArray[np.float32]:
+        return clock(len(segment))
+
+    def origin(self) -> dict[str, Any]:
+        return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
+
+
+def clock(frames: int) -> NDArray[np.float32]:
+    """(T, 1) positions.
+
+    >>> clock(3).ravel().tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
+
+
+def time_only(frames: Frames) -> Frames:
+    """The same videos with nothing left but time."""
+    clocks = np.concatenate([clock(length) for length in frames.lengths])
+    return Frames(clocks, frames.labels, frames.lengths, frames.is_ego, frames.names)
+
+
+def first_header(folder: Path, remedy: str) -> Header:
+    """The header of one feature file of an encoder's folder."""
+    path = next(cached_files(folder), None)
+    if path is None:
+        raise EvaluationError(f"{folder}: no features; {remedy}")
+    return read_header(path)
+
+
+def features_name(encoder: str) -> str:
+    """The row of an encoder's features, by the paper's name where it has one."""
+    model = encoder.rsplit("/", 1)[-1]
+    if encoder.startswith("random/"):
+        return f"Random features ({model})"
+    if encoder == "microsoft/resnet-50":
+        return f"ImageNet features ({model})"
+    if encoder.startswith("openai/clip-"):
+        return f"CLIP features ({model.removeprefix('clip-')})"
+    return f"{model} features"
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:
@@ -167,49 +262,49 @@ def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _frames_of(
-    wanted: Sequence[Stretch],
+    wanted: Sequence[Segment],
     embeddings: NDArray[np.float32],
     lengths: NDArray[np.int64],
     labels: NDArray[np.int64] | None,
 ) -> Frames:
-    is_ego = np.array([stretch.video.view == "ego" for stretch in wanted])
-    return Frames(embeddings, labels, lengths, is_ego, tuple(stretch.name for stretch in wanted))
+    is_ego = np.array([segment.video.view == "ego" for segment in wanted])
+    return Frames(embeddings, labels, lengths, is_ego, tuple(segment.name for segment in wanted))
 
 
-def _join(parts: Iterable[tuple[Stretch, NDArray[np.float32]]], frames: int) -> NDArray[np.float32]:
+def _join(parts: Iterable[tuple[Segment, NDArray[np.float32]]], frames: int) -> NDArray[np.float32]:
     """All rows in one array, which is filled as they come: memory for one copy."""
     joined: NDArray[np.float32] = np.empty((0, 0), np.float32)
     filled = 0
-    for stretch, rows in parts:
+    for segment, rows in parts:
         if not filled:
             joined = np.empty((frames, rows.shape[1]), np.float32)
         if rows.shape[1] != joined.shape[1]:
-            raise EvaluationError(f"{stretch.name}: {rows.shape[1]} dimensions, other videos have {joined.shape[1]}")
-        refuse_not_finite(rows, stretch.name)
+            raise EvaluationError(f"{segment.name}: {rows.shape[1]} dimensions, other videos have {joined.shape[1]}")
+        refuse_not_finite(rows, segment.name)
         joined[filled : filled + len(rows)] = rows
         filled += len(rows)
     return joined
 
 
-def _labels(wanted: Sequence[Stretch], manifest: Manifest) -> NDArray[np.int64] | None:
+def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
     """Phase indices of all frames, or None if a video has none."""
-    if not manifest.phases or any(stretch.video.labels is None for stretch in wanted):
+    if not manifest.phases or any(segment.video.labels is None for segment in wanted):
         return None
-    for stretch in wanted:
-        _check_labels(stretch, manifest)
-    return np.concatenate([np.array(stretch.labels, np.int64) for stretch in wanted])
+    for segment in wanted:
+        _check_labels(segment, manifest)
+    return np.concatenate([np.array(segment.labels, np.int64) for segment in wanted])
 
 
-def _check_labels(stretch: Stretch, manifest: Manifest) -> None:
-    labels = stretch.video.labels or ()
-    if len(labels) != stretch.frames_of_video:
+def _check_labels(segment: Segment, manifest: Manifest) -> None:
+    labels = segment.video.labels or ()
+    if len(labels) != segment.frames_of_video:
         raise EvaluationError(
-            f"{stretch.name}: {stretch.frames_of_video} frames, {len(labels)} labels in the manifest; "
+            f"{segment.name}: {segment.frames_of_video} frames, {len(labels)} labels in the manifest; "
             "run byov-extract again"
         )
     if min(labels) < 0 or max(labels) >= len(manifest.phases):
         raise EvaluationError(
-            f"{stretch.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
+            f"{segment.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
             f"{len(manifest.phases)} phases, from 0; correct the labels and run byov-extract again"
         )
 

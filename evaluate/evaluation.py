@@ -1,4 +1,4 @@
-"""One source under one protocol → one row of figures. The Python interface of this stage:
+"""One reader under one protocol → one row of scores. The Python interface of this stage:
 
 >>> from byov.evaluate.evaluation import evaluate_run
 >>> evaluate_run(Path("runs"), Path("features"), "first", split="val")["scores"]["kendalls_tau"]  # doctest: +SKIP
@@ -15,21 +15,13 @@ from numpy.typing import NDArray
 
 from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
-from byov.evaluate.baselines import CachedFeatures, TimeOnly
-from byov.evaluate.embedding_readers import RunEmbeddings, Source
-from byov.evaluate.protocols import Protocol, ScoredSplit, Stretch, stretches
-from byov.evaluate.scores import Kind, Row
-from byov.evaluate.tasks import (
-    ALL_TASKS,
-    NEED_LABELS,
-    NEED_TRAINING,
-    TASKS,
-    TIME_COLUMN_DATASETS,
-    Material,
-    Settings,
-    Task,
-    score,
-)
+from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.progression import TIME_COLUMN_DATASETS
+from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
+from byov.evaluate.scores import Kind, Row, Score
+from byov.evaluate.task import EvaluationOptions, TaskData
+from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, TASKS
+from byov.progress import SILENT, Progress
 
 
 def evaluate_run(
@@ -40,12 +32,14 @@ def evaluate_run(
     untrained: bool = False,
     split: ScoredSplit = "test",
     protocol: Protocol = "standard",
-    tasks: Sequence[Task] | None = None,
-    settings: Settings | None = None,
+    tasks: Sequence[str] | None = None,
+    options: EvaluationOptions | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """The figures of a run, or of its model at initialisation; all tasks that the dataset has labels for if None."""
-    source = RunEmbeddings(runs_dir, features_dir, run, untrained=untrained)
-    return evaluate(source, split=split, protocol=protocol, tasks=tasks, settings=settings).as_dict()
+    """The scores of a run, or of its model at initialisation; all tasks that the dataset has labels for if None."""
+    reader = RunEmbeddings(runs_dir, features_dir, run, untrained=untrained)
+    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
+    return row.as_dict()
 
 
 def evaluate_features(
@@ -56,12 +50,14 @@ def evaluate_features(
     *,
     split: ScoredSplit = "test",
     protocol: Protocol = "standard",
-    tasks: Sequence[Task] | None = None,
-    settings: Settings | None = None,
+    tasks: Sequence[str] | None = None,
+    options: EvaluationOptions | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """The figures of a column of the cache: "cls", "merged/0.3"."""
-    source = CachedFeatures(features_dir, dataset, encoder_folder, column)
-    return evaluate(source, split=split, protocol=protocol, tasks=tasks, settings=settings).as_dict()
+    """The scores of a column of the cache: "cls", "merged/0.3"."""
+    reader = CachedFeatures(features_dir, dataset, encoder_folder, column)
+    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
+    return row.as_dict()
 
 
 def evaluate_time_only(
@@ -70,97 +66,128 @@ def evaluate_time_only(
     *,
     split: ScoredSplit = "test",
     protocol: Protocol = "standard",
-    tasks: Sequence[Task] | None = None,
-    settings: Settings | None = None,
+    tasks: Sequence[str] | None = None,
+    options: EvaluationOptions | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    source = TimeOnly(features_dir, dataset)
-    return evaluate(source, split=split, protocol=protocol, tasks=tasks, settings=settings).as_dict()
+    reader = TimeOnly(features_dir, dataset)
+    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
+    return row.as_dict()
 
 
 def evaluate(
-    source: Source,
+    reader: EmbeddingReader,
     *,
     split: ScoredSplit = "test",
     protocol: Protocol = "standard",
-    tasks: Sequence[Task] | None = None,
-    settings: Settings | None = None,
+    tasks: Sequence[str] | None = None,
+    options: EvaluationOptions | None = None,
+    progress: Progress = SILENT,
 ) -> Row:
-    """One row: the source's figures under one protocol."""
-    manifest = source.manifest
+    """One row: the scores of the reader's embeddings under one protocol."""
+    manifest = reader.manifest
     wanted = tasks_of(manifest) if tasks is None else tuple(tasks)
-    chosen = settings_for(manifest.dataset, settings or Settings())
-    material = read_material(source, split, protocol, wanted)
-    row = row_of(source.name, source.kind, material, wanted, chosen, source.origin(), phases=manifest.phases)
+    chosen = options_for(manifest.dataset, options or EvaluationOptions())
+    data = read_task_data(reader, split, protocol, wanted, progress)
+    row = row_of(
+        reader.name, reader.kind, data, wanted, chosen, reader.origin(), phases=manifest.phases, progress=progress
+    )
     return replace(row, notes=(*row.notes, *_unlabelled(manifest, split, wanted)))
 
 
 def row_of(
     name: str,
     kind: Kind,
-    material: Material,
-    tasks: Sequence[Task],
-    settings: Settings,
+    data: TaskData,
+    tasks: Sequence[str],
+    options: EvaluationOptions,
     origin: dict[str, Any],
     *,
     phases: Sequence[str] = (),
+    progress: Progress = SILENT,
 ) -> Row:
-    """Score it; with `settings.bootstrap`, with intervals."""
-    figures = score(material, tasks, settings, name)
-    row = Row(name, kind, figures, origin, _unlearned_phases(material, phases), settings.time_column)
-    if not settings.bootstrap:
+    """Score it; with `options.bootstrap`, with intervals."""
+    scores = score(data, tasks, options, name, progress)
+    row = Row(name, kind, scores, origin, _unlearned_phases(data, phases), options.time_column)
+    if not options.bootstrap:
         return row
     from byov.evaluate.bootstrap import intervals
 
-    return row.with_intervals(intervals(material, tasks, settings))
+    return row.with_intervals(intervals(data, tasks, options, progress))
 
 
-def tasks_of(manifest: Manifest) -> tuple[Task, ...]:
+def score(
+    data: TaskData, tasks: Sequence[str], options: EvaluationOptions, name: str = "", progress: Progress = SILENT
+) -> dict[str, Score]:
+    """The scores of all these tasks; what cannot be scored is there with its reason."""
+    if unknown := set(tasks) - TASKS.keys():
+        raise EvaluationError(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+    wanted = [task for task in TASKS.values() if task.name in tasks]
+    scores: dict[str, Score] = {}
+    with progress.bar(f"scoring {name}", unit="task", total=len(wanted), brief=True) as bar:
+        for task in wanted:
+            bar.advance(0, latest=task.name)
+            scores |= task.score(data, options)
+            bar.advance()
+    return scores
+
+
+def tasks_of(manifest: Manifest) -> tuple[str, ...]:
     """The tasks of `all`: those that a dataset has labels for. Tau needs none, but compares videos of one action."""
-    if manifest.phases:
-        return tuple(task for task in ALL_TASKS if task != "actions" or manifest.actions)
-    return ("actions",) if manifest.actions else ("tau",)
-
-
-def settings_for(dataset: str, settings: Settings) -> Settings:
-    return replace(settings, time_column=settings.time_column or dataset in TIME_COLUMN_DATASETS)
-
-
-def read_material(source: Source, split: ScoredSplit, protocol: Protocol, tasks: Sequence[Task]) -> Material:
-    """What the tasks need of a source, and no more."""
-    test_stretches = stretches(source.manifest, split, protocol)
-    means = set(tasks) == {"actions"} and protocol == "standard"
-    test = source.video_means(split) if means else source.frames(split, protocol)
-    train, train_actions = None, None
-    if NEED_TRAINING & set(tasks):
-        train = source.video_means("train") if means else source.training_frames()
-        train_actions = _actions(source.manifest, stretches(source.manifest, "train"))
-    return Material(
-        test=test,
-        train=train,
-        recordings=None if protocol == "standard" else _recordings(test_stretches),
-        train_actions=train_actions,
-        test_actions=_actions(source.manifest, test_stretches),
+    if manifest.actions and not manifest.phases:
+        return tuple(task for task in ALL_TASKS if task in NEED_ACTIONS)
+    return tuple(
+        task
+        for task in ALL_TASKS
+        if (manifest.phases or task not in NEED_LABELS) and (manifest.actions or task not in NEED_ACTIONS)
     )
 
 
-def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[Task]) -> None:
-    """Raise if a task was asked for by name whose labels the dataset lacks."""
+def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
+    return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
+
+
+def read_task_data(
+    reader: EmbeddingReader,
+    split: ScoredSplit,
+    protocol: Protocol,
+    tasks: Sequence[str],
+    progress: Progress = SILENT,
+) -> TaskData:
+    """What the tasks need of the embeddings, and no more."""
+    test_segments = segments(reader.manifest, split, protocol)
+    means = set(tasks) == NEED_ACTIONS and protocol == "standard"
+    test = reader.video_means(split, progress) if means else reader.frames(split, protocol, progress)
+    train, train_actions = None, None
+    if NEED_TRAINING & set(tasks):
+        train = reader.video_means("train", progress) if means else reader.training_frames(progress)
+        train_actions = _actions(reader.manifest, segments(reader.manifest, "train"))
+    return TaskData(
+        test=test,
+        train=train,
+        recordings=None if protocol == "standard" else _recordings(test_segments),
+        train_actions=train_actions,
+        test_actions=_actions(reader.manifest, test_segments),
+    )
+
+
+def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
+    """Raise if the dataset lacks the labels of a task that was requested by name."""
     for task in tasks:
-        if task == "actions":
+        if task in NEED_ACTIONS:
             if not manifest.actions:
-                raise EvaluationError(f"{manifest.dataset} has no actions of whole videos; actions needs them")
+                raise EvaluationError(f"{manifest.dataset} has no actions of whole videos; {task} needs them")
             continue
         splits = {"train", split} if task in NEED_TRAINING else {split}
         bare = [video for video in manifest.videos if video.split in splits and video.frames and not video.labels]
         if task in NEED_LABELS and (bare or not manifest.phases):
             which = f" of {len(bare)} videos ({bare[0].view}/{bare[0].id}, ...)" if bare else ""
             needy = ", ".join(task for task in TASKS if task in NEED_LABELS)
-            raise EvaluationError(
-                f"{manifest.dataset}: no phase labels{which}; {needy} need them, tau and actions do not"
-            )
+            others = " and ".join(sorted(TASKS.keys() - NEED_LABELS, key=NEED_ACTIONS.__contains__))
+            raise EvaluationError(f"{manifest.dataset}: no phase labels{which}; {needy} need them, {others} do not")
 
 
-def _unlabelled(manifest: Manifest, split: str, tasks: Sequence[Task]) -> tuple[str, ...]:
+def _unlabelled(manifest: Manifest, split: str, tasks: Sequence[str]) -> tuple[str, ...]:
     """Which splits lack labels of some videos, so that phase tasks cannot be scored."""
     if not manifest.phases or not NEED_LABELS & set(tasks):
         return ()
@@ -174,32 +201,32 @@ def _unlabelled(manifest: Manifest, split: str, tasks: Sequence[Task]) -> tuple[
     return tuple(notes)
 
 
-def _recordings(wanted: Sequence[Stretch]) -> NDArray[np.int64]:
-    """(V,) which stretches are of one video; they follow each other."""
+def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
+    """(V,) which segments are of one video; they follow each other."""
     numbers: dict[tuple[str, str], int] = {}
-    for stretch in wanted:
-        numbers.setdefault((stretch.video.view, stretch.video.id), len(numbers))
-    return np.array([numbers[stretch.video.view, stretch.video.id] for stretch in wanted])
+    for segment in wanted:
+        numbers.setdefault((segment.video.view, segment.video.id), len(numbers))
+    return np.array([numbers[segment.video.view, segment.video.id] for segment in wanted])
 
 
-def _actions(manifest: Manifest, wanted: Sequence[Stretch]) -> NDArray[np.bool_] | None:
+def _actions(manifest: Manifest, wanted: Sequence[Segment]) -> NDArray[np.bool_] | None:
     """(V, C) which actions each video shows, or None if the dataset does not say."""
     if not manifest.actions:
         return None
     shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)
-    for row, stretch in enumerate(wanted):
-        for action in stretch.video.actions or ():
+    for row, segment in enumerate(wanted):
+        for action in segment.video.actions or ():
             if not 0 <= action < len(manifest.actions):
-                raise EvaluationError(f"{stretch.name}: action {action} of {len(manifest.actions)}; run byov-extract")
+                raise EvaluationError(f"{segment.name}: action {action} of {len(manifest.actions)}; run byov-extract")
             shown[row, action] = True
     return shown
 
 
-def _unlearned_phases(material: Material, names: Sequence[str]) -> tuple[str, ...]:
+def _unlearned_phases(data: TaskData, names: Sequence[str]) -> tuple[str, ...]:
     """Phases of the test videos that no training video has: they are always missed."""
-    train, test = material.train, material.test
+    train, test = data.train, data.test
     if train is None or train.labels is None or test.labels is None:
         return ()
     unlearned = np.setdiff1d(test.labels, train.labels).tolist()
-    named = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
-    return (f"no training video has phase {', '.join(named)}: its test frames count as missed",) if named else ()
+    shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
+    return (f"no training video has phase {', '.join(shown)}: its test frames count as missed",) if shown else ()

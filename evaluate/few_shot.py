@@ -6,16 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.classification import phase_f1_of_each
-from byov.evaluate.frames import SETTINGS, Frames, Missing, Score
+from byov.evaluate.classification import phase_f1, phase_f1_of_each
+from byov.evaluate.frames import SETTINGS, Frames, Missing
+from byov.evaluate.scores import Score
+from byov.evaluate.task import SETTING_NAMES, Column, EvaluationOptions, EvaluationTask, TaskData
 
 
 @dataclass(frozen=True)
 class FewShot:
     """F1 over the draws that could be scored."""
 
-    mean: Score
-    std: Score  # with n - 1; of one draw there is none
+    mean: float | Missing
+    std: float | Missing  # with n - 1; of one draw there is none
     draws: int
 
 
@@ -25,7 +27,7 @@ def few_shot_f1(
     *,
     shares: Sequence[float] = (0.1, 0.5, 1.0),  # paper, appendix
     seed: int = 0,
-    full: dict[str, Score] | None = None,
+    full: dict[str, float | Missing] | None = None,
 ) -> dict[float, dict[str, FewShot]]:
     """Weighted F1 by share of the training videos and setting.
 
@@ -55,9 +57,53 @@ def draw_videos(is_ego: NDArray[np.bool_], share: float, seed: int) -> list[NDAr
     return [videos for videos in sets if len(videos)]
 
 
-def _over_draws(scores: Sequence[Score]) -> FewShot:
+def _over_draws(scores: Sequence[float | Missing]) -> FewShot:
     given = [score for score in scores if isinstance(score, float)]
     if not given:
         return FewShot(next(iter(scores), Missing("no training videos")), Missing("no draw could be scored"), 0)
     std = float(np.std(given, ddof=1)) if len(given) > 1 else Missing("only one draw")
     return FewShot(float(np.mean(given)), std, len(given))
+
+
+def _score(data: TaskData, options: EvaluationOptions) -> dict[str, Score]:
+    train, test = data.training, data.test
+    full = phase_f1(train, test) if 1.0 in options.shares else None  # classification's, which keeps its fit
+    scores = few_shot_f1(train, test, shares=options.shares, seed=options.seed, full=full)
+    return {
+        f"few_shot/{_share_text(share)}/{setting}": _score_of(of_setting)
+        for share, by_setting in scores.items()
+        for setting, of_setting in by_setting.items()
+    }
+
+
+def _score_of(few_shot: FewShot) -> Score:
+    if isinstance(few_shot.mean, Missing):
+        return Score.of(few_shot.mean)
+    deviation = None if isinstance(few_shot.std, Missing) else few_shot.std
+    return Score(few_shot.mean, deviation=deviation, draws=few_shot.draws)
+
+
+def _share_text(share: float) -> str:
+    """0.1 → "10%"."""
+    return f"{100 * share:g}%"
+
+
+def _columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    return tuple(
+        Column(f"few_shot/{share}/{setting}", f"{name} few-shot (F1)", share, f"{name} F1")
+        for setting, name in SETTING_NAMES.items()
+        for share in map(_share_text, options.shares)
+    )
+
+
+TASK = EvaluationTask(
+    name="few-shot",
+    prefix="few_shot",
+    subject="Few-shot phase classification",
+    score=_score,
+    columns=_columns,
+    needs_labels=True,
+    needs_training=True,
+    in_all=False,  # it takes as long as the others together
+    remark="few-shot: mean ± sample standard deviation over disjoint draws of the training videos",
+)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
-# By setting: is_ego of the videos to learn from (or to ask with) and of those to score (or to search); None is both.
+# By setting: is_ego of the training (or query) videos and of the test (or candidate) videos; None is both.
 VIEWS: dict[str, tuple[bool | None, bool | None]] = {
     "regular": (None, None),
     "ego2exo": (True, False),
@@ -24,9 +24,6 @@ class Missing:
     """A score that cannot be given, and why; printed as n/a."""
 
     reason: str
-
-
-Score = float | Missing
 
 
 @dataclass(frozen=True, eq=False)  # one set of frames is equal to itself alone

@@ -1,4 +1,4 @@
-"""Which stretches of which videos a protocol scores.
+"""Which segments of which videos a protocol scores.
 
 standard: every video of the split, whole. trimmed: two sub-clips of each in its place (byov.cache.sub_clips).
 Training videos are whole in both.
@@ -18,7 +18,7 @@ ScoredSplit = Literal["test", "val"]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """A whole video, or a sub-clip of it that stands for one."""
 
     video: VideoEntry
@@ -46,18 +46,18 @@ class Stretch:
         return None if self.video.labels is None else self.video.labels[self.frames]
 
 
-def stretches(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Stretch]:
+def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:
     """What is scored of a split, in the manifest's order; videos that no encoder could read are left out."""
     videos = [(video, video.frames) for video in manifest.videos if video.split == split]
     if not videos:
         there = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
         raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {there}")
-    whole = [Stretch(video, frames) for video, frames in videos if frames]
+    whole = [Segment(video, frames) for video, frames in videos if frames]
     if not whole:
         raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
     if protocol == "standard" or split == "train":
         return whole
-    return [clip for stretch in whole for clip in _sub_clips(manifest.dataset, stretch)]
+    return [clip for segment in whole for clip in _sub_clips(manifest.dataset, segment)]
 
 
 def unread_videos(manifest: Manifest, splits: Sequence[str]) -> list[str]:
@@ -65,6 +65,6 @@ def unread_videos(manifest: Manifest, splits: Sequence[str]) -> list[str]:
     return [f"{video.view}/{video.id}" for video in manifest.videos if video.split in splits and not video.frames]
 
 
-def _sub_clips(dataset: str, whole: Stretch) -> list[Stretch]:
+def _sub_clips(dataset: str, whole: Segment) -> list[Segment]:
     clips = trimmed_clips(dataset, whole.video.view, whole.video.id, whole.frames_of_video)
-    return [Stretch(whole.video, whole.frames_of_video, clip) for clip in clips]
+    return [Segment(whole.video, whole.frames_of_video, clip) for clip in clips]

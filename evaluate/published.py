@@ -1,12 +1,12 @@
-"""The rows that the paper prints, to stand below what is measured here. Figures are facts; its slips are marked.
+"""The rows that the paper prints, to stand below what is measured here. Numbers are facts; its slips are marked.
 
 Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the appendix's tables of backbones, few-shot classification
 and cross-view retrieval, and the table of Charades-Ego. Methods other than BYOV are quoted there from the AE2 paper.
 """
 
 from byov.evaluate.frames import SETTINGS
-from byov.evaluate.scores import Figure, Row
-from byov.evaluate.tasks import TIME_COLUMN_DATASETS
+from byov.evaluate.progression import TIME_COLUMN_DATASETS
+from byov.evaluate.scores import Row, Score
 
 PAPER = "Park et al., CVPR 2025"
 # F1 and map@10 (regular, ego2exo, exo2ego); progression, Kendall's tau; F1 on 10% and 50%; map@5; map@15.
@@ -95,7 +95,7 @@ _FULL_NAMES = {
 _NOT_FEW_SHOT = (
     "the paper's few-shot table repeats six figures of its Table 1 in this row, which are no few-shot figures: left out"
 )
-# (dataset, method, figure) → what the paper's own tables show to be wrong.
+# (dataset, method, score) → what the paper's own tables show to be wrong.
 SLIPS = {
     ("break_eggs", "Random features", "retrieval/map@10/exo2ego"): "37.19 in Table 1, 38.19 in the cross-view table",
     ("break_eggs", "CLIP ViT-L/14", "retrieval/map@10/ego2exo"): (
@@ -126,8 +126,8 @@ def published_rows(dataset: str) -> list[Row]:
     """What the paper prints for a dataset; nothing for datasets that it does not have."""
     if dataset in _ACTIONS:
         return [
-            _row(dataset, method, dict(zip((f"actions/{setting}" for setting in SETTINGS), figures, strict=True)))
-            for method, figures in _ACTIONS[dataset].items()
+            _row(dataset, method, dict(zip((f"actions/{setting}" for setting in SETTINGS), printed, strict=True)))
+            for method, printed in _ACTIONS[dataset].items()
         ]
     return [_phase_row(dataset, line) for line in _PHASES.get(dataset, "").strip().splitlines()]
 
@@ -146,14 +146,14 @@ def _phase_row(dataset: str, line: str) -> Row:
 
 
 def _row(dataset: str, method: str, printed: dict[str, float]) -> Row:
-    slips = {figure: slip for (of, whose, figure), slip in SLIPS.items() if (of, whose) == (dataset, method)}
-    figures = {name: Figure(_as_share(name, value), remark=slips.get(name)) for name, value in printed.items()} | {
-        name: Figure(None, missing=slip) for name, slip in slips.items() if name not in printed
+    slips = {score: slip for (*row, score), slip in SLIPS.items() if row == [dataset, method]}
+    scores = {name: Score(_as_share(name, value), remark=slips.get(name)) for name, value in printed.items()} | {
+        name: Score(None, missing=slip) for name, slip in slips.items() if name not in printed
     }
     return Row(
         _FULL_NAMES.get(method, method),
         "published",
-        figures,
+        scores,
         {"paper": PAPER, "dataset": dataset},
         time_column=dataset in TIME_COLUMN_DATASETS,
     )

@@ -1,114 +1,81 @@
 """What an evaluation leaves: one JSON document, and its tables as Markdown and LaTeX."""
 
 import json
-import logging
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from byov.cache.atomic import write_text
-from byov.cache.manifest import Manifest
 from byov.cache.sub_clips import CLIPS_PER_VIDEO, LONGEST, SEED, SHORTEST
-from byov.evaluate.comparison import Scope
-from byov.evaluate.frames import Frames
-from byov.evaluate.layout import layouts
-from byov.evaluate.protocols import Protocol, stretches, unread_videos
-from byov.evaluate.published import published_rows
-from byov.evaluate.render import latex, markdown
-from byov.evaluate.scores import Row
-from byov.evaluate.table import Table, build_table
-from byov.evaluate.tasks import Settings
-
-LOGGER = logging.getLogger(__name__)
+from byov.evaluate.comparison import Comparison
+from byov.evaluate.table import Cell, Table
+from byov.evaluate.task import EvaluationOptions
+from byov.text import printable
 
 SCHEMA_VERSION = 1
-TRIMMED = (
-    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded as if it were a video; "
-    "progression and Time only's clock run over the sub-clip; sub-clips of one video do not search each other"
-)
+PUBLISHED = "published in the paper, not measured here"
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "±": r"$\pm$",
+    "²": r"$^2$",
+}
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What was scored: a dataset, or somebody's file."""
-
-    title: str
-    counts: dict[Protocol, dict[str, int]]  # videos, ego, exo, frames
-    left_out: tuple[str, ...] = ()  # videos that no encoder could read
-
-
-def scored_of_dataset(manifest: Manifest, scope: Scope) -> Scored:
-    counts = {}
-    for protocol in scope.protocols:
-        scored = stretches(manifest, scope.split, protocol)
-        ego = sum(stretch.video.view == "ego" for stretch in scored)
-        counts[protocol] = _counts(len(scored), ego, sum(map(len, scored)))
-    return Scored(manifest.dataset, counts, tuple(unread_videos(manifest, ("train", scope.split))))
-
-
-def say_left_out(scored: Scored) -> None:
-    if scored.left_out:
-        LOGGER.info(
-            f"{len(scored.left_out)} videos were never extracted and are left out: {', '.join(scored.left_out[:3])}"
-        )
-
-
-def scored_of_frames(title: str, test: Frames) -> Scored:
-    return Scored(title, {"standard": _counts(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))})
-
-
-def document(scored: Scored, scope: Scope, rows: Mapping[Protocol, Sequence[Row]]) -> dict[str, Any]:
+def document(comparison: Comparison) -> dict[str, Any]:
     """All that is known, for machines."""
+    scope = comparison.scope
     return {
         "schema_version": SCHEMA_VERSION,
-        "dataset": scored.title,
+        "dataset": comparison.title,
         "split": scope.split,
         "tasks": list(scope.tasks),
-        **how(scope.settings),
-        "left_out": scored.left_out,
+        **_how(scope.options),
+        "left_out": comparison.left_out,
         "protocols": {
-            protocol: {**scored.counts[protocol], "rows": [row.as_dict() for row in of_protocol]}
-            for protocol, of_protocol in rows.items()
+            protocol: {**comparison.counts[protocol], "rows": [row.as_dict() for row in rows]}
+            for protocol, rows in comparison.rows.items()
         },
-        "published": [row.as_dict() for row in _published(scored, scope, "standard")],
+        "published": [row.as_dict() for row in comparison.published("standard")],
     }
 
 
-def how(settings: Settings) -> dict[str, Any]:
-    """What a figure depends on beside the embeddings."""
+def npz_document(comparison: Comparison) -> dict[str, Any]:
+    """The document of somebody's file: its scores at the top, in the shape of the golden files."""
+    row, *others = comparison.rows["standard"]
+    return {
+        **row.nested_scores(),
+        **({"time_only": others[0].nested_scores()} if others else {}),
+        "details": row.details(),
+        "notes": list(row.notes),
+        "origin": row.origin,
+        "split": comparison.scope.split,
+        **comparison.counts["standard"],
+        **_how(comparison.scope.options),
+    }
+
+
+def _how(options: EvaluationOptions) -> dict[str, Any]:
+    """What a score depends on beside the embeddings."""
     packages = {name: version(name) for name in ("byov", "numpy", "scipy", "scikit-learn")}
     clips = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
     return {
-        "settings": asdict(settings),
+        "settings": asdict(options),
         "trimmed_clips": clips,
         "versions": {"python": platform.python_version(), **packages},
     }
 
 
-def tables(scored: Scored, scope: Scope, rows: Mapping[Protocol, Sequence[Row]]) -> list[Table]:
-    """The paper's tables, each under every protocol."""
-    return [
-        build_table(
-            layout,
-            f"{scored.title}, {scope.split} split, {protocol} protocol: {layout.subject} "
-            f"({_counts_text(scored.counts[protocol], protocol)})",
-            of_protocol,
-            _published(scored, scope, protocol),
-            time_column=any(row.time_column for row in of_protocol),
-            remarks=_remarks(scope, protocol, of_protocol),
-        )
-        for layout in layouts(scope.tasks, scope.settings)
-        for protocol, of_protocol in rows.items()
-    ]
-
-
-def write_report(folder: Path, stem: str, report: Mapping[str, Any], drawn: Sequence[Table]) -> list[Path]:
+def write_results(folder: Path, stem: str, results: Mapping[str, Any], drawn: Sequence[Table]) -> list[Path]:
     """<stem>.json, .md and .tex; each whole or not at all."""
     texts = {
-        ".json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
+        ".json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         ".md": "\n".join(map(markdown, drawn)),
         ".tex": "% \\usepackage{booktabs}\n" + "\n".join(map(latex, drawn)),
     }
@@ -117,26 +84,90 @@ def write_report(folder: Path, stem: str, report: Mapping[str, Any], drawn: Sequ
     return [folder / f"{stem}{suffix}" for suffix in texts]
 
 
-def _published(scored: Scored, scope: Scope, protocol: Protocol) -> list[Row]:
-    """The paper's figures are of the test split and of whole videos: they stand beside no others."""
-    return published_rows(scored.title) if scope.split == "test" and protocol == "standard" else []
+def markdown(table: Table) -> str:
+    headings = [
+        f"{column.group} {column.heading}{_markdown_marks(marks)}"
+        for column, marks in zip(table.columns, table.column_marks, strict=True)
+    ]
+    lines = [f"**{_markdown_text(table.title)}**", "", _markdown_line(["", *headings])]
+    lines.append("|---|" + "---:|" * len(table.columns))
+    lines += [_markdown_row(name, cells) for name, cells in table.measured]
+    if table.published:
+        lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in table.columns)]))
+        lines += [_markdown_row(f"{name} (published)", cells) for name, cells in table.published]
+    lines += ["", *(f"<sup>{mark}</sup> {_markdown_text(text)}  " for mark, text in table.footnotes)]
+    lines += [f"{_markdown_text(remark)}  " for remark in table.remarks]
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
-    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
+def latex(table: Table) -> str:
+    """A table environment; needs the package booktabs."""
+    spans = list(_groups(table))
+    rules, first = [], 2
+    for _, width in spans:
+        rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    headings = [
+        f"{_latex_text(column.heading)}{_latex_marks(marks)}"
+        for column, marks in zip(table.columns, table.column_marks, strict=True)
+    ]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex_text(table.title)}}}",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & " + " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}" for group, width in spans) + r" \\",
+        " ".join(rules),
+        "Method & " + " & ".join(headings) + r" \\",
+        r"\midrule",
+        *(_latex_row(name, cells) for name, cells in table.measured),
+    ]
+    if table.published:
+        lines += [r"\midrule", rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
+        lines += [_latex_row(f"{name} (published)", cells) for name, cells in table.published]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    below = [f"$^{{{mark}}}$ {_latex_text(text)}" for mark, text in table.footnotes]
+    below += [_latex_text(remark) for remark in table.remarks]
+    lines += [rf"\par\footnotesize {line}" for line in below]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _counts_text(counts: Mapping[str, int], protocol: Protocol) -> str:
-    what = "videos" if protocol == "standard" else "sub-clips"
-    return f"{counts['videos']} {what}, {counts['ego']} ego and {counts['exo']} exo, {counts['frames']:,} frames"
+def _line(cell: Cell) -> str:
+    return " ".join((cell.text, *cell.below))
 
 
-def _remarks(scope: Scope, protocol: Protocol, rows: Sequence[Row]) -> list[str]:
-    remarks = list(dict.fromkeys(note for row in rows for note in row.notes))
-    if any(row.kind == "mean" for row in rows):
-        remarks.append("mean ± sample standard deviation over runs")
-    if scope.settings.bootstrap:
-        remarks.append(f"[ , ]: 95% interval over {scope.settings.bootstrap} resamplings of the scored videos")
-    if scope.split == "val":
-        remarks.append("the val split is for choosing; figures to report are those of the test split")
-    return [*remarks, *([TRIMMED] if protocol == "trimmed" else [])]
+def _groups(table: Table) -> Iterator[tuple[str, int]]:
+    for group, columns in groupby(table.columns, key=lambda column: column.group):
+        yield group, len(list(columns))
+
+
+def _markdown_row(name: str, cells: Sequence[Cell]) -> str:
+    return _markdown_line([_markdown_text(name), *(_line(cell) + _markdown_marks(cell.marks) for cell in cells)])
+
+
+def _markdown_line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def _markdown_text(text: str) -> str:
+    """Names may hold anything: neither columns, nor markup, nor links may come of them."""
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
+
+
+def _markdown_marks(marks: str) -> str:
+    return f"<sup>{marks}</sup>" if marks else ""
+
+
+def _latex_row(name: str, cells: Sequence[Cell]) -> str:
+    texts = [_latex_text(_line(cell)) + _latex_marks(cell.marks) for cell in cells]
+    return " & ".join([_latex_text(name), *texts]) + r" \\"
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in printable(text))
+
+
+def _latex_marks(marks: str) -> str:
+    return f"$^{{{marks}}}$" if marks else ""

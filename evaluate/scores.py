@@ -1,29 +1,37 @@
-"""A row of figures: what was scored, by flat names, with the spread and the reasons of what could not be given.
+"""A row of scores by flat names, with the spread, and the reasons for those that are missing.
 
-Names of figures: classification/<setting>, retrieval/map@<K>/<setting>, progression/val, progression/train,
+Names of scores: classification/<setting>, retrieval/map@<K>/<setting>, progression/val, progression/train,
 kendalls_tau/<pairs>, few_shot/<share>/<setting>, actions/<setting>.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from byov.evaluate.frames import Missing, Score
+from byov.evaluate.frames import Missing
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure; None with the reason where there is none."""
+class Score:
+    """One score; None with the reason where there is none."""
 
     value: float | None
     missing: str | None = None
     deviation: float | None = None  # standard deviation over draws or runs
     draws: int | None = None  # of a mean over draws
     interval: tuple[float, float] | None = None  # 95%, by resampling videos
-    remark: str | None = None  # what a reader must know of this figure
+    pairs: int | None = None  # of a mean over pairs of videos: how many there are,
+    pairs_with_tau: int | None = None  # and how many of them the mean is over
+    remark: str | None = None  # what a reader must know of this score
+
+    @classmethod
+    def of(cls, value: float | Missing, **details: Any) -> Self:
+        if isinstance(value, Missing):
+            return cls(None, missing=value.reason, **details)
+        return cls(float(value), **details)
 
 
 @dataclass(frozen=True)
@@ -32,33 +40,33 @@ class Row:
 
     name: str
     kind: Kind
-    figures: dict[str, Figure]
+    scores: dict[str, Score]
     origin: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     time_column: bool = False  # progression saw AE2's time column
 
-    def value(self, figure: str) -> float | None:
-        return self.figures[figure].value if figure in self.figures else None
+    def value(self, name: str) -> float | None:
+        return self.scores[name].value if name in self.scores else None
 
     def with_intervals(self, intervals: Mapping[str, tuple[float, float]]) -> "Row":
-        figures = {
-            name: figure if figure.value is None else replace(figure, interval=intervals.get(name))
-            for name, figure in self.figures.items()
+        scores = {
+            name: score if score.value is None else replace(score, interval=intervals.get(name))
+            for name, score in self.scores.items()
         }
-        return replace(self, figures=figures)
+        return replace(self, scores=scores)
 
-    def scores(self) -> dict[str, Any]:
-        """The figures in the shape of the golden files; None where there is none."""
-        scores = nested_scores(self.figures)
-        if "progression" in scores:
-            scores["progression"]["time_column"] = self.time_column
-        return scores
+    def nested_scores(self) -> dict[str, Any]:
+        """The values in the shape of the golden files; None where there is none."""
+        nested = nested_scores(self.scores)
+        if "progression" in nested:
+            nested["progression"]["time_column"] = self.time_column
+        return nested
 
     def details(self) -> dict[str, dict[str, Any]]:
-        """What is known of a figure beside its value: spread, interval, why it is missing."""
+        """What is known of a score beside its value: spread, interval, why it is missing."""
         known = {
-            name: {key: value for key, value in asdict(figure).items() if value is not None and key != "value"}
-            for name, figure in self.figures.items()
+            name: {key: value for key, value in asdict(score).items() if value is not None and key != "value"}
+            for name, score in self.scores.items()
         }
         return {name: detail for name, detail in known.items() if detail}
 
@@ -66,42 +74,39 @@ class Row:
         return {
             "name": self.name,
             "kind": self.kind,
-            "scores": self.scores(),
+            "scores": self.nested_scores(),
             "details": self.details(),
             "origin": self.origin,
             "notes": list(self.notes),
         }
 
 
-def figure_of(score: Score) -> Figure:
-    return Figure(None, missing=score.reason) if isinstance(score, Missing) else Figure(float(score))
-
-
-def nested_scores(figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """{"retrieval/map@5/regular": ...} → {"retrieval": {"map@5": {"regular": ...}}}; a missing figure is None.
+def nested_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """{"retrieval/map@5/regular": ...} → {"retrieval": {"map@5": {"regular": ...}}}; a missing score is None.
 
     Kendall's tau over all pairs is a plain number, as AE2 gives it; by views it stands apart.
     """
     nested: dict[str, Any] = {}
-    for name, figure in figures.items():
+    for name, score in scores.items():
         *groups, last = name.split("/")
         if groups == ["kendalls_tau"]:
             groups, last = ([], "kendalls_tau") if last == "all" else (["kendalls_tau_by_views"], last)
         inner = nested
         for group in groups:
             inner = inner.setdefault(group, {})
-        inner[last] = figure.value
+        inner[last] = score.value
     return nested
 
 
 def mean_row(rows: Sequence[Row], name: str) -> Row:
-    """Mean and sample standard deviation over rows; a figure that one of them lacks is missing."""
-    figures = {figure: _mean([row.figures[figure] for row in rows]) for figure in rows[0].figures}
-    return Row(name, "mean", figures, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
+    """Mean and sample standard deviation over rows; a score that one of them lacks is missing."""
+    scores = {score: _mean([row.scores[score] for row in rows]) for score in rows[0].scores}
+    return Row(name, "mean", scores, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
 
 
-def _mean(figures: Sequence[Figure]) -> Figure:
-    values = [figure.value for figure in figures if figure.value is not None]
-    if len(values) < len(figures):
-        return next(figure for figure in figures if figure.value is None)
-    return Figure(fmean(values), deviation=stdev(values) if len(values) > 1 else None)
+def _mean(scores: Sequence[Score]) -> Score:
+    values = [score.value for score in scores if score.value is not None]
+    if len(values) < len(scores):
+        return next(score for score in scores if score.value is None)
+    remarks = dict.fromkeys(score.remark for score in scores if score.remark)
+    return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)

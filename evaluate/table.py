@@ -1,24 +1,37 @@
-"""Rows of figures → a table of texts with its footnotes; how it is drawn is the business of byov.evaluate.render."""
+"""Rows of scores → tables of texts with their footnotes; how they are drawn is the business of byov.evaluate.results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from byov.evaluate.layout import Column, Layout
+from byov.evaluate.comparison import Comparison
+from byov.evaluate.protocols import Protocol
 from byov.evaluate.scores import Row
+from byov.evaluate.task import Column, EvaluationOptions
+from byov.evaluate.tasks import TASKS, task_of
 
 SATURATED = 0.9  # from here on, time alone leaves an embedding nothing to show
-TIMED = ("progression/", "kendalls_tau/")  # the figures that normalised time can saturate
-FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
 TIME_COLUMN = "with AE2's time column: the frame index / 1000 is part of what the regressor sees"
+TRIMMED = (
+    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded as if it were a video; "
+    "progression and Time only's clock run over the sub-clip; sub-clips of one video do not search each other"
+)
 ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One table: what it shows, and its columns."""
+
+    subject: str
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
 class Cell:
     text: str
     marks: str = ""  # letters of footnotes
-    below: tuple[str, ...] = ()  # interval, Time only's figure; on lines of their own where there is little room
+    below: tuple[str, ...] = ()  # interval, Time only's score; on lines of their own where there is little room
 
 
 Lines = tuple[tuple[str, tuple[Cell, ...]], ...]  # (name of the row, its cells)
@@ -55,6 +68,51 @@ def letter(index: int) -> str:
     return (letter(more - 1) if more else "") + ascii_lowercase[rest]
 
 
+def tables(comparison: Comparison) -> list[Table]:
+    """The paper's tables, each under every protocol."""
+    scope = comparison.scope
+    return [
+        build_table(
+            layout,
+            f"{comparison.title}, {scope.split} split, {protocol} protocol: {layout.subject} "
+            f"({_counts_text(comparison.counts[protocol], protocol)})",
+            rows,
+            comparison.published(protocol),
+            time_column=any(row.time_column for row in rows),
+            remarks=_remarks(comparison, protocol),
+        )
+        for layout in layouts(scope.tasks, scope.options)
+        for protocol, rows in comparison.rows.items()
+    ]
+
+
+def layouts(tasks: Sequence[str], options: EvaluationOptions) -> list[Layout]:
+    """The paper's tables if all tasks of its main table were scored, else one table for each task."""
+    single = [Layout(TASKS[task].subject, TASKS[task].columns(options)) for task in TASKS if task in tasks]
+    main = {name: task.main_columns(options) for name, task in TASKS.items()}
+    if not {name for name, columns in main.items() if columns} <= set(tasks):
+        return single
+    wide = tuple(column for columns in main.values() for column in columns)
+    return [Layout("Phase tasks", wide), *(layout for layout in single if not set(layout.columns) <= set(wide))]
+
+
+def _counts_text(counts: Mapping[str, int], protocol: Protocol) -> str:
+    what = "videos" if protocol == "standard" else "sub-clips"
+    return f"{counts['videos']} {what}, {counts['ego']} ego and {counts['exo']} exo, {counts['frames']:,} frames"
+
+
+def _remarks(comparison: Comparison, protocol: Protocol) -> list[str]:
+    scope, rows = comparison.scope, comparison.rows[protocol]
+    remarks = list(dict.fromkeys(note for row in rows for note in row.notes))
+    if any(row.kind == "mean" for row in rows):
+        remarks.append("mean ± sample standard deviation over runs")
+    if scope.options.bootstrap:
+        remarks.append(f"[ , ]: 95% interval over {scope.options.bootstrap} resamplings of the scored videos")
+    if scope.split == "val":
+        remarks.append("the val split is for choosing; scores to report are those of the test split")
+    return [*remarks, *([TRIMMED] if protocol == "trimmed" else [])]
+
+
 def build_table(
     layout: Layout,
     title: str,
@@ -64,27 +122,27 @@ def build_table(
     time_column: bool = False,
     remarks: Sequence[str] = (),
 ) -> Table:
-    """The rows in their order, without those that have none of the figures."""
+    """The rows in their order, without those that have none of the scores."""
     footnotes = _Footnotes()
-    figures = [column.figure for column in layout.columns]
-    beside = {figure: _time_beside(figure, measured) for figure in figures}
+    shown = [column.score for column in layout.columns]
+    beside = {score: _time_beside(score, measured) for score in shown}
 
     def lines(rows: Sequence[Row]) -> Lines:
         return tuple(
-            (row.name, tuple(_cell(row, column, beside[column.figure], footnotes) for column in layout.columns))
+            (row.name, tuple(_cell(row, column, beside[column.score], footnotes) for column in layout.columns))
             for row in rows
-            if any(figure in row.figures for figure in figures)
+            if any(score in row.scores for score in shown)
         )
 
-    few_shot = [FEW_SHOT] if any(figure.startswith("few_shot/") for figure in figures) else []
+    of_tasks = dict.fromkeys(remark for score in shown if (remark := task_of(score).remark))
     return Table(
         title=title,
         columns=layout.columns,
-        column_marks=tuple(_column_marks(figure, beside[figure], time_column, footnotes) for figure in figures),
+        column_marks=tuple(_column_marks(score, beside[score], time_column, footnotes) for score in shown),
         measured=lines(measured),
         published=lines(published),
         footnotes=tuple((letter(index), text) for index, text in enumerate(footnotes.texts)),
-        remarks=(*few_shot, *remarks),
+        remarks=(*of_tasks, *remarks),
     )
 
 
@@ -93,42 +151,42 @@ def number(value: float, *, percent: bool) -> str:
     return f"{100 * value:.2f}" if percent else f"{value:.4f}"
 
 
-def _time_beside(figure: str, rows: Sequence[Row]) -> float | None:
-    """Time only's figure, where time alone gives nearly all that there is, or as much as any embedding of the table."""
-    if not figure.startswith(TIMED):
+def _time_beside(score: str, rows: Sequence[Row]) -> float | None:
+    """Time only's score, where time alone gives nearly all that there is, or as much as any embedding of the table."""
+    if not task_of(score).saturated_by_time:
         return None
-    time = next((row.value(figure) for row in rows if row.kind == "time"), None)
-    others = [value for row in rows if row.kind != "time" and (value := row.value(figure)) is not None]
+    time = next((row.value(score) for row in rows if row.kind == "time"), None)
+    others = [value for row in rows if row.kind != "time" and (value := row.value(score)) is not None]
     return time if time is not None and others and (time >= SATURATED or time >= max(others)) else None
 
 
-def _saturation(figure: str, beside: float | None) -> str | None:
+def _saturation(score: str, beside: float | None) -> str | None:
     if beside is None:
         return None
-    what = "phase progression" if figure.startswith("progression") else "Kendall's tau"
+    what = task_of(score).measured
     how = f"saturates {what}" if beside >= SATURATED else f"gives as much {what} as any embedding"
-    return f"in brackets, Time only's figure: normalised time alone {how} here"
+    return f"in brackets, Time only's score: normalised time alone {how} here"
 
 
-def _column_marks(figure: str, beside: float | None, time_column: bool, footnotes: _Footnotes) -> str:
-    has_time_column = time_column and figure == "progression/val"
-    marks = footnotes.mark(_saturation(figure, beside)), footnotes.mark(TIME_COLUMN if has_time_column else None)
+def _column_marks(score: str, beside: float | None, time_column: bool, footnotes: _Footnotes) -> str:
+    has_time_column = time_column and score == "progression/val"
+    marks = footnotes.mark(_saturation(score, beside)), footnotes.mark(TIME_COLUMN if has_time_column else None)
     return ",".join(filter(None, marks))
 
 
 def _cell(row: Row, column: Column, beside: float | None, footnotes: _Footnotes) -> Cell:
-    figure = row.figures.get(column.figure)
-    if figure is None:
+    score = row.scores.get(column.score)
+    if score is None:
         return Cell(ABSENT)
-    if figure.value is None:
-        return Cell("n/a", footnotes.mark(figure.missing))
-    text = number(figure.value, percent=column.percent)
-    if figure.deviation is not None:
-        text += f" ± {number(figure.deviation, percent=column.percent)}"
+    if score.value is None:
+        return Cell("n/a", footnotes.mark(score.missing))
+    text = number(score.value, percent=column.percent)
+    if score.deviation is not None:
+        text += f" ± {number(score.deviation, percent=column.percent)}"
     below = []
-    if figure.interval is not None:
-        low, high = (number(end, percent=column.percent) for end in figure.interval)
+    if score.interval is not None:
+        low, high = (number(end, percent=column.percent) for end in score.interval)
         below.append(f"[{low}, {high}]")
     if beside is not None and row.kind not in ("time", "published"):
         below.append(f"({number(beside, percent=column.percent)})")
-    return Cell(text, footnotes.mark(figure.remark), tuple(below))
+    return Cell(text, footnotes.mark(score.remark), tuple(below))

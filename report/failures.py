@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from byov.evaluate.evaluation import tasks_of
 from byov.evaluate.kendalls_tau import tau_of_each_pair
-from byov.evaluate.tasks import Settings
+from byov.evaluate.task import EvaluationOptions
 from byov.report.content import Failures, Unavailable, WorstVideo
 from byov.report.gallery import Gallery
 from byov.report.material import Material
@@ -13,7 +13,7 @@ from byov.report.spread import centres
 
 WORST = 3
 FRAMES = 5  # the middle one is the reference of the worst
-STRIDE = Settings().tau_stride  # as the evaluator
+STRIDE = EvaluationOptions().tau_stride  # as the evaluator
 
 
 def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailable:

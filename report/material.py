@@ -17,7 +17,7 @@ from byov.cache.row_reader import read_array, read_digest
 from byov.errors import CacheError
 from byov.evaluate.embedding_readers import RunEmbeddings
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import Stretch, stretches
+from byov.evaluate.protocols import Segment, segments
 from byov.report.spread import evenly
 
 LOGGER = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Material:
     features_dir: Path
     source: RunEmbeddings
     split: str
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[Segment, ...]
     frames: Frames
 
     def __len__(self) -> int:
@@ -93,14 +93,14 @@ class Material:
 
 def read_material(source: RunEmbeddings, runs_dir: Path, features_dir: Path, split: str) -> Material:
     """Raises the evaluator's error if the embeddings are not there or not the run's."""
-    everything = stretches(source.manifest, split)
+    everything = segments(source.manifest, split)
     shown = some_of_each_view(everything)
     if len(shown) < len(everything):
         LOGGER.info(f"the figures are of {len(shown)} of the {len(everything)} {split} videos, evenly spread")
     return Material(runs_dir, features_dir, source, split, tuple(shown), source.frames_of(shown, split))
 
 
-def some_of_each_view(everything: Sequence[Stretch]) -> list[Stretch]:
+def some_of_each_view(everything: Sequence[Segment]) -> list[Segment]:
     """In their order; all of them but in the largest datasets, which would not fit in memory."""
     kept = set()
     for view in VIEWS:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.baselines import CachedFeatures
+from byov.evaluate.embedding_readers import CachedFeatures
 from byov.report.content import Projection, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.material import Material

@@ -6,11 +6,11 @@ from typing import get_args
 
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
-from byov.evaluate.comparison import entries, frozen_columns, measure, scope_of_all, scope_of_runs
+from byov.evaluate.comparison import compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.protocols import ScoredSplit
-from byov.evaluate.results import say_left_out, scored_of_dataset, tables
-from byov.evaluate.table import Table
-from byov.evaluate.tasks import NEED_TRAINING, Settings
+from byov.evaluate.table import Table, tables
+from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.tasks import NEED_TRAINING
 from byov.report.content import Unavailable
 
 
@@ -21,14 +21,11 @@ def score(
     scored_split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == split), None)
     if scored_split is None:
         return Unavailable(f"{manifest.dataset} has neither test nor val videos: there is nothing to score")
-    scope = scope_of_all(manifest, scored_split, Settings())
+    scope = scope_of_all(manifest, scored_split, EvaluationOptions())
     taught = any(video.frames for video in manifest.videos if video.split == "train")
     if NEED_TRAINING & set(scope.tasks) and not taught:
         return Unavailable(f"{manifest.dataset} has no train videos, and {', '.join(scope.tasks)} learn from them")
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=False)
     frozen = frozen_columns(features_dir, manifest.dataset, [run.column for run in runs])
     wanted = entries(runs_dir, features_dir, manifest.dataset, [run.name for run in runs], frozen=frozen)
-    rows = measure(wanted, scope)
-    scored = scored_of_dataset(manifest, scope)
-    say_left_out(scored)
-    return tuple(tables(scored, scope, rows))
+    return tuple(tables(compare(manifest, wanted, scope)))

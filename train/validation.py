@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from byov.cache.sub_clips import trimmed_clips
 from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
-from byov.evaluate.kendalls_tau import tau_of_each_pair
+from byov.evaluate.kendalls_tau import tau_for_selection
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.autoencoder import Autoencoder
 from byov.train.feature_store import CachedVideo, FeatureStore
 
+CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
 TAU_STRIDE = 5  # every 5th frame, as AE2's evaluator
 
@@ -53,18 +54,14 @@ def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
     """map@10 of ego frames among exo frames and the reverse; None without labels or one of the views."""
     labelled = [clip for clip in clips if clip.labels is not None]
     if not labelled:
-        return {"ego2exo": None, "exo2ego": None}
-    scores = mean_average_precision(_joined(labelled), (K,))
-    found = {setting: scores[setting][K] for setting in ("ego2exo", "exo2ego")}
-    return {setting: None if isinstance(score, Missing) else score for setting, score in found.items()}
+        return dict.fromkeys(CROSS_VIEW)
+    scores = mean_average_precision(_joined(labelled), (K,), CROSS_VIEW)
+    return {setting: _known(scores[setting][K]) for setting in CROSS_VIEW}
 
 
 def mean_tau(clips: Sequence[EmbeddedClip]) -> float | None:
     """Over the ordered pairs of videos. A pair whose nearest frame never changes counts 0: a collapse is no success."""
-    if len(clips) < 2:
-        return None
-    taus = np.nan_to_num(tau_of_each_pair(_joined(clips).every(TAU_STRIDE)))
-    return float(taus.sum() / (len(clips) * (len(clips) - 1)))
+    return None if len(clips) < 2 else _known(tau_for_selection(_joined(clips), stride=TAU_STRIDE))
 
 
 def _joined(clips: Sequence[EmbeddedClip]) -> Frames:
@@ -84,6 +81,10 @@ def _embed(model: Autoencoder, video: CachedVideo, features: torch.Tensor, first
     if not embedding.isfinite().all():
         raise Diverged(f"the model's embeddings of {video.id} are not finite; start another run with a lower --lr")
     return EmbeddedClip(video, embedding.numpy(), labels)
+
+
+def _known(score: float | Missing) -> float | None:
+    return None if isinstance(score, Missing) else score
 
 
 def _mean(values: dict[str, float | None]) -> float | None:

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from byov.evaluate.render import PUBLISHED
+from byov.evaluate.results import PUBLISHED
 from byov.evaluate.table import Cell, Lines, Table
 from byov.report.page.html import Html, element, joined
 
@@ -23,7 +23,7 @@ def tables_html(tables: tuple[Table, ...]) -> Html:
 
 def _is_main(table: Table) -> bool:
     """The paper's main table is the one that shows several tasks."""
-    return len({column.figure.partition("/")[0] for column in table.columns}) > 1
+    return len({column.score.partition("/")[0] for column in table.columns}) > 1
 
 
 def _table(table: Table) -> Html:

@@ -47,6 +47,17 @@ def test_classes_without_a_test_video_are_left_out():
     )
 
 
+def test_the_test_videos_do_not_shape_the_fit():
+    """A class scores the same, whichever others the test videos show."""
+    train, (embeddings, actions, is_ego) = charades(1, noise=2), charades(2, noise=2)
+    alone = []
+    for action in range(actions.shape[1]):
+        only = np.zeros_like(actions)
+        only[:, action] = actions[:, action]
+        alone.append(action_map(*train, embeddings, only, is_ego)["regular"])
+    assert action_map(*train, embeddings, actions, is_ego)["regular"] == pytest.approx(np.mean(alone), abs=1e-12)
+
+
 def test_a_class_without_a_training_video_scores_chance():
     (embeddings, actions, is_ego), test = charades(1), charades(2, classes=5)
     never = actions.copy()

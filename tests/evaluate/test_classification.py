@@ -5,7 +5,7 @@ import pytest
 from sklearn.svm import SVC
 
 from byov.evaluate import classification
-from byov.evaluate.classification import learn, phase_f1, phase_f1_of_each
+from byov.evaluate.classification import fit_classifiers, phase_f1, phase_f1_of_each
 from byov.evaluate.frames import SETTINGS, VIEWS, Missing
 
 
@@ -115,15 +115,30 @@ def test_a_constant_embedding_is_scored(naive, train, test):
     assert phase_f1(flat, flat_test) == pytest.approx(naive.phase_f1(flat, flat_test))
 
 
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_few_different_frames_are_classified_as_by_svc(naive, train, test, count):
+    """Equal frames are fitted as one that counts as often."""
+    values = np.random.default_rng(0).standard_normal((count, 8)).astype(np.float32)
+
+    def squeezed(frames):
+        at = frames.labels * count // 5 + np.random.default_rng(1).integers(0, 2, len(frames.labels))
+        return replace(frames, embeddings=values[at % count])
+
+    scores = phase_f1(squeezed(train), squeezed(test))
+    assert fit_classifiers(train)["regular"].values is None
+    assert fit_classifiers(squeezed(train))["regular"].values is not None
+    assert scores == pytest.approx(naive.phase_f1(squeezed(train), squeezed(test)), abs=1e-12)
+
+
 def test_embeddings_far_from_the_origin(naive, train, test):
     far, far_test = (replace(frames, embeddings=frames.embeddings + np.float32(5000)) for frames in (train, test))
     assert phase_f1(far, far_test) == pytest.approx(naive.phase_f1(far, far_test), abs=1e-4)
 
 
 def test_the_same_training_frames_are_learned_once(train, test):
-    learn.cache_clear()
+    fit_classifiers.cache_clear()
     assert phase_f1(train, test) == phase_f1(train, test)
     assert phase_f1(train, test.of_view(True))["exo2ego"] == phase_f1(train, test)["exo2ego"]
-    assert learn.cache_info().misses == 1
+    assert fit_classifiers.cache_info().misses == 1
     phase_f1(replace(train), test)
-    assert learn.cache_info().misses == 2
+    assert fit_classifiers.cache_info().misses == 2

@@ -6,7 +6,8 @@ from scipy.stats import kendalltau
 
 from byov.evaluate import neighbours
 from byov.evaluate.frames import Missing
-from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, taus_of_columns
+from byov.evaluate.kendalls_tau import PAIRS, TASK, kendalls_tau, mean_taus, tau_for_selection, taus_of_columns
+from byov.evaluate.task import EvaluationOptions, TaskData
 
 LINE = np.linspace(0, 1, 30)[:, None]
 
@@ -33,7 +34,7 @@ def test_pairs_of_views_are_parts_of_all(naive, test):
     assert taus["all"] == pytest.approx(parts / 30)
 
 
-def test_the_asking_video_is_named_first(join):
+def test_the_query_video_comes_first(join):
     """A finer line answers every frame with another one; it must answer some of the coarse line's with the same."""
     finer = np.linspace(0, 1, 60)[:, None]
     taus = kendalls_tau(join([LINE, finer], None, [True, False]), stride=1)
@@ -83,6 +84,45 @@ def test_a_pair_without_a_tau_is_left_out(naive, join):
     assert isinstance(taus["ego-exo"], Missing)
     assert isinstance(taus["exo-ego"], Missing)
     assert naive.kendalls_tau(frames, stride=1) == pytest.approx(1)
+
+
+@pytest.fixture
+def collapsed(join):
+    """Two videos that follow each other, and two that stand still: 2 of 12 pairs have a tau."""
+    still = np.full((30, 1), 0.5)
+    return join([LINE, LINE + 0.01, still, still], None, [True, False, True, False])
+
+
+def test_the_pairs_are_counted(collapsed, test):
+    taus = mean_taus(collapsed, stride=1)
+    assert (taus["all"].mean, taus["all"].pairs, taus["all"].pairs_with_tau) == (pytest.approx(1), 12, 2)
+    assert (taus["ego-exo"].pairs, taus["ego-exo"].pairs_with_tau) == (4, 1)
+    assert (taus["ego-ego"].pairs, taus["ego-ego"].pairs_with_tau) == (2, 0)
+    assert {pairs: (tau.pairs, tau.pairs_with_tau) for pairs, tau in mean_taus(test).items()} == {
+        "all": (30, 30),
+        "ego-ego": (6, 6),
+        "ego-exo": (9, 9),
+        "exo-ego": (9, 9),
+        "exo-exo": (6, 6),
+    }
+    clips = mean_taus(test, recordings=np.array([0, 0, 1, 2, 2, 3]))
+    assert (clips["all"].pairs, clips["ego-ego"].pairs) == (26, 4)
+
+
+def test_a_mean_of_some_pairs_says_so(collapsed, test):
+    scores = TASK.score(TaskData(collapsed), EvaluationOptions(tau_stride=1))
+    assert scores["kendalls_tau/all"].remark == "mean of 2 of 12 pairs; the others have none"
+    assert (scores["kendalls_tau/all"].pairs, scores["kendalls_tau/all"].pairs_with_tau) == (12, 2)
+    assert scores["kendalls_tau/ego-ego"].missing is not None
+    assert all(score.remark is None for score in TASK.score(TaskData(test), EvaluationOptions()).values())
+
+
+def test_for_selection_a_pair_without_a_tau_counts_0(collapsed, test, join):
+    assert kendalls_tau(collapsed, stride=1)["all"] == pytest.approx(1)
+    assert tau_for_selection(collapsed, stride=1) == pytest.approx(2 / 12)
+    assert tau_for_selection(test) == pytest.approx(kendalls_tau(test)["all"])
+    assert tau_for_selection(replace(test, embeddings=np.ones_like(test.embeddings))) == 0
+    assert tau_for_selection(join([LINE], None, [True])) == Missing("only one test video")
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1e5])

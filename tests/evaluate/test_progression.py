@@ -25,6 +25,14 @@ def test_agrees_with_the_definition(naive, train, test, time_column):
     assert 0 < expected < 1
 
 
+def test_single_precision_is_ae2s_and_gives_nearly_the_same(naive, make_frames):
+    """AE2 hands scikit-learn float32, which fits in float32."""
+    train, test = (make_frames(seed, ego=30, exo=30, dimensions=64) for seed in (1, 2))
+    ours, single = phase_progression(train, test), naive.phase_progression(train, test, precision=np.float32)
+    assert ours == pytest.approx(single, abs=1e-5)
+    assert ours != single
+
+
 def test_videos_without_a_phase_are_left_out_of_it(naive, train, test):
     for frames in (train, test):
         frames.labels[frames.video_of_frame == 1] %= 2

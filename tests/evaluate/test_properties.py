@@ -1,5 +1,6 @@
 """What holds for every metric, whatever the embeddings are."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -121,6 +122,22 @@ def test_the_inputs_are_left_alone(metric, train, test):
     before = [frames.embeddings.copy() for frames in (train, test)]
     metric(train, test)
     assert all(np.array_equal(frames.embeddings, was) for frames, was in zip((train, test), before, strict=True))
+
+
+@pytest.mark.parametrize("values", [1, 3])
+@pytest.mark.parametrize("metric", [classification, retrieval, tau])
+def test_equal_frames_take_no_longer_than_others(metric, values, make_frames):
+    """A model that has collapsed is scored as quickly; at most 3 times the time is asked, and it is far less."""
+    train, test = (make_frames(seed, ego=60, exo=60, dimensions=64, noise=0.3) for seed in (1, 2))
+    few = np.random.default_rng(0).standard_normal((values, 64)).astype(np.float32)
+    equal = [replace(frames, embeddings=few[np.arange(len(frames.labels)) % values]) for frames in (train, test)]
+    metric(make_frames(3), make_frames(4))  # what is imported late is imported
+    seconds = []
+    for frames in ((train, test), equal):
+        started = time.process_time()
+        metric(*frames)
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 3 * seconds[0]
 
 
 @pytest.fixture

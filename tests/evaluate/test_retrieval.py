@@ -72,6 +72,32 @@ def test_a_constant_embedding_is_scored(naive, test):
     agree(naive, replace(test, embeddings=np.full_like(test.embeddings, 0.3)))
 
 
+def few_values(frames, count):
+    """The same videos with only so many different frames, some of them equally far from others."""
+    corners = np.eye(count, frames.embeddings.shape[1], dtype=np.float32)
+    return replace(frames, embeddings=corners[np.random.default_rng(0).integers(0, count, len(frames.embeddings))])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_few_different_frames_rank_by_position(naive, make_frames, count):
+    agree(naive, few_values(make_frames(5, ego=5, exo=6), count))
+
+
+def test_many_equal_frames_among_others(naive, make_frames):
+    frames = make_frames(5, ego=5, exo=6)
+    embeddings = frames.embeddings.copy()
+    embeddings[::2] = 0.25
+    embeddings[1::4] = -0.0
+    embeddings[3::8] = 0.0
+    agree(naive, replace(frames, embeddings=embeddings))
+
+
+@pytest.mark.parametrize("settings", [("ego2exo", "exo2ego"), ("exo2ego",), ("regular",)])
+def test_some_settings_alone_are_the_same(test, settings):
+    everything = mean_average_precision(test, (5, 10))
+    assert mean_average_precision(test, (5, 10), settings) == {setting: everything[setting] for setting in settings}
+
+
 def test_fewer_candidates_than_k(naive, join):
     random = np.random.default_rng(0)
     videos = [random.standard_normal((length, 3)) for length in (2, 1, 3)]

@@ -3,8 +3,8 @@ import pytest
 
 from byov.cache.row_reader import read_array
 from byov.errors import EvaluationError
-from byov.evaluate.baselines import CachedFeatures, TimeOnly, clock, features_name, time_only
-from byov.evaluate.protocols import stretches
+from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly, clock, features_name, time_only
+from byov.evaluate.protocols import segments
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
@@ -13,7 +13,7 @@ def test_features_are_the_cached_column(features_dir):
     source = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "merged/1.0")
     stored = read_array(features_dir / "tea" / CLIP_FOLDER / "ego" / "test_ego_0.h5", "merged/1.0")
     np.testing.assert_array_equal(source.frames("test").embeddings[: len(stored)], stored.astype(np.float32))
-    clip = stretches(source.manifest, "test", "trimmed")[1]
+    clip = segments(source.manifest, "test", "trimmed")[1]
     trimmed = source.frames("test", "trimmed")
     np.testing.assert_array_equal(
         trimmed.embeddings[trimmed.starts[1] : trimmed.starts[2]], stored[clip.frames].astype(np.float32)

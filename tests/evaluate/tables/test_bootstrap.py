@@ -1,50 +1,52 @@
 import numpy as np
 import pytest
 
-from byov.evaluate import bootstrap
-from byov.evaluate.bootstrap import draw_weights, intervals, weighted_f1
-from byov.evaluate.tasks import Material, Settings, score
+from byov.evaluate.bootstrap import draw_weights, intervals
+from byov.evaluate.classification import weighted_f1
+from byov.evaluate.evaluation import score
+from byov.evaluate.task import EvaluationOptions, TaskData
+from byov.evaluate.tasks import TASKS
 
-TASKS = ("classification", "retrieval", "progression", "tau")
-SETTINGS = Settings(ks=(1, 5), bootstrap=200)
+ESTIMATED = ("classification", "retrieval", "progression", "tau")
+OPTIONS = EvaluationOptions(ks=(1, 5), bootstrap=200)
 
 
 @pytest.fixture
 def material(make_frames):
     train = make_frames([30, 35, 40, 45], [True, False, True, False], seed=1)
-    return Material(make_frames([20, 25, 30, 35, 40, 22], [True, False] * 3, seed=2), train)
+    return TaskData(make_frames([20, 25, 30, 35, 40, 22], [True, False] * 3, seed=2), train)
 
 
 @pytest.fixture
 def clips(make_frames, material):
     test = make_frames([20, 25, 30, 35, 40, 22], [True, True, False, False, True, True], seed=2)
-    return Material(test, material.train, recordings=np.array([0, 0, 1, 1, 2, 2]))
+    return TaskData(test, material.train, recordings=np.array([0, 0, 1, 1, 2, 2]))
 
 
 @pytest.mark.parametrize("kind", ["material", "clips"])
-def test_each_video_once_gives_the_figures_themselves(kind, request):
+def test_each_video_once_gives_the_scores_themselves(kind, request):
     of_kind = request.getfixturevalue(kind)
     once = np.ones((1, len(of_kind.test.lengths)))
-    figures = score(of_kind, TASKS, SETTINGS)
+    scores = score(of_kind, ESTIMATED, OPTIONS)
     estimates = {
-        name: values for task in TASKS for name, values in bootstrap._ESTIMATORS[task](of_kind, once, SETTINGS).items()
+        name: values for task in ESTIMATED for name, values in TASKS[task].estimate(of_kind, once, OPTIONS).items()
     }
-    assert estimates.keys() == figures.keys()
-    for name, figure in figures.items():
-        if figure.value is None:
+    assert estimates.keys() == scores.keys()
+    for name, of_name in scores.items():
+        if of_name.value is None:
             assert np.isnan(estimates[name]).all()
         else:
-            assert estimates[name] == pytest.approx([figure.value]), name
+            assert estimates[name] == pytest.approx([of_name.value]), name
 
 
-def test_intervals_hold_the_figures_and_repeat_with_the_seed(material):
-    figures = score(material, TASKS, SETTINGS)
-    ends = intervals(material, TASKS, SETTINGS)
+def test_intervals_hold_the_scores_and_repeat_with_the_seed(material):
+    scores = score(material, ESTIMATED, OPTIONS)
+    ends = intervals(material, ESTIMATED, OPTIONS)
     for name, (low, high) in ends.items():
         assert low <= high
-        assert low - 0.1 <= figures[name].value <= high + 0.1
-    assert ends == intervals(material, TASKS, SETTINGS)
-    assert ends != intervals(material, TASKS, Settings(ks=(1, 5), bootstrap=200, seed=1))
+        assert low - 0.1 <= scores[name].value <= high + 0.1
+    assert ends == intervals(material, ESTIMATED, OPTIONS)
+    assert ends != intervals(material, ESTIMATED, EvaluationOptions(ks=(1, 5), bootstrap=200, seed=1))
 
 
 def test_videos_are_drawn_within_their_view_and_sub_clips_together(material, clips):
@@ -67,7 +69,7 @@ def test_weighted_f1_is_scikit_learns():
 
 
 def test_one_video_alone_has_no_spread_and_no_tau(make_frames):
-    material = Material(make_frames([20], [True]), make_frames([20, 20], [True, False], seed=1))
-    ends = intervals(material, TASKS, SETTINGS)
+    material = TaskData(make_frames([20], [True]), make_frames([20, 20], [True, False], seed=1))
+    ends = intervals(material, ESTIMATED, OPTIONS)
     assert ends["classification/regular"][0] == ends["classification/regular"][1]
     assert not any(name.startswith("kendalls_tau") for name in ends)

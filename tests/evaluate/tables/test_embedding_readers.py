@@ -7,8 +7,7 @@ import pytest
 from byov.cache.embeddings import read_embedding
 from byov.cache.sub_clips import trimmed_clips
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.baselines import TimeOnly
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
 
 
 def change_videos(features_dir, manifest, change):

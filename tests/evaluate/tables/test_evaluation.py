@@ -7,27 +7,30 @@ import pytest
 from byov.cache.manifest import VideoEntry
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import video_embeddings
-from byov.evaluate.baselines import CachedFeatures, TimeOnly
+from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly
 from byov.evaluate.evaluation import (
     evaluate,
     evaluate_features,
     evaluate_run,
     evaluate_time_only,
-    read_material,
+    options_for,
+    read_task_data,
     refuse_missing_labels,
-    settings_for,
+    score,
     tasks_of,
 )
 from byov.evaluate.frames import Frames
 from byov.evaluate.own_embeddings import evaluate_npz
-from byov.evaluate.tasks import TASKS, Material, Settings, score
+from byov.evaluate.task import EvaluationOptions, TaskData
+from byov.evaluate.tasks import TASKS
 
 
 @pytest.mark.parametrize(("name", "time_column"), [("three_phases", False), ("missing_phase_time_column", True)])
 def test_the_golden_files_are_met(golden, name, time_column):
     path = golden / f"{name}.npz"
     expected = json.loads(str(np.load(path)["expected"]))
-    scores = evaluate_npz(path, None, Settings(time_column=time_column, training_progression=True)).row.scores()
+    options = EvaluationOptions(time_column=time_column, training_progression=True)
+    scores = evaluate_npz(path, None, options).rows["standard"][0].nested_scores()
     assert scores["progression"].pop("time_column") == expected["progression"].pop("time_column") is time_column
     assert scores["classification"] == pytest.approx(expected["classification"], abs=1e-4)
     assert scores["retrieval"].keys() == expected["retrieval"].keys()
@@ -42,7 +45,7 @@ def test_a_run_its_untrained_model_features_and_time(runs_dir, features_dir, wri
     run = evaluate_run(runs_dir, features_dir, "first", protocol="trimmed", split="val")
     untrained = evaluate_run(runs_dir, features_dir, "first", untrained=True)
     features = evaluate_features(features_dir, "tea", "openai--clip-vit-base-patch16", "cls", tasks=["retrieval"])
-    time = evaluate_time_only(features_dir, "tea", settings=Settings(ks=(1,)))
+    time = evaluate_time_only(features_dir, "tea", options=EvaluationOptions(ks=(1,)))
     # The fixture's embeddings tell the phase, its untrained ones nothing, and its phases are thirds of the time.
     assert run["scores"]["classification"]["regular"] > 0.7 > 0.5 > untrained["scores"]["classification"]["regular"]
     assert features["scores"].keys() == {"retrieval"}
@@ -55,7 +58,7 @@ def test_a_run_its_untrained_model_features_and_time(runs_dir, features_dir, wri
 
 def test_few_shot_carries_its_spread_and_number_of_draws(features_dir):
     row = evaluate(TimeOnly(features_dir, "tea"), tasks=["classification", "few-shot"])
-    half = row.figures["few_shot/50%/regular"]
+    half = row.scores["few_shot/50%/regular"]
     assert half.draws == 2
     assert half.deviation >= 0
     assert row.value("few_shot/100%/regular") == row.value("classification/regular")
@@ -84,19 +87,19 @@ def test_retrieval_needs_no_labels_of_training_videos(manifest):
 
 
 def test_pour_liquid_gets_the_time_column():
-    assert settings_for("pour_liquid", Settings()).time_column
-    assert not settings_for("pour_milk", Settings()).time_column
-    assert settings_for("pour_milk", Settings(time_column=True)).time_column
+    assert options_for("pour_liquid", EvaluationOptions()).time_column
+    assert not options_for("pour_milk", EvaluationOptions()).time_column
+    assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
 
 
 def test_training_videos_are_read_only_for_tasks_that_learn(features_dir):
-    source = CachedFeatures(features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
+    reader = CachedFeatures(features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
     for view in ("ego", "exo"):
-        for path in (source.folder / view).glob("train_*"):
+        for path in (reader.folder / view).glob("train_*"):
             path.unlink()
-    assert evaluate(source, tasks=["retrieval", "tau"]).value("kendalls_tau/all") is not None
+    assert evaluate(reader, tasks=["retrieval", "tau"]).value("kendalls_tau/all") is not None
     with pytest.raises(EvaluationError, match="6 of 6 train videos"):
-        evaluate(source, tasks=["classification"])
+        evaluate(reader, tasks=["classification"])
 
 
 def test_a_phase_that_no_training_video_has_is_noted(features_dir, manifest):
@@ -114,37 +117,36 @@ def test_without_one_view_its_settings_are_missing_and_the_others_are_scored(fea
     kept = tuple(video for video in manifest.videos if video.view == "ego" or video.split != "test")
     replace(manifest, videos=kept).save(features_dir / "tea" / "manifest.json")
     row = evaluate(TimeOnly(features_dir, "tea"))
-    assert row.figures["classification/ego2exo"].missing == "no exo test videos"
-    assert row.figures["retrieval/map@10/exo2ego"].missing is not None
+    assert row.scores["classification/ego2exo"].missing == "no exo test videos"
+    assert row.scores["retrieval/map@10/exo2ego"].missing is not None
     assert row.value("classification/regular") is not None
     assert row.value("kendalls_tau/ego-ego") is not None
-    assert row.scores()["classification"]["ego2exo"] is None
+    assert row.nested_scores()["classification"]["ego2exo"] is None
 
 
 def test_sub_clips_of_one_video_do_not_find_each_other(make_frames):
-    # Two stretches of each recording hold the same frames: found, they would always be the nearest.
+    # Two segments of each recording hold the same frames: found, they would always be the nearest.
     frames = make_frames([12] * 3, [True, False, True])
     twice = frames.select(np.array([0, 0, 1, 1, 2, 2]))
-    whole = score(Material(frames), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1))
-    doubled = score(
-        Material(twice, recordings=np.array([0, 0, 1, 1, 2, 2])), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1)
-    )
-    careless = score(Material(twice), ["retrieval", "tau"], Settings(ks=(1,), tau_stride=1))
-    for figure in ("retrieval/map@1/regular", "retrieval/map@1/ego2exo", "kendalls_tau/all", "kendalls_tau/ego-exo"):
-        assert doubled[figure].value == pytest.approx(whole[figure].value)
+    options = EvaluationOptions(ks=(1,), tau_stride=1)
+    whole = score(TaskData(frames), ["retrieval", "tau"], options)
+    doubled = score(TaskData(twice, recordings=np.array([0, 0, 1, 1, 2, 2])), ["retrieval", "tau"], options)
+    careless = score(TaskData(twice), ["retrieval", "tau"], options)
+    for name in ("retrieval/map@1/regular", "retrieval/map@1/ego2exo", "kendalls_tau/all", "kendalls_tau/ego-exo"):
+        assert doubled[name].value == pytest.approx(whole[name].value)
     assert careless["retrieval/map@1/regular"].value == 1.0 > doubled["retrieval/map@1/regular"].value
 
 
-def test_the_stretches_of_a_recording_are_joined(make_frames):
-    material = Material(make_frames([5, 6, 7], [True, True, False]), recordings=np.array([0, 0, 1]))
-    assert material.joined_test.lengths.tolist() == [11, 7]
-    assert material.joined_test.is_ego.tolist() == [True, False]
+def test_the_segments_of_a_recording_are_joined(make_frames):
+    data = TaskData(make_frames([5, 6, 7], [True, True, False]), recordings=np.array([0, 0, 1]))
+    assert data.joined_test.lengths.tolist() == [11, 7]
+    assert data.joined_test.is_ego.tolist() == [True, False]
 
 
-def test_trimmed_material_knows_its_recordings(features_dir):
-    source = TimeOnly(features_dir, "tea")
-    assert read_material(source, "test", "standard", ["tau"]).recordings is None
-    trimmed = read_material(source, "test", "trimmed", ["tau"])
+def test_trimmed_data_knows_its_recordings(features_dir):
+    reader = TimeOnly(features_dir, "tea")
+    assert read_task_data(reader, "test", "standard", ["tau"]).recordings is None
+    trimmed = read_task_data(reader, "test", "trimmed", ["tau"])
     assert trimmed.recordings.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert trimmed.train is None
 
@@ -159,20 +161,20 @@ def action_videos():
 def test_actions_come_from_the_manifest(features_dir, manifest):
     changed = replace(manifest, phases=(), actions=("sit", "run"), videos=tuple(action_videos()))
     changed.save(features_dir / "tea" / "manifest.json")
-    source = TimeOnly(features_dir, "tea")
-    material = read_material(source, "test", "standard", ["actions"])
-    assert material.test_actions.tolist() == [[True, False], [False, True]] * 4
-    telling = material.test_actions[:, 1].astype(np.float32)
-    test = frames_of(material.test, telling)
-    train = frames_of(material.train, material.train_actions[:, 1].astype(np.float32))
-    scores = score(replace(material, test=test, train=train), ["actions"], Settings())
-    assert {setting: figure.value for setting, figure in scores.items()} == {
+    reader = TimeOnly(features_dir, "tea")
+    data = read_task_data(reader, "test", "standard", ["actions"])
+    assert data.test_actions.tolist() == [[True, False], [False, True]] * 4
+    telling = data.test_actions[:, 1].astype(np.float32)
+    test = frames_of(data.test, telling)
+    train = frames_of(data.train, data.train_actions[:, 1].astype(np.float32))
+    scores = score(replace(data, test=test, train=train), ["actions"], EvaluationOptions())
+    assert {name: of_name.value for name, of_name in scores.items()} == {
         "actions/regular": 1.0,
         "actions/ego2exo": 1.0,
         "actions/exo2ego": 1.0,
     }
-    row = evaluate(source, protocol="trimmed")
-    assert row.figures["actions/regular"].missing == "actions are known of whole videos only"
+    row = evaluate(reader, protocol="trimmed")
+    assert row.scores["actions/regular"].missing == "actions are known of whole videos only"
 
 
 def frames_of(frames: Frames, of_video: np.ndarray) -> Frames:
@@ -184,16 +186,16 @@ def test_own_embeddings_without_labels_are_scored_by_tau(tmp_path, golden, caplo
     caplog.set_level("INFO")
     with np.load(golden / "three_phases.npz") as file:
         np.savez(tmp_path / "bare.npz", **{key: file[key] for key in file if "labels" not in key})
-    own = evaluate_npz(tmp_path / "bare.npz", None, Settings())
-    assert own.tasks == ("tau",)
+    own = evaluate_npz(tmp_path / "bare.npz", None, EvaluationOptions())
+    assert own.scope.tasks == ("tau",)
     assert "no train_labels and test_labels" in caplog.text
     with pytest.raises(EvaluationError, match=r"no test_labels; .* need phase labels, tau does not"):
-        evaluate_npz(tmp_path / "bare.npz", ["retrieval"], Settings())
+        evaluate_npz(tmp_path / "bare.npz", ["retrieval"], EvaluationOptions())
 
 
 def test_own_embeddings_have_no_actions(golden):
     with pytest.raises(EvaluationError, match="does not say the actions"):
-        evaluate_npz(golden / "three_phases.npz", ["actions"], Settings())
+        evaluate_npz(golden / "three_phases.npz", ["actions"], EvaluationOptions())
 
 
 def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
@@ -201,20 +203,20 @@ def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
         changed = {key: file[key] for key in file} | {"test_embeddings": file["test_embeddings"][:, :3]}
     np.savez(tmp_path / "two.npz", **changed)
     with pytest.raises(EvaluationError, match="16 in train, 3 in test"):
-        evaluate_npz(tmp_path / "two.npz", None, Settings())
+        evaluate_npz(tmp_path / "two.npz", None, EvaluationOptions())
 
 
 def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
-    source = TimeOnly(features_dir, "tea")
-    means, frames = source.video_means("test"), source.frames("test")
+    reader = TimeOnly(features_dir, "tea")
+    means, frames = reader.video_means("test"), reader.frames("test")
     np.testing.assert_allclose(means.embeddings, video_embeddings(frames), rtol=1e-6)
     assert (means.names, means.is_ego.tolist(), set(means.lengths)) == (frames.names, frames.is_ego.tolist(), {1})
 
 
 def test_few_candidates_are_said(make_frames):
     frames = make_frames([4, 6], [True, False])
-    figures = score(Material(frames), ["retrieval"], Settings(ks=(3, 5)))
-    assert figures["retrieval/map@3/regular"].remark is None
-    assert figures["retrieval/map@5/regular"].remark == "some frames have only 4 candidates: all are ranked"
-    assert figures["retrieval/map@5/exo2ego"].remark == "some frames have only 4 candidates: all are ranked"
-    assert figures["retrieval/map@5/ego2exo"].remark is None
+    scores = score(TaskData(frames), ["retrieval"], EvaluationOptions(ks=(3, 5)))
+    assert scores["retrieval/map@3/regular"].remark is None
+    assert scores["retrieval/map@5/regular"].remark == "some frames have only 4 candidates: all are ranked"
+    assert scores["retrieval/map@5/exo2ego"].remark == "some frames have only 4 candidates: all are ranked"
+    assert scores["retrieval/map@5/ego2exo"].remark is None

@@ -1,7 +1,7 @@
 import pytest
 
 from byov.evaluate.published import published_rows
-from byov.evaluate.scores import Figure
+from byov.evaluate.scores import Score
 
 COUNTS = {"break_eggs": 15, "pour_milk": 12, "pour_liquid": 12, "tennis_forehand": 12, "charades_ego": 3, "demo": 0}
 
@@ -16,11 +16,11 @@ def test_every_row_of_the_paper_is_there_and_is_marked(dataset, count):
     assert len(rows) == count
     assert {row.kind for row in rows} <= {"published"}
     for one in rows:
-        assert all(figure.value is None or -5 < figure.value <= 1 for figure in one.figures.values())
+        assert all(score.value is None or -5 < score.value <= 1 for score in one.scores.values())
 
 
-def test_figures_stand_where_they_belong():
-    assert row("break_eggs", "BYOV (ViT-B/16)").scores() == {
+def test_scores_stand_where_they_belong():
+    assert row("break_eggs", "BYOV (ViT-B/16)").nested_scores() == {
         "classification": {"regular": 0.743, "ego2exo": 0.7501, "exo2ego": 0.7128},
         "retrieval": {
             "map@10": {"regular": 0.6717, "ego2exo": 0.7065, "exo2ego": 0.6902},
@@ -32,7 +32,7 @@ def test_figures_stand_where_they_belong():
         "few_shot": {"10%": {"regular": 0.7184}, "50%": {"regular": 0.7392}, "100%": {"regular": 0.743}},
     }
     assert row("pour_milk", "CLIP features (ViT-B/16)").value("progression/val") == -4.0754
-    assert row("charades_ego", "BYOV (ViT-B/16)").scores()["actions"] == {
+    assert row("charades_ego", "BYOV (ViT-B/16)").nested_scores()["actions"] == {
         "regular": 0.318,
         "ego2exo": 0.265,
         "exo2ego": 0.273,
@@ -40,28 +40,28 @@ def test_figures_stand_where_they_belong():
 
 
 def test_what_is_not_printed_is_not_there():
-    assert "few_shot/10%/regular" not in row("break_eggs", "BYOV (ViT-L/14)").figures
-    assert "progression/val" not in row("break_eggs", "TCN (unpaired multi-view)").figures
+    assert "few_shot/10%/regular" not in row("break_eggs", "BYOV (ViT-L/14)").scores
+    assert "progression/val" not in row("break_eggs", "TCN (unpaired multi-view)").scores
 
 
 @pytest.mark.parametrize("dataset", ["pour_milk", "pour_liquid", "tennis_forehand"])
 @pytest.mark.parametrize("method", ["Random features", "ImageNet features"])
-def test_figures_that_are_not_few_shot_are_dropped_and_said(dataset, method):
-    for figure in ("few_shot/10%/regular", "few_shot/100%/regular", "retrieval/map@5/regular"):
-        assert row(dataset, method).figures[figure].value is None
-        assert "no few-shot figures" in row(dataset, method).figures[figure].missing
+def test_scores_that_are_not_few_shot_are_dropped_and_said(dataset, method):
+    for score in ("few_shot/10%/regular", "few_shot/100%/regular", "retrieval/map@5/regular"):
+        assert row(dataset, method).scores[score].value is None
+        assert "no few-shot figures" in row(dataset, method).scores[score].missing
     assert row(dataset, method).value("retrieval/map@5/ego2exo") is not None
 
 
 @pytest.mark.parametrize(
-    ("dataset", "method", "figure", "value", "other"),
+    ("dataset", "method", "score", "value", "other"),
     [
         ("tennis_forehand", "TCC", "retrieval/map@10/exo2ego", 0.6319, "47.27"),
         ("break_eggs", "Random features", "retrieval/map@10/exo2ego", 0.3719, "38.19"),
         ("break_eggs", "CLIP features (ViT-L/14)", "retrieval/map@10/ego2exo", 0.3896, "38.94"),
     ],
 )
-def test_figures_that_the_paper_prints_twice_carry_the_other(dataset, method, figure, value, other):
-    found = row(dataset, method).figures[figure]
-    assert found == Figure(value, remark=found.remark)
+def test_scores_that_the_paper_prints_twice_carry_the_other(dataset, method, score, value, other):
+    found = row(dataset, method).scores[score]
+    assert found == Score(value, remark=found.remark)
     assert other in found.remark

@@ -5,19 +5,19 @@ import pytest
 from rich.console import Console
 
 from byov.cli.score_table import print_table
-from byov.evaluate.layout import layouts
-from byov.evaluate.render import latex, markdown
-from byov.evaluate.scores import Figure, Row, mean_row, nested_scores
-from byov.evaluate.table import ABSENT, TIME_COLUMN, build_table, letter
-from byov.evaluate.tasks import TASKS, Settings
+from byov.evaluate.results import latex, markdown
+from byov.evaluate.scores import Row, Score, mean_row, nested_scores
+from byov.evaluate.table import ABSENT, TIME_COLUMN, build_table, layouts, letter
+from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.tasks import TASKS
 
-MAIN = layouts(TASKS, Settings())[0]
-FIGURES = [column.figure for column in MAIN.columns]
+MAIN = layouts(TASKS, EvaluationOptions())[0]
+SCORES = [column.score for column in MAIN.columns]
 
 
 def row(name="first", kind="run", value=0.5, **changes):
-    figures = dict.fromkeys(FIGURES, Figure(value)) | {key.replace("_at_", "/"): of for key, of in changes.items()}
-    return Row(name, kind, figures)
+    scores = dict.fromkeys(SCORES, Score(value)) | {key.replace("_at_", "/"): of for key, of in changes.items()}
+    return Row(name, kind, scores)
 
 
 def texts(table):
@@ -31,7 +31,7 @@ def drawn(table, width=100):
 
 
 def test_the_main_table_has_the_papers_columns():
-    assert FIGURES == [
+    assert SCORES == [
         "classification/regular",
         "classification/ego2exo",
         "classification/exo2ego",
@@ -44,9 +44,9 @@ def test_the_main_table_has_the_papers_columns():
 
 
 def test_the_other_tables_follow_the_papers_appendix():
-    _, retrieval, few_shot, actions, tau = layouts(TASKS, Settings())
+    _, retrieval, few_shot, actions, tau = layouts(TASKS, EvaluationOptions())
     assert [column.heading for column in few_shot.columns[:3]] == ["10%", "50%", "100%"]
-    assert [column.figure for column in retrieval.columns][2:4] == [
+    assert [column.score for column in retrieval.columns][2:4] == [
         "retrieval/map@15/regular",
         "retrieval/map@5/ego2exo",
     ]
@@ -55,15 +55,15 @@ def test_the_other_tables_follow_the_papers_appendix():
 
 
 def test_one_task_has_one_table():
-    (layout,) = layouts(["retrieval"], Settings(ks=(1, 3)))
+    (layout,) = layouts(["retrieval"], EvaluationOptions(ks=(1, 3)))
     assert len(layout.columns) == 6
-    (layout,) = layouts(["few-shot"], Settings())
+    (layout,) = layouts(["few-shot"], EvaluationOptions())
     assert len(layout.columns) == 9
 
 
 def test_other_ks_take_the_place_of_10():
-    wide = layouts(TASKS, Settings(ks=(3, 7)))[0]
-    assert "retrieval/map@3/regular" in [column.figure for column in wide.columns]
+    wide = layouts(TASKS, EvaluationOptions(ks=(3, 7)))[0]
+    assert "retrieval/map@3/regular" in [column.score for column in wide.columns]
 
 
 def test_percent_with_two_digits_and_correlations_with_four():
@@ -82,7 +82,7 @@ def test_time_alone_stands_beside_what_it_saturates():
 
 
 def test_time_alone_stands_beside_what_no_embedding_betters():
-    rows = [row("Time only", "time", 0.6), row(value=0.5), row("best", kendalls_tau_at_all=Figure(0.7), value=0.5)]
+    rows = [row("Time only", "time", 0.6), row(value=0.5), row("best", kendalls_tau_at_all=Score(0.7), value=0.5)]
     table = build_table(MAIN, "", rows)
     assert dict(table.measured)["first"][6].below == ("(0.6000)",)
     assert dict(table.measured)["first"][7].below == ()
@@ -100,7 +100,7 @@ def test_the_time_column_is_marked():
 
 
 def test_a_reason_is_told_once():
-    gone = Figure(None, missing="no exo test videos")
+    gone = Score(None, missing="no exo test videos")
     changes = {"classification_at_ego2exo": gone, "classification_at_exo2ego": gone}
     table = build_table(MAIN, "", [row(**changes), row("second", **changes)])
     assert [cell.text for cell in table.measured[1][1]][:3] == ["50.00", "n/a", "n/a"]
@@ -109,14 +109,14 @@ def test_a_reason_is_told_once():
 
 
 def test_spread_and_interval():
-    figure = Figure(0.5, deviation=0.01, interval=(0.4, 0.625))
+    figure = Score(0.5, deviation=0.01, interval=(0.4, 0.625))
     cell = build_table(MAIN, "", [row(classification_at_regular=figure)]).measured[0][1][0]
     assert (cell.text, cell.below) == ("50.00 ± 1.00", ("[40.00, 62.50]",))
 
 
 def test_published_rows_stand_apart_and_say_so():
-    published = Row("AE2", "published", {"classification/regular": Figure(0.6623, remark="a slip")})
-    elsewhere = Row("other", "published", {"actions/regular": Figure(0.1)})
+    published = Row("AE2", "published", {"classification/regular": Score(0.6623, remark="a slip")})
+    elsewhere = Row("other", "published", {"actions/regular": Score(0.1)})
     table = build_table(MAIN, "", [row()], [published, elsewhere])
     assert [name for name, _ in table.published] == ["AE2"]
     assert [cell.text for cell in table.published[0][1]] == ["66.23"] + [ABSENT] * 7
@@ -128,21 +128,31 @@ def test_published_rows_stand_apart_and_say_so():
 
 def test_means_over_runs():
     mean = mean_row([row(value=0.4), row(value=0.6)], "Mean of 2 runs")
-    figure = mean.figures["classification/regular"]
+    figure = mean.scores["classification/regular"]
     assert figure.value == pytest.approx(0.5)
     assert figure.deviation == pytest.approx(0.1 * 2**0.5)
-    gone = Figure(None, missing="no exo test videos")
+    gone = Score(None, missing="no exo test videos")
     lacking = mean_row([row(), row(kendalls_tau_at_all=gone)], "Mean")
-    assert lacking.figures["kendalls_tau/all"] == gone
+    assert lacking.scores["kendalls_tau/all"] == gone
+
+
+def test_a_mean_of_some_pairs_is_footnoted_and_counted_in_json():
+    partial = Score(1.0, pairs=12, pairs_with_tau=2, remark="mean of 2 of 12 pairs; the others have none")
+    of_run = row(kendalls_tau_at_all=partial)
+    table = build_table(MAIN, "", [of_run, row("second")])
+    assert table.footnotes == (("a", "mean of 2 of 12 pairs; the others have none"),)
+    assert [cells[-1].marks for _, cells in table.measured] == ["a", ""]
+    assert of_run.details()["kendalls_tau/all"] == {"pairs": 12, "pairs_with_tau": 2, "remark": partial.remark}
+    assert mean_row([of_run, row("second")], "Mean").scores["kendalls_tau/all"].remark == partial.remark
 
 
 def test_scores_nest_as_in_the_golden_files():
-    figures = {
-        "retrieval/map@5/regular": Figure(0.1),
-        "kendalls_tau/all": Figure(0.2),
-        "kendalls_tau/ego-exo": Figure(0.3),
+    scores = {
+        "retrieval/map@5/regular": Score(0.1),
+        "kendalls_tau/all": Score(0.2),
+        "kendalls_tau/ego-exo": Score(0.3),
     }
-    assert nested_scores(figures) == {
+    assert nested_scores(scores) == {
         "retrieval": {"map@5": {"regular": 0.1}},
         "kendalls_tau": 0.2,
         "kendalls_tau_by_views": {"ego-exo": 0.3},
@@ -151,7 +161,7 @@ def test_scores_nest_as_in_the_golden_files():
 
 @pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_no_terminal_is_too_narrow_for_the_figures(width):
-    wide = {f"{figure}": Figure(-0.123456, deviation=0.5, interval=(-0.9, 0.9)) for figure in FIGURES}
+    wide = {f"{figure}": Score(-0.123456, deviation=0.5, interval=(-0.9, 0.9)) for figure in SCORES}
     text = drawn(build_table(MAIN, "title", [Row("a run with a long name indeed", "run", wide)]), width)
     assert text.count("-12.35 ± 50.00") == 6
     assert text.count("[-0.9000, 0.9000]") == 2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov.evaluate.layout import Column
 from byov.evaluate.table import Cell, Table
+from byov.evaluate.task import Column
 from byov.report.content import (
     Content,
     Curve,

@@ -17,7 +17,7 @@ from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
 from byov.evaluate.embedding_readers import RunEmbeddings
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import Stretch
+from byov.evaluate.protocols import Segment
 from byov.report.collect import Request, collect
 from byov.report.content import Content
 from byov.report.material import Material, choose_split, read_material
@@ -154,7 +154,7 @@ def make_material(whole_project: Project) -> Callable[..., Material]:
             VideoEntry(f"v{index}", "ego" if ego else "exo", "test", length, 10.0, None, None)
             for index, (length, ego) in enumerate(zip(lengths, is_ego, strict=True))
         ]
-        stretches = tuple(Stretch(entry, entry.frames or 0) for entry in entries)
+        stretches = tuple(Segment(entry, entry.frames or 0) for entry in entries)
         names = tuple(stretch.name for stretch in stretches)
         frames = Frames(np.concatenate(walks), None, np.array(lengths), np.array(is_ego), names)
         return replace(whole_project.material(), stretches=stretches, frames=frames)

@@ -57,7 +57,7 @@ def test_tables_are_those_of_the_evaluator(content, whole_project):
     assert {"Time only", "Untrained (first)"} <= set(names)
     assert any(name.startswith("Random features (tiny)") for name in names)
     scores = evaluate_run(whole_project.runs_dir, whole_project.features_dir, "first")["scores"]
-    column = [column.figure for column in content.tables[0].columns].index("kendalls_tau/all")
+    column = [column.score for column in content.tables[0].columns].index("kendalls_tau/all")
     row = dict(content.tables[0].measured)["first"]
     assert row[column].text == f"{scores['kendalls_tau']:.4f}"
 

@@ -26,7 +26,7 @@ def test_without_labels_points_have_no_phase_and_all_is_there(project):
     assert content.phases == ()
     assert all(video.labels is None for video in content.videos)
     assert missing(content) == {}
-    assert "kendalls_tau/all" in [column.figure for column in content.tables[0].columns]
+    assert "kendalls_tau/all" in [column.score for column in content.tables[0].columns]
 
 
 def test_one_view_cannot_be_matched_with_itself(project, keep_videos):
