@@ -102,11 +102,11 @@ def extract(
         for job in [] if overwrite else plan.in_state("stale"):
             note(f"{job.video.id}: to be extracted again ({job.reason})")
         options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, on_truncated, on_mismatch)
-        stopped = "interrupted; finished videos are kept, run the same command to go on"
+        stopped = "interrupted; finished videos are kept, run the same command to resume"
         try:
             outcome = interruptible(lambda: run_plan(plan, jobs, options, BARS), stopped)
         except OSError:  # a disk that is full or gone; what command.run says of it comes last
-            note("stopped; finished videos are kept, run the same command to go on")
+            note("stopped; finished videos are kept, run the same command to resume")
             raise
     update_manifest(plan, features_dir, outcome.failures if outcome else {})
     _summarise(plan, outcome, time.monotonic() - started, as_json=as_json)

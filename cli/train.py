@@ -195,7 +195,7 @@ def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: f
 def _new(runs_dir: Path, run: str) -> Path:
     folder = run_folder(runs_dir, run)
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise TrainError(f"{folder} exists; go on with it by --run {run} --resume, or choose another name with --run")
+        raise TrainError(f"{folder} exists; resume it with --run {run} --resume, or choose another name with --run")
     return folder
 
 

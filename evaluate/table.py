@@ -1,4 +1,4 @@
-"""Rows of scores → tables of texts with their footnotes; how they are drawn is the business of byov.evaluate.results."""
+"""Rows of scores → tables of texts with their footnotes; byov.evaluate.results draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on exactly where it was, as tensors and JSON; no pickles."""
+"""Checkpoints: everything that a run needs to resume exactly where it was, as tensors and JSON; no pickles."""
 
 import json
 import logging

@@ -160,7 +160,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _record_to_train(folder: Path, data: TrainingData, settings: TrainSettings, *, resume: bool) -> dict[str, Any]:
-    """The record of a new run, or that of the run to go on with, if all that it depends on is still the same."""
+    """The record of a new run, or that of the run to resume, if all that it depends on is still the same."""
     ours = new_record(data, settings)
     if not resume:
         if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen

@@ -1,0 +1,43 @@
+from typing import Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from byov.records import Record, problem
+
+
+class Inner(Record):
+    fps: float = Field(gt=0)
+
+
+class Outer(Record):
+    name: str
+    kind: Literal["ego", "exo"] = "ego"
+    share: float = Field(0.5, ge=0, le=1)
+    inner: tuple[Inner, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "no 'name'"),
+        ({"name": 3}, "name is 3; it must be a valid string"),
+        ({"name": "a", "kind": "top"}, "kind is 'top'; it must be 'ego' or 'exo'"),
+        ({"name": "a", "share": 1.5}, "share is 1.5; it must be at most 1"),
+        ({"name": "a", "share": True}, "share is True; it must be a valid number"),
+        ({"name": "a", "share": float("nan")}, "share is nan; it must be a finite number"),
+        ({"name": "a", "colour": 1}, "'colour' is not known"),
+        ({"name": "a", "inner": ({"fps": 25.0}, {"fps": 0.0})}, "inner.1.fps is 0.0; it must be above 0"),
+        ({"name": "a", "inner": ({},)}, "no 'fps' in inner.0"),
+        ({"name": ["x" * 200]}, f"name is ['{'x' * 75}...; it must be a valid string"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(values, said):
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate(values)
+    assert problem(caught.value) == said
+
+
+def test_records_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        Outer(name="a").name = "b"
