@@ -18,7 +18,7 @@ from byov.cli.score_table import print_table
 from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.embedding_readers import read_manifest
 from byov.evaluate.evaluation import refuse_missing_labels
-from byov.evaluate.own_embeddings import evaluate_npz
+from byov.evaluate.npz import evaluate_npz
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
 from byov.evaluate.results import document, npz_document, write_results

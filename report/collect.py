@@ -35,11 +35,11 @@ class Request:
 
 def collect(request: Request, progress: Progress = SILENT) -> Content:
     with progress.bar("report", unit="step", total=STEPS, brief=True) as steps:
-        source = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
-        split = choose_split(source.manifest, request.split)
-        material = read_material(source, request.runs_dir, request.features_dir, split)
+        reader = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
+        split = choose_split(reader.manifest, request.split)
+        material = read_material(reader, request.runs_dir, request.features_dir, split)
         steps.advance(latest="tables")
-        scored = _tables(request, material)
+        scored = _tables(request, material, progress)
         gallery, one_view = Gallery(), nearest_frames.one_view_only(material)
         played = nearest_frames.choose_player_videos(material, gallery)
         strips = nearest_frames.choose_strips(material, gallery)
@@ -60,7 +60,7 @@ def collect(request: Request, progress: Progress = SILENT) -> Content:
         dataset=request.run.dataset,
         facts=provenance.facts(material),
         split=split,
-        phases=source.manifest.phases if any(video.labels for video in videos) else (),
+        phases=reader.manifest.phases if any(video.labels for video in videos) else (),
         videos=videos,
         tables=scored,
         curves=read_curves(request.run),
@@ -74,12 +74,12 @@ def collect(request: Request, progress: Progress = SILENT) -> Content:
     )
 
 
-def _tables(request: Request, material: Material) -> tuple[Table, ...] | Unavailable:
+def _tables(request: Request, material: Material, progress: Progress) -> tuple[Table, ...] | Unavailable:
     """They need more than the figures: training videos, and the other runs."""
     try:
         runs = (request.run, *request.compared)
         return scored_tables.score(
-            request.runs_dir, request.features_dir, material.source.manifest, runs, material.split
+            request.runs_dir, request.features_dir, material.reader.manifest, runs, material.split, progress
         )
     except (CacheError, EvaluationError) as error:
         return Unavailable(material.without_places(error))
@@ -90,8 +90,8 @@ def _shown_videos(
 ) -> tuple[ShownVideo, ...]:
     return tuple(
         ShownVideo(
-            name=material.stretches[video].name,
-            view=material.stretches[video].video.view,
+            name=material.segments[video].name,
+            view=material.segments[video].video.view,
             frames=material.length(video),
             pts_seconds=material.pts_seconds(video),
             labels=material.labels(video),

@@ -19,8 +19,8 @@ STRIDE = EvaluationOptions().tau_stride  # as the evaluator
 def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailable:
     if len(material) == 1:
         return Unavailable(f"the {material.split} split has only one video: none to match it with")
-    if "tau" not in tasks_of(material.source.manifest):
-        return Unavailable(f"the videos of {material.source.manifest.dataset} show different actions: they have no tau")
+    if "tau" not in tasks_of(material.reader.manifest):
+        return Unavailable(f"the videos of {material.reader.manifest.dataset} show different actions: they have no tau")
     taus = mean_taus(tau_of_each_pair(material.frames.every(STRIDE)))
     rising = np.argsort(taus, kind="stable")  # NaN comes last
     chosen = [int(video) for video in rising[:WORST] if not np.isnan(taus[video])]

@@ -32,32 +32,32 @@ class Material:
 
     runs_dir: Path
     features_dir: Path
-    source: RunEmbeddings
+    reader: RunEmbeddings
     split: str
-    stretches: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
     frames: Frames
 
     def __len__(self) -> int:
-        return len(self.stretches)
+        return len(self.segments)
 
     @property
     def feature_folder(self) -> Path:
         """Of the encoder that the run was trained on."""
-        return self.features_dir / self.source.run.dataset / self.source.run.encoder_folder
+        return self.features_dir / self.reader.run.dataset / self.reader.run.encoder_folder
 
     def feature_file(self, video: int) -> Path:
-        entry = self.stretches[video].video
+        entry = self.segments[video].video
         return video_path(self.feature_folder, entry.view, entry.id)
 
     def feature_header(self, video: int) -> Header:
         """Of the file that the run's embeddings of a video were made from; raises CacheError if it has changed."""
-        path, stretch = self.feature_file(video), self.stretches[video]
-        header, run = read_header(path), self.source.run
-        embedded = read_source(self.source.path(stretch))
+        path, segment = self.feature_file(video), self.segments[video]
+        header, run = read_header(path), self.reader.run
+        embedded = read_source(self.reader.path(segment))
         ours, theirs = header.provenance, (embedded.encoder, embedded.encoder_sha256, embedded.preprocessing)
         same = (ours.encoder, ours.encoder_sha256, ours.preprocessing) == theirs
-        if not same or read_digest(path, run.column) != embedded.column_sha256 or header.frames != len(stretch):
-            raise CacheError(f"{path}: not the features that {run.name} has embedded; {self.source.remedy}")
+        if not same or read_digest(path, run.column) != embedded.column_sha256 or header.frames != len(segment):
+            raise CacheError(f"{path}: not the features that {run.name} has embedded; {self.reader.remedy}")
         return header
 
     def embeddings(self, video: int) -> NDArray[np.float32]:
@@ -66,18 +66,18 @@ class Material:
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
     def length(self, video: int) -> int:
-        return len(self.stretches[video])
+        return len(self.segments[video])
 
     def of_view(self, view: str) -> list[int]:
-        return [index for index, stretch in enumerate(self.stretches) if stretch.video.view == view]
+        return [index for index, segment in enumerate(self.segments) if segment.video.view == view]
 
     def pts_seconds(self, video: int) -> NDArray[np.float64]:
         """(T,)"""
-        return read_array(self.source.path(self.stretches[video]), "pts_seconds", remedy=self.source.remedy)
+        return read_array(self.reader.path(self.segments[video]), "pts_seconds", remedy=self.reader.remedy)
 
     def labels(self, video: int) -> tuple[int, ...] | None:
         """The phase of each frame, if there is one of the dataset's for each."""
-        labels, phases = self.stretches[video].labels, len(self.source.manifest.phases)
+        labels, phases = self.segments[video].labels, len(self.reader.manifest.phases)
         if not labels or len(labels) != self.length(video) or min(labels) < 0 or max(labels) >= phases:
             return None
         return labels
@@ -91,20 +91,20 @@ class Material:
         return text
 
 
-def read_material(source: RunEmbeddings, runs_dir: Path, features_dir: Path, split: str) -> Material:
+def read_material(reader: RunEmbeddings, runs_dir: Path, features_dir: Path, split: str) -> Material:
     """Raises the evaluator's error if the embeddings are not there or not the run's."""
-    everything = segments(source.manifest, split)
+    everything = segments(reader.manifest, split)
     shown = some_of_each_view(everything)
     if len(shown) < len(everything):
         LOGGER.info(f"the figures are of {len(shown)} of the {len(everything)} {split} videos, evenly spread")
-    return Material(runs_dir, features_dir, source, split, tuple(shown), source.frames_of(shown, split))
+    return Material(runs_dir, features_dir, reader, split, tuple(shown), reader.frames_of(shown, split))
 
 
 def some_of_each_view(everything: Sequence[Segment]) -> list[Segment]:
     """In their order; all of them but in the largest datasets, which would not fit in memory."""
     kept = set()
     for view in VIEWS:
-        places = [place for place, stretch in enumerate(everything) if stretch.video.view == view]
+        places = [place for place, segment in enumerate(everything) if segment.video.view == view]
         kept |= {places[index] for index in evenly(len(places), MOST_VIDEOS)}
     return [everything[place] for place in sorted(kept)]
 

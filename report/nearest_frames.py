@@ -63,7 +63,7 @@ def matches(
         PlayerMatch(shown[query], shown[candidate], _nearest(material, query, candidate, seen))
         for query in seen
         for candidate in seen
-        if material.stretches[query].video.view != material.stretches[candidate].video.view
+        if material.segments[query].video.view != material.segments[candidate].video.view
     )
     return found or no_picture([sheets[shown[video]] for video in chosen])
 

@@ -24,7 +24,7 @@ def choose_frames(material: Material) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def project(material: Material, gallery: Gallery, seed: int) -> Projection | Unavailable:
-    chosen, run = choose_frames(material), material.source.run
+    chosen, run = choose_frames(material), material.reader.run
     count = sum(len(frames) for _, frames in chosen)
     if count < FEWEST_POINTS:
         return Unavailable(f"a map needs at least {FEWEST_POINTS} frames, the videos have {count}")
@@ -45,7 +45,7 @@ def project(material: Material, gallery: Gallery, seed: int) -> Projection | Una
 def _rows(material: Material, features: CachedFeatures, video: int) -> NDArray[np.float32]:
     """(T, d) of a video, if they are still what the run has embedded."""
     material.feature_header(video)
-    return features.rows(material.stretches[video])
+    return features.rows(material.segments[video])
 
 
 def perplexity(points: int) -> float:

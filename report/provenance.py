@@ -18,7 +18,7 @@ PACKAGES = ("byov", "numpy", "scipy", "scikit-learn", "av", "pillow")
 
 def facts(material: Material) -> Lines:
     """For the reader who has seen other runs."""
-    run, config = material.source.run, read_config(material.source.run.folder)
+    run, config = material.reader.run, read_config(material.reader.run.folder)
     ego, exo = (len(material.of_view(view)) for view in ("ego", "exo"))
     return (
         ("Recipe", run.recipe),
@@ -31,7 +31,7 @@ def facts(material: Material) -> Lines:
 
 
 def provenance(material: Material, seed: int) -> Lines:
-    run, origin = material.source.run, material.source.origin()
+    run, origin = material.reader.run, material.reader.origin()
     return (
         ("Run", run.name),
         ("Dataset", run.dataset),

@@ -11,21 +11,27 @@ from byov.evaluate.protocols import ScoredSplit
 from byov.evaluate.table import Table, tables
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import NEED_TRAINING
+from byov.progress import SILENT, Progress
 from byov.report.content import Unavailable
 
 
 def score(
-    runs_dir: Path, features_dir: Path, manifest: Manifest, runs: Sequence[RunRecord], split: str
+    runs_dir: Path,
+    features_dir: Path,
+    manifest: Manifest,
+    runs: Sequence[RunRecord],
+    split: str,
+    progress: Progress = SILENT,
 ) -> tuple[Table, ...] | Unavailable:
     """As byov-eval --task all: every row under both protocols, where the runs have sub-clips."""
     scored_split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == split), None)
     if scored_split is None:
         return Unavailable(f"{manifest.dataset} has neither test nor val videos: there is nothing to score")
     scope = scope_of_all(manifest, scored_split, EvaluationOptions())
-    taught = any(video.frames for video in manifest.videos if video.split == "train")
-    if NEED_TRAINING & set(scope.tasks) and not taught:
+    has_training = any(video.frames for video in manifest.videos if video.split == "train")
+    if NEED_TRAINING & set(scope.tasks) and not has_training:
         return Unavailable(f"{manifest.dataset} has no train videos, and {', '.join(scope.tasks)} learn from them")
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=False)
     frozen = frozen_columns(features_dir, manifest.dataset, [run.column for run in runs])
     wanted = entries(runs_dir, features_dir, manifest.dataset, [run.name for run in runs], frozen=frozen)
-    return tuple(tables(compare(manifest, wanted, scope)))
+    return tuple(tables(compare(manifest, wanted, scope, progress)))

@@ -76,7 +76,7 @@ def _find(material: Material, gallery: Gallery, files: VideoFiles, video: int) -
         header = material.feature_header(video)
     except CacheError as error:
         return Unavailable(material.without_places(error))
-    path = files.find(material.stretches[video].video.id, header.provenance)
+    path = files.find(material.segments[video].video.id, header.provenance)
     return path if isinstance(path, Unavailable) else _Wanted(path, gallery.frames(video), header.truncated)
 
 

@@ -75,7 +75,7 @@ def _clip(material: Material, video: int, index: int, tiles: Tiles | Unavailable
         order = read_array(header.path, "order")
     except CacheError as error:
         return Unavailable(material.without_places(error))
-    tokens, name = order.shape[1], material.stretches[video].name
+    tokens, name = order.shape[1], material.segments[video].name
     if not tokens or isqrt(tokens) ** 2 != tokens:
         return Unavailable(f"{name}: {tokens} tokens a frame are not a square of patches")
     if order.max() >= tokens:

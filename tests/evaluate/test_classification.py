@@ -21,9 +21,9 @@ def test(make_frames):
 
 def predicted(train, test, setting):
     """Labels of the test frames by SVC itself."""
-    learned, scored = VIEWS[setting]
-    known, asked = train.of_view(learned), test.of_view(scored)
-    return SVC(decision_function_shape="ovo").fit(known.embeddings, known.labels).predict(asked.embeddings)
+    train_view, test_view = VIEWS[setting]
+    fitted, scored = train.of_view(train_view), test.of_view(test_view)
+    return SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels).predict(scored.embeddings)
 
 
 def test_agrees_with_svc(naive, train, test):
@@ -34,7 +34,7 @@ def test_agrees_with_svc(naive, train, test):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_names_every_frame_as_svc_does(train, test, setting):
+def test_predicts_every_frame_as_svc_does(train, test, setting):
     """If the test labels are what SVC predicts, a classifier that predicts the same scores exactly 1."""
     _, scored = VIEWS[setting]
     of_view = test.of_view(scored)
@@ -53,17 +53,17 @@ def test_equal_votes_go_to_the_first_phase_as_in_svc(join):
     centres = np.array([[np.cos(a), np.sin(a)] for a in (0.1, 2.2, 4.3)])
     labels = np.repeat([0, 1, 2], 40)
     train = join([centres[labels] + random.normal(0, 1.5, (120, 2))] * 2, [labels] * 2, [True, False])
-    asked = random.normal(0, 0.5, (3000, 2)).astype(np.float32)
+    points = random.normal(0, 0.5, (3000, 2)).astype(np.float32)
     machine = SVC(decision_function_shape="ovo").fit(train.embeddings, train.labels)
-    decisions = machine.decision_function(asked) > 0  # of 0-1, 0-2, 1-2
+    decisions = machine.decision_function(points) > 0  # of 0-1, 0-2, 1-2
     circles = (decisions[:, 0] == decisions[:, 2]) & (decisions[:, 0] != decisions[:, 1])
     assert circles.any()
-    test = join([asked], [machine.predict(asked)], [True])
+    test = join([points], [machine.predict(points)], [True])
     assert phase_f1(train, test)["regular"] == 1.0
 
 
 def test_undecided_pairs_go_to_the_second_phase_as_in_svc(join):
-    """Two frames as mirror images, asked for the point between them."""
+    """Two frames as mirror images, and the point between them."""
     train = join([[[-1.0], [1.0]]], [[0, 1]], [True])
     machine = SVC(decision_function_shape="ovo").fit(train.embeddings, train.labels)
     assert machine.decision_function([[0.0]]) == 0

@@ -35,7 +35,7 @@ def test_pairs_of_views_are_parts_of_all(naive, test):
 
 
 def test_the_query_video_comes_first(join):
-    """A finer line answers every frame with another one; it must answer some of the coarse line's with the same."""
+    """Each query finds another frame of a finer line; of a coarser line some must find the same."""
     finer = np.linspace(0, 1, 60)[:, None]
     taus = kendalls_tau(join([LINE, finer], None, [True, False]), stride=1)
     assert taus["ego-exo"] == pytest.approx(1)
@@ -71,7 +71,7 @@ def test_blocks_do_not_matter(monkeypatch, test):
     assert kendalls_tau(test, stride=1) == whole
 
 
-def test_the_first_of_equally_near_frames_answers(naive, test):
+def test_the_first_of_equally_near_frames_is_taken(naive, test):
     coarse = replace(test, embeddings=np.round(test.embeddings[:, :1]))
     assert kendalls_tau(coarse, stride=1)["all"] == pytest.approx(naive.kendalls_tau(coarse, stride=1), abs=1e-12)
 

@@ -20,7 +20,7 @@ from byov.evaluate.evaluation import (
     tasks_of,
 )
 from byov.evaluate.frames import Frames
-from byov.evaluate.own_embeddings import evaluate_npz
+from byov.evaluate.npz import evaluate_npz
 from byov.evaluate.task import EvaluationOptions, TaskData
 from byov.evaluate.tasks import TASKS
 

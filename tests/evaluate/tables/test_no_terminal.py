@@ -10,7 +10,7 @@ import pytest
 
 from byov.evaluate.comparison import compare, entries, scope_of_all
 from byov.evaluate.evaluation import evaluate_run
-from byov.evaluate.own_embeddings import evaluate_npz
+from byov.evaluate.npz import evaluate_npz
 from byov.evaluate.task import EvaluationOptions
 
 OPTIONS = EvaluationOptions(bootstrap=10)

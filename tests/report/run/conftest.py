@@ -154,10 +154,10 @@ def make_material(whole_project: Project) -> Callable[..., Material]:
             VideoEntry(f"v{index}", "ego" if ego else "exo", "test", length, 10.0, None, None)
             for index, (length, ego) in enumerate(zip(lengths, is_ego, strict=True))
         ]
-        stretches = tuple(Segment(entry, entry.frames or 0) for entry in entries)
-        names = tuple(stretch.name for stretch in stretches)
+        segments = tuple(Segment(entry, entry.frames or 0) for entry in entries)
+        names = tuple(segment.name for segment in segments)
         frames = Frames(np.concatenate(walks), None, np.array(lengths), np.array(is_ego), names)
-        return replace(whole_project.material(), stretches=stretches, frames=frames)
+        return replace(whole_project.material(), segments=segments, frames=frames)
 
     return make
 

@@ -260,11 +260,11 @@ def _embedding(material, gallery, ref):
 
 def test_of_very_many_videos_some_of_each_view_are_shown(make_material):
     material = make_material([3] * 150, [index % 3 > 0 for index in range(150)])
-    shown = some_of_each_view(material.stretches)
-    views = [stretch.video.view for stretch in shown]
+    shown = some_of_each_view(material.segments)
+    views = [segment.video.view for segment in shown]
     assert (views.count("ego"), views.count("exo")) == (60, 50)
-    assert (shown[0], shown[-1]) == (material.stretches[0], material.stretches[-1])
-    assert [material.stretches.index(stretch) for stretch in shown] == sorted(map(material.stretches.index, shown))
+    assert (shown[0], shown[-1]) == (material.segments[0], material.segments[-1])
+    assert [material.segments.index(segment) for segment in shown] == sorted(map(material.segments.index, shown))
 
 
 def test_matches_name_frames_and_not_places_on_the_sheet(make_material):

@@ -92,7 +92,7 @@ def test_without_train_videos_nothing_can_be_learnt_from(project, keep_videos):
 
 def test_the_split_can_be_chosen(project):
     material = project.material("val")
-    assert [stretch.name for stretch in material.stretches] == ["ego/val_ego", "exo/val_exo"]
+    assert [segment.name for segment in material.segments] == ["ego/val_ego", "exo/val_exo"]
     assert find_failures(material, Gallery()).worst
 
 
@@ -101,5 +101,5 @@ def test_settings_of_another_version_are_said_to_be(project, settings):
     from byov.report.provenance import provenance
 
     material = project.material()
-    material.source.run.training["settings"] = settings
+    material.reader.run.training["settings"] = settings
     assert dict(provenance(material, 0))["Settings other than the recipe's"] == "of another version of byov"
