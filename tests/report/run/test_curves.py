@@ -44,9 +44,14 @@ def curves_of(tmp_path: Path):
     def read(text, select="retrieval"):
         (tmp_path / "metrics.jsonl").write_text(text)
         settings = {"settings": {"select": select}} if select else {}
-        return read_curves(RunRecord("r", tmp_path, "d", "e", "e", "merged/0.3", "paper", 0, "", settings))
+        return read_curves(run_in(tmp_path, settings))
 
     return read
+
+
+def run_in(folder, training):
+    texts = dict.fromkeys(("dataset", "encoder", "encoder_folder", "recipe", "untrained_sha256"), "x")
+    return RunRecord(name="r", folder=folder, column="merged/0.3", seed=0, training=training, **texts)
 
 
 def lines(records):
@@ -106,7 +111,7 @@ def test_a_damaged_file_is_a_reason(curves_of, text):
 
 def test_no_file_and_bytes_that_are_no_text_are_reasons(curves_of, tmp_path):
     curves_of("")
-    run = RunRecord("r", tmp_path, "d", "e", "e", "merged/0.3", "paper", 0, "", {})
+    run = run_in(tmp_path, {})
     (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe")
     assert "damaged" in read_curves(run).reason
     (tmp_path / "metrics.jsonl").unlink()

@@ -192,7 +192,7 @@ def test_one_unreadable_video_costs_only_its_own_frames(project):
         gallery.show(video, (0,))
     project.video("test_ego_1").unlink()
     tiles = read_tiles(material, gallery, VideoFiles(project.features_dir / "tea"))
-    blind = [material.stretches[video].name for video, one in tiles.items() if isinstance(one, Unavailable)]
+    blind = [material.segments[video].name for video, one in tiles.items() if isinstance(one, Unavailable)]
     assert blind == ["ego/test_ego_1"]
 
 
