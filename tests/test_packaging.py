@@ -16,9 +16,7 @@ COMMANDS = [f"byov-{name}" for name in ("align", "cache", "embed", "eval", "extr
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_no_stray_package(tmp_path):
     project = tmp_path / "project"  # a copy: what an earlier build has left behind would be packed too
-    shutil.copytree(
-        ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "runs", "features", "datasets")
-    )
+    shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "runs", "features", "datasets"))
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(project)],
         check=True,
