@@ -21,8 +21,8 @@ from byov.device import Device
 from byov.errors import ApplyError
 from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
+from byov.extract.extraction import ExtractionOptions, extract_jobs
 from byov.extract.plan import Job, Plan, make_plan
-from byov.extract.run_plan import ExtractionOptions, extract_jobs
 from byov.progress import SILENT, Progress
 from byov.train.autoencoder import Autoencoder
 

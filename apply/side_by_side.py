@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from byov.apply.video_writer import write_video
 from byov.data.video import FrameReader, OnTruncated
 from byov.errors import ApplyError
-from byov.extract.run_plan import decoder_threads
+from byov.extract.extraction import decoder_threads
 from byov.progress import SILENT, Progress, track
 
 GAP = 4  # pixels between the panels

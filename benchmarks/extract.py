@@ -23,10 +23,16 @@ from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_name import EncoderName, parse_encoder
 from byov.extract.encoders import Shape, load_encoder
-from byov.extract.extraction import TokenEncoder
+from byov.extract.extraction import (
+    CPU_BATCH,
+    CUDA_BATCH,
+    ExtractionOptions,
+    TokenEncoder,
+    decoder_threads,
+    extract_jobs,
+)
 from byov.extract.plan import make_plan
 from byov.extract.preprocess import Preprocessing
-from byov.extract.run_plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, decoder_threads, extract_jobs
 
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 

@@ -97,7 +97,7 @@ def extract(
     jobs = plan.in_state("missing", "stale")
     outcome = None
     if jobs:
-        from byov.extract.run_plan import ExtractionOptions, run_plan
+        from byov.extract.extraction import ExtractionOptions, run_plan
 
         for job in [] if overwrite else plan.in_state("stale"):
             note(f"{job.video.id}: to be extracted again ({job.reason})")

@@ -89,10 +89,10 @@ def tables(comparison: Comparison) -> list[Table]:
 def layouts(tasks: Sequence[str], options: EvaluationOptions) -> list[Layout]:
     """The paper's tables if all tasks of its main table were scored, else one table for each task."""
     single = [Layout(TASKS[task].subject, TASKS[task].columns(options)) for task in TASKS if task in tasks]
-    main = {name: task.main_columns(options) for name, task in TASKS.items()}
-    if not {name for name, columns in main.items() if columns} <= set(tasks):
+    main = [task for task in TASKS.values() if task.main_columns is not None]
+    if not {task.name for task in main} <= set(tasks):
         return single
-    wide = tuple(column for columns in main.values() for column in columns)
+    wide = tuple(column for task in main if task.main_columns for column in task.main_columns(options))
     return [Layout("Phase tasks", wide), *(layout for layout in single if not set(layout.columns) <= set(wide))]
 
 

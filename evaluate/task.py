@@ -76,10 +76,6 @@ def columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...
     return tuple(Column(f"{scores}/{setting}", group, SETTING_NAMES[setting], short) for setting in SETTINGS)
 
 
-def _no_columns(_: EvaluationOptions) -> tuple[Column, ...]:
-    return ()
-
-
 @dataclass(frozen=True)
 class EvaluationTask:
     """All that the rest of the evaluation knows of a task."""
@@ -89,7 +85,7 @@ class EvaluationTask:
     subject: str  # of its own table
     score: Callable[[TaskData, EvaluationOptions], dict[str, Score]]  # what cannot be scored is there with its reason
     columns: Callable[[EvaluationOptions], tuple[Column, ...]]  # of its own table
-    main_columns: Callable[[EvaluationOptions], tuple[Column, ...]] = _no_columns  # in the paper's main table
+    main_columns: Callable[[EvaluationOptions], tuple[Column, ...]] | None = None  # in the paper's main table
     estimate: Callable[[TaskData, Weights, EvaluationOptions], dict[str, Estimates]] | None = None  # for intervals
     needs_labels: bool = False  # of phases
     needs_actions: bool = False  # of whole videos

@@ -1,8 +1,8 @@
 import pytest
 
 from byov.cache.runs import choose_runs, read_run
-from byov.cli.choices import choose_columns, choose_dataset, parse_column, parse_ks, say_differences
 from byov.cli.command import UsageMistake
+from byov.cli.evaluate import choose_columns, choose_dataset, parse_column, parse_ks, say_differences
 from byov.errors import CacheError
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
