@@ -247,9 +247,9 @@ def _report(summary: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary, indent=1))
         return
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
-    if figures:
-        print(f"val, of the model that is kept: {figures}")
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
+    if scores:
+        print(f"val, of the model that is kept: {scores}")
     print(
         f"{summary['run']}: {summary['embedding_files']} embedding files; {summary['seconds']} s; {summary['folder']}"
     )

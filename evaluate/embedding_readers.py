@@ -124,7 +124,7 @@ class RunEmbeddings(EmbeddingReader):
             "dataset": self.run.dataset,
             "recipe": self.run.recipe,
             "seed": self.run.seed,
-            "settings": {key: value for key, value in self.run.settings.items() if key != "seed"},
+            "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
             **{key: made[key] for key in kept if key in made},
             "features_sha256": self._features.digest(),
         }

@@ -151,7 +151,7 @@ def card_text(record: dict[str, Any], parameters: int) -> str:
 
 def _metrics(validation: Any) -> list[str]:
     if not isinstance(validation, dict) or not validation:
-        return ["No figures: there were no validation videos, or the run is not finished."]
+        return ["No scores: there were no validation videos, or the run is not finished."]
     rows = [f"| {_code(name)} | {_code(value)} |" for name, value in validation.items()]
     return ["On the val split, of the model that is saved here:", "", "| | |", "|---|---|", *rows]
 

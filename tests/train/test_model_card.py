@@ -45,7 +45,7 @@ def test_the_head_is_what_the_hub_reads():
 
 @pytest.mark.parametrize("validation", [{}, None, [1], "good"])
 def test_a_model_that_was_not_validated_says_so(validation):
-    assert any(line.startswith("No figures") for line in lines(RECORD | {"validation": validation}))
+    assert any(line.startswith("No scores") for line in lines(RECORD | {"validation": validation}))
 
 
 def test_a_model_that_was_not_trained_has_a_card_too():

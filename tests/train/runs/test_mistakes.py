@@ -80,7 +80,7 @@ def test_without_val_videos_the_last_model_is_kept_and_that_is_said(byov_train, 
     assert "no val videos: the last model is kept" in ran.err
     assert (run / "model.safetensors").read_bytes() == (run / "model-last.safetensors").read_bytes()
     assert json.loads((run / "config.json").read_text())["training"]["validation"] == {}
-    assert "No figures" in (run / "README.md").read_text()
+    assert "No scores" in (run / "README.md").read_text()
 
 
 def test_without_labels_the_model_is_chosen_by_tau_and_that_is_said(byov_train, write_cache, tiny, run):
