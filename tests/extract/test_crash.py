@@ -46,6 +46,17 @@ def wait_for_work(process: subprocess.Popen[str], features: Path) -> None:
     assert process.poll() is None, process.communicate()
 
 
+def finished_files(features: Path) -> list[Path]:
+    return [path for path in features.rglob("*.h5") if not path.name.startswith(".")]
+
+
+def wait_for_a_finished_file(process: subprocess.Popen[str], features: Path) -> None:
+    """Until it has finished one more than there were, or all."""
+    before = len(finished_files(features))
+    while process.poll() is None and len(finished_files(features)) == before:
+        time.sleep(0.005)
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_dataset, tmp_path):
     table = make_dataset([90, 130, 1, 64, 65, 200, 2, 128, 77, 150, 30, 110])
@@ -56,17 +67,19 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
     random = np.random.default_rng(RANDOM_SEED)
     partly = 0
     for kill in range(KILLS):
-        # The first kills come at any time of a run; the others while it has a file under its hands.
+        # The first kills come at any time of a run; the others while it has a file under its hands, every third of
+        # them after it has finished one.
         process = start(table, tmp_path / "features")
         if kill < 5:
             time.sleep(random.uniform(0, seconds))
         else:
             wait_for_work(process, tmp_path / "features")
-            time.sleep(random.exponential(0.1))
+            if kill % 3 == 0:
+                wait_for_a_finished_file(process, tmp_path / "features")
+            time.sleep(random.exponential(0.03 if kill % 3 == 0 else 0.1))
         process.kill()
         process.communicate()
-        folder = tmp_path / "features" / table.stem / "random--tiny"
-        finished = [path for path in folder.rglob("*.h5") if not path.name.startswith(".")]
+        finished = finished_files(tmp_path / "features")
         partly += 0 < len(finished) < 12
         for path in finished:
             name = str(path.relative_to(tmp_path / "features"))
