@@ -48,12 +48,6 @@ class RunRecord(Record, extra="ignore"):
         settings = self.training.get("settings")
         return settings if isinstance(settings, dict) else {}
 
-    @property
-    def byov_version(self) -> str:
-        """Of the byov that has written it."""
-        versions = self.training.get("versions")
-        return str(versions.get("byov", "unknown")) if isinstance(versions, dict) else "unknown"
-
 
 def run_folder(runs_dir: Path, run: str) -> Path:
     """run: its name, or runs_dir/name, as a shell completes it."""

@@ -12,6 +12,7 @@ from torch import nn
 from byov.cache.runs import CONFIG_NAME, MODEL_NAME
 from byov.errors import SettingsError, TrainError
 from byov.train.checkpoint import load_weights
+from byov.train.settings import refuse_unknown
 from byov.train.tensor_file import tensor_shapes
 
 _HEAD = """---
@@ -77,7 +78,8 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             except EntryNotFoundError:
                 raise TrainError(f"{model_id}: has no {MODEL_NAME}, and byov reads no other weights") from None
         config_path = path.with_name(CONFIG_NAME)
-        cls._refuse_unknown(config_path, config or {})
+        given = config or {}
+        refuse_unknown(config_path, given, cls._hub_mixin_init_parameters, given.get("training"))
         try:
             cls._refuse_other_shapes(path, arguments)
             model = cls(**arguments)
@@ -85,16 +87,6 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             raise TrainError(f"{config_path}: {error}") from None
         load_weights(model, path)
         return model.to(map_location).eval()
-
-    @classmethod
-    def _refuse_unknown(cls, path: Path, config: dict[str, Any]) -> None:
-        """A setting of the model that this version does not know would be left out, and another model be built."""
-        unknown = [name for name in config if name not in cls._hub_mixin_init_parameters]
-        if unknown:
-            training = config.get("training")
-            versions = training.get("versions") if isinstance(training, dict) else None
-            written = versions.get("byov", "unknown") if isinstance(versions, dict) else "unknown"
-            raise TrainError(f"{path}: unknown setting {unknown[0]!r}; byov {written} has written it, use that version")
 
     @classmethod
     def _refuse_other_shapes(cls, path: Path, arguments: dict[str, Any]) -> None:

@@ -30,13 +30,8 @@ class Clips:
     padding: Tensor | None = None  # (B, T) True where a short video repeats its last frame; None: nowhere
 
     def to(self, device: torch.device) -> "Clips":
-        frames, index, padding = (
-            None if tensor is None else tensor.to(device, non_blocking=True)
-            for tensor in (self.frames, self.index, self.padding)
-        )
-        assert frames is not None
-        assert index is not None
-        return Clips(frames, index, padding)
+        padding = None if self.padding is None else self.padding.to(device, non_blocking=True)
+        return Clips(self.frames.to(device, non_blocking=True), self.index.to(device, non_blocking=True), padding)
 
     @property
     def length(self) -> int:

@@ -3,6 +3,8 @@
 A setting that has a description is an option of byov-train, in the help panel of its group.
 """
 
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -167,16 +169,24 @@ def settings_of(run: RunRecord) -> TrainSettings:
     raw = run.training.get("settings")
     if not isinstance(raw, dict):
         raise TrainError(f"{run.config}: it does not say its settings")
-    unknown = [name for name in raw if name not in TrainSettings.model_fields]
-    if unknown:
-        raise TrainError(
-            f"{run.config}: unknown setting {unknown[0]!r}; byov {run.byov_version} has written it, use that version"
-        )
+    refuse_unknown(run.config, raw, TrainSettings.model_fields, run.training)
     values = raw | ({"crop": tuple(raw["crop"])} if isinstance(raw.get("crop"), list) else {})
     try:
         return checked(TrainSettings, **values)
     except SettingsError as error:
         raise TrainError(f"{run.config}: {error}") from None
+
+
+def refuse_unknown(config: Path, given: Iterable[str], known: Collection[str], training: Any) -> None:
+    """A setting that this version does not know would be left out, and something else be trained or loaded.
+
+    config, training: the run's file and what it says of the training, which names the byov that has written it.
+    """
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        versions = training.get("versions") if isinstance(training, dict) else None
+        version = versions.get("byov", "unknown") if isinstance(versions, dict) else "unknown"
+        raise TrainError(f"{config}: unknown setting {unknown[0]!r}; byov {version} has written it, use that version")
 
 
 def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:

@@ -179,10 +179,10 @@ def _record_to_train(folder: Path, data: TrainingData, settings: TrainSettings, 
 def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
     """What the run was started with, if the features are of the same kind."""
     theirs: dict[str, Any] = read_config(folder)["training"]
-    ours_of_theirs = {name: ours[name] for name in ours if name in theirs}  # 0.1.0 recorded no compute_dtype
+    recorded = {"compute_dtype": ours["compute_dtype"]} | theirs  # which 0.1.0 did not record
     for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
-        if theirs.get(name) != ours_of_theirs.get(name):
-            raise TrainError(f"{folder.name} was trained on {name} {theirs.get(name)!r}, this is {ours[name]!r}")
+        if recorded.get(name) != ours[name]:
+            raise TrainError(f"{folder.name} was trained on {name} {recorded.get(name)!r}, this is {ours[name]!r}")
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
 
 

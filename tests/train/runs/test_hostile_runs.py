@@ -149,3 +149,11 @@ def test_a_damaged_or_hostile_config_is_one_line(refused, finished, name, argume
     config = CONFIGS[name](json.loads(path.read_text()))
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     assert "\x1b" not in refused(*arguments)
+
+
+@pytest.mark.parametrize("name", ["encoder_sha256", "preprocessing"])
+def test_a_record_that_does_not_say_what_the_features_were_is_not_taken_for_the_same(refused, finished, name):
+    config = json.loads((finished / "config.json").read_text())
+    del config["training"][name]
+    (finished / "config.json").write_text(json.dumps(config))
+    assert f"toy was trained on {name} None, this is " in refused(*RESUME)
