@@ -24,7 +24,7 @@ from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.extraction import ExtractionOptions, extract_jobs
 from byov.extract.plan import Job, Plan, make_plan
 from byov.progress import SILENT, Progress
-from byov.train.autoencoder import Autoencoder
+from byov.train.methods.method import Method
 
 LOGGER = logging.getLogger(__name__)
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
@@ -206,9 +206,9 @@ def _text(run: RunRecord, key: str) -> str:
     return value
 
 
-def _load_model(run: RunRecord, encoder: FrameEncoder) -> Autoencoder:
+def _load_model(run: RunRecord, encoder: FrameEncoder) -> Method:
     """The model that the run has kept, where the encoder is."""
-    model: Autoencoder = Autoencoder.from_pretrained(run.folder, map_location=str(encoder.device))
+    model = Method.from_pretrained(run.folder, map_location=str(encoder.device))
     if model.width != encoder.shape.width:
         raise ApplyError(f"{run.name} takes features {model.width} wide, {run.encoder} gives {encoder.shape.width}")
     return model

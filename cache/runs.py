@@ -107,10 +107,12 @@ def choose_run(runs_dir: Path, wanted: str | None = None) -> RunRecord:
 
 def read_run(runs_dir: Path, run: str) -> RunRecord:
     folder = run_folder(runs_dir, run)
-    training = read_config(folder).get("training")
+    config = read_config(folder)
+    training = config.get("training")
     try:
         if not isinstance(training, dict):
             raise ValueError("it does not say how the model was trained")
+        training = dict[str, Any]({"settings": config.get("settings")} | training)  # up to byov 0.2 it was in there
         return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
     except (CacheError, ValueError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error

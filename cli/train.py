@@ -17,22 +17,18 @@ from byov.cli import command
 from byov.cli.command import BARS, Stopped, deferred_stop, note
 from byov.device import Device, pick_device
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.train.settings import (
-    DATASETS,
-    GROUPS,
-    RECIPES,
-    TrainSettings,
-    checked,
-    choose,
-    differences,
-    settings_of,
-)
+from byov.train.method_settings import SETTINGS, ByovSettings, choose, owners, refuse_of_others, settings_of
+from byov.train.settings import DATASETS, GROUPS, TrainSettings, checked, differences
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and wrong usage get by without it
     from byov.train.feature_store import TrainingData
 
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
 SHORTER = {"self_view": "self", "cross_view": "cross"}  # the options' names where they are not the settings'
+
+METHOD_HELP = (
+    "What to learn. " + " ".join(f"{name}: {kind.summary}" for name, kind in SETTINGS.items()) + " Default byov."
+)
 
 app = command.new_app()
 
@@ -42,12 +38,8 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     given: name → value of the settings that were given on the command line.
     """
-    panels = {name: panel for panel, group in GROUPS.items() for name in group.model_fields}
-    options = {
-        name: _option(name, field, panels.get(name))
-        for name, field in TrainSettings.model_fields.items()
-        if field.description
-    }
+    fields = {name: field for kind in SETTINGS.values() for name, field in kind.model_fields.items()}
+    options = {name: _option(name, field) for name, field in fields.items() if field.description}
 
     @wraps(function)
     def run(**arguments: Any) -> None:
@@ -63,7 +55,7 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _option(name: str, field: FieldInfo, panel: str | None) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     shown = SHORTER.get(name, name).replace("_", "-")
     kind, names = _plain_type(field.annotation), f"--{shown}"
     is_pair = get_origin(kind) is tuple
@@ -73,8 +65,8 @@ def _option(name: str, field: FieldInfo, panel: str | None) -> inspect.Parameter
         names = f"--{shown}/--no-{shown}"
     option = typer.Option(
         names,
-        help=f"{field.description} {_defaults(name, field)}",
-        rich_help_panel=panel,
+        help=f"{field.description} {_defaults(name)}",
+        rich_help_panel=_panel(name),
         parser=_parse_pair if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
@@ -92,10 +84,25 @@ def _plain_type(annotation: Any) -> Any:
     return annotation
 
 
-def _defaults(name: str, field: FieldInfo) -> str:
+def _panel(name: str) -> str | None:
+    """A method's own settings are under its name, those of some methods under their group's and all their names."""
+    of = owners(name)
+    if len(of) == 1:
+        return f"--method {of[0]}"
+    groups = [group for group, kind in GROUPS.items() if name in kind.model_fields]
+    if not groups:
+        return None
+    return groups[0] if len(of) == len(SETTINGS) else f"{groups[0]} ({', '.join(of)})"
+
+
+def _defaults(name: str) -> str:
     """ "Default 0; cycle: 5." """
-    others = {where: values[name] for where, values in (*RECIPES.items(), *DATASETS.items()) if name in values}
-    texts = [f"Default {_text(field.default)}", *(f"{where}: {_text(value)}" for where, value in others.items())]
+    by_method = {method: kind.model_fields[name].default for method, kind in SETTINGS.items() if method in owners(name)}
+    usual = next(iter(by_method.values()))
+    presets = (*ByovSettings.RECIPES.items(), *ByovSettings.DATASETS.items(), *DATASETS.items())
+    others = {method: value for method, value in by_method.items() if value != usual}
+    others |= {where: values[name] for where, values in presets if name in values}
+    texts = [f"Default {_text(usual)}", *(f"{where}: {_text(value)}" for where, value in others.items())]
     return "; ".join(texts) + "."
 
 
@@ -120,10 +127,13 @@ def _parse_pair(text: str) -> tuple[float, float]:
 @app.command()
 @with_settings
 def train(
+    method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
     ratio: Annotated[float | None, typer.Option(help=f"STM ratio, as cached. Default {DEFAULT_RATIO}.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
-    run: Annotated[str | None, typer.Option(help="Name of the run. Default DATASET-RECIPE-rRATIO-sSEED.")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Name of the run. Default DATASET-METHOD-rRATIO-sSEED (byov: its recipe).")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     embed_only: Annotated[bool, typer.Option("--embed-only", help="Write a run's embeddings again.")] = False,
     *,
@@ -152,13 +162,14 @@ def train(
         if resume and embed_only:
             raise command.UsageMistake("give --resume or --embed-only, not both")
         record = _existing(runs_dir, run)
-        settings = _same_settings(record, given)
+        settings = _same_settings(record, method, given)
         data = _same_data(features_dir, record, dataset, encoder, ratio)
         folder = record.folder
     else:
-        choose(dataset or "", **given)  # mistakes first, before anything is read
+        chosen = given | {"method": "byov" if method is None else method}
+        choose(dataset or "", **chosen)  # mistakes first, before anything is read
         data = _open(features_dir, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
-        settings = choose(data.dataset, **given)
+        settings = choose(data.dataset, **chosen)
         folder = _new(runs_dir, _default_name(data, settings) if run is None else run)
     from byov.train.train_run import Machine, embed_again, train_run
 
@@ -201,7 +212,7 @@ def _new(runs_dir: Path, run: str) -> Path:
 
 def _default_name(data: "TrainingData", settings: TrainSettings) -> str:
     ratio = data.column.removeprefix("merged/")
-    return f"{data.dataset}-{settings.recipe}-r{ratio}-s{settings.seed}"
+    return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
 
 
 def _existing(runs_dir: Path, run: str | None) -> RunRecord:
@@ -214,10 +225,13 @@ def _existing(runs_dir: Path, run: str | None) -> RunRecord:
     return read_run(runs_dir, run)
 
 
-def _same_settings(record: RunRecord, given: dict[str, Any]) -> TrainSettings:
+def _same_settings(record: RunRecord, method: str | None, given: dict[str, Any]) -> TrainSettings:
     """The run's own settings; what is given beside must not contradict them."""
     theirs = settings_of(record)
-    other = differences(checked(TrainSettings, **(theirs.model_dump() | given)), theirs)
+    if method not in (None, theirs.method):
+        raise TrainError(f"{record.name} is a run of the method {theirs.method}, not of {method}")
+    refuse_of_others(theirs.method, given)
+    other = differences(checked(type(theirs), **(theirs.model_dump() | given)), theirs)
     if other:
         raise TrainError(
             f"{record.name} was started with {'; '.join(other)}. Leave the option out, or start another run"

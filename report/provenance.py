@@ -5,11 +5,12 @@ from importlib.metadata import version
 from math import prod
 from typing import Any
 
-from byov.cache.runs import MODEL_NAME, RunRecord, read_config
+from byov.cache.runs import MODEL_NAME, RunRecord
 from byov.errors import TrainError
 from byov.report import failures, nearest_frames, projection, sheets, similarity
 from byov.report.material import Material
-from byov.train.settings import choose, differences, settings_of
+from byov.train.method_settings import choose, settings_of
+from byov.train.settings import differences
 from byov.train.tensor_file import tensor_shapes
 
 Lines = tuple[tuple[str, str], ...]
@@ -18,14 +19,14 @@ PACKAGES = ("byov", "numpy", "scipy", "scikit-learn", "av", "pillow")
 
 def facts(material: Material) -> Lines:
     """For the reader who has seen other runs."""
-    run, config = material.reader.run, read_config(material.reader.run.folder)
+    run = material.reader.run
     ego, exo = (len(material.of_view(view)) for view in ("ego", "exo"))
     return (
         ("Recipe", run.recipe),
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
         ("Seed", str(run.seed)),
-        ("Model", f"{_parameters(run)}{config.get('depth')} blocks, latent width {config.get('latent')}"),
+        ("Model", f"{_parameters(run)}{run.settings.get('depth')} blocks, latent width {run.settings.get('latent')}"),
         ("Split", f"{material.split}: {ego} ego and {exo} exo videos, {len(material.frames.embeddings):,} frames"),
     )
 
@@ -80,7 +81,8 @@ def _parameters(run: RunRecord) -> str:
 def _changed_settings(run: RunRecord) -> str:
     try:
         ours = settings_of(run)
-        usual = choose(run.dataset, recipe=ours.recipe, seed=ours.seed)
+        kept = {name: getattr(ours, name) for name in ("method", "recipe", "seed") if hasattr(ours, name)}
+        usual = choose(run.dataset, **kept)
     except TrainError:
         return "of another version of byov"
     return "; ".join(differences(usual, ours)) or "none"

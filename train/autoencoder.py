@@ -1,20 +1,42 @@
-"""The masked ego-exo autoencoder: B clips, T frames, width of the features, D latent dimensions."""
+"""The paper's encoder and decoder: B clips, T frames, width of the features, D latent dimensions.
 
-from collections.abc import Sequence
-from typing import Any
+Both take any number of sequences at once, in parts as it suits the caller, and run them in one pass side by side; none
+sees another.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from byov.train.hub import HubModel
+from byov.train.clips import Clips
+from byov.train.masking import fill, take
 from byov.train.positions import Positions
-from byov.train.settings import ModelArguments, Norm, Position, Standardize, checked
-from byov.train.standardize import standardized
+from byov.train.settings import EncoderSettings, Norm, Position, PositionIn
 from byov.train.transformer import Block, group, pack, unpack, within
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the encoder sees of B clips: all frames that were sampled, or those that a mask leaves; K of them."""
+
+    features: Tensor  # (B, K, width)
+    positions: Tensor  # (B, K, width of the features or D)
+    index: Tensor  # (B, K) number of each frame in its clip
+
+
+@dataclass(frozen=True)
+class ToDecode:
+    """Tokens with their positions, of which the first `own` are to become frame features again."""
+
+    tokens: Tensor  # (B, T, D)
+    own: int
+    causal: bool = False  # a token sees those before it alone
+
+
 class Encoder(nn.Module):
-    """Frame features → latents. Positions are added to the features, before the projection."""
+    """Frame features → latents."""
 
     def __init__(
         self,
@@ -25,46 +47,50 @@ class Encoder(nn.Module):
         heads: int,
         frames: int,
         position: Position = "interpolated",
+        position_in: PositionIn = "features",
         norm: Norm = "after",
         attention_window: int | None = None,
     ) -> None:
         super().__init__()
         self.norm_first, self.attention_window = norm == "before", attention_window
-        self.positions = Positions(frames, width, position)
+        self.position_in = position_in
+        self.positions = Positions(frames, width if position_in == "features" else latent, position)
         self.project = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, latent))
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(latent)
 
-    def forward(self, sequences: Sequence[Tensor], frame_index: Sequence[Tensor]) -> list[Tensor]:
-        """Latents of several sequences of placed frames, (B, T_i, width) each, in one pass; none sees another.
+    def see(self, clips: Clips, kept: Tensor | None = None) -> Seen:
+        """kept: (B, K) which of the sampled frames; all, if left out."""
+        positions = self.positions(clips.index, clips.length).expand(len(clips.features), -1, -1)
+        if kept is None:
+            return Seen(clips.features, positions, clips.index)
+        return Seen(take(clips.features, kept), take(positions, kept), clips.index.gather(1, kept))
 
-        frame_index: (B, T_i) number of each frame in its clip.
-        """
-        groups = group(sequences)
+    def forward(self, *parts: Sequence[Seen]) -> list[list[Tensor]]:
+        """The latents (B, K, D) of each sequence of each part."""
+        seen = [sequence for part in parts for sequence in part]
+        features = [sequence.features for sequence in seen]
+        groups = group(features)
         if self.attention_window is not None:
-            groups = within(groups, pack(frame_index), self.attention_window)
-        x = self._enter(pack(sequences))
+            groups = within(groups, pack([sequence.index for sequence in seen]), self.attention_window)
+        x = self._enter(pack(features), pack([sequence.positions for sequence in seen]))
         for block in self.blocks:
             x = block(x, groups)
-        return unpack(self._leave(x), sequences)
-
-    def place(self, frames: Tensor, frame_index: Tensor) -> Tensor:
-        """(B, T, width) features with their positions added."""
-        placed: Tensor = frames + self.positions(frame_index)
-        return placed
+        return _in_parts(unpack(self._leave(x), features), parts)
 
     @torch.no_grad()
-    def embed(self, frames: Tensor) -> Tensor:
+    def embed(self, features: Tensor) -> Tensor:
         """(T, width) features of a whole clip → (T, D); T may be large."""
-        frame_index = torch.arange(len(frames), device=frames.device)[None]
-        x = self._enter(self.place(frames[None], frame_index)[0])
+        index = torch.arange(len(features), device=features.device)[None]
+        x = self._enter(features, self.positions(index, torch.tensor([len(features)], device=features.device))[0])
         for block in self.blocks:
             assert isinstance(block, Block)
             x = block.forward_long(x, self.attention_window)
         return self._leave(x)
 
-    def _enter(self, placed: Tensor) -> Tensor:
-        x: Tensor = self.project(placed)
+    def _enter(self, features: Tensor, positions: Tensor) -> Tensor:
+        in_features = self.position_in == "features"
+        x: Tensor = self.project(features + positions) if in_features else self.project(features) + positions
         return self.norm(x) if self.norm_first else x
 
     def _leave(self, x: Tensor) -> Tensor:
@@ -77,98 +103,54 @@ class Decoder(nn.Module):
     def __init__(self, *, width: int, latent: int, depth: int, heads: int, frames: int, position: Position) -> None:
         super().__init__()
         # Mask tokens differ by nothing but their positions, so there are always some.
-        self.positions = Positions(frames, latent, "index" if position == "index" else "interpolated")
+        self.positions = Positions(frames, latent, "interpolated" if position == "none" else position)
         self.project = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, latent))
         self.mask_token = nn.Parameter(torch.zeros(1, 1, latent))
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
-    def place(self, tokens: Tensor, frame_index: Tensor) -> Tensor:
-        placed: Tensor = tokens + self.positions(frame_index)
-        return placed
+    def mask_filled(self, clips: Clips, kept: Tensor, latents: Tensor) -> Tensor:
+        """(B, K, D) latents of the kept frames at their places, mask tokens at the others, positions added."""
+        return self._placed(clips, fill(self.project(latents), kept, clips.sampled, self.mask_token))
 
-    def forward(self, sequences: Sequence[Tensor], causal: Sequence[bool]) -> list[Tensor]:
-        """Several sequences of placed tokens, (B, T_i, D) each, in one pass; none sees another."""
-        groups = group(sequences, causal)
-        x = pack(sequences)
+    def whole(self, clips: Clips, latents: Tensor) -> Tensor:
+        """(B, T, D) latents of all frames, positions added."""
+        return self._placed(clips, self.project(latents))
+
+    def forward(self, *parts: Sequence[ToDecode]) -> list[list[Tensor]]:
+        """The frame features (B, own, width) of each sequence of each part."""
+        given = [sequence for part in parts for sequence in part]
+        if not given:
+            return [[] for _ in parts]
+        tokens = [sequence.tokens for sequence in given]
+        groups = group(tokens, [sequence.causal for sequence in given])
+        x = pack(tokens)
         for block in self.blocks:
             x = block(x, groups)
-        return unpack(x, sequences)
+        own = [rows[:, : sequence.own] for rows, sequence in zip(unpack(x, tokens), given, strict=True)]
+        return _in_parts(unpack(self.head(pack(own)), own), parts)
 
-    def reconstruct(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) decoded tokens → (B, T, width) frame features."""
-        frames: Tensor = self.head(tokens)
-        return frames
-
-
-class Autoencoder(HubModel):
-    """Encoder and decoder. training: what it was trained on and how, used by nothing here."""
-
-    def __init__(
-        self,
-        *,
-        width: int,
-        latent: int,
-        depth: int,
-        decoder_depth: int,
-        heads: int,
-        frames: int,
-        position: Position = "interpolated",
-        norm: Norm = "after",
-        attention_window: int | None = None,
-        standardize: Standardize = "none",
-        training: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        checked(
-            ModelArguments,
-            width=width,
-            latent=latent,
-            depth=depth,
-            decoder_depth=decoder_depth,
-            heads=heads,
-            frames=frames,
-            position=position,
-            norm=norm,
-            attention_window=attention_window,
-            standardize=standardize,
-            training=training,
-        )
-        self.width, self.latent, self.standardize, self.record = width, latent, standardize, training or {}
-        self.encoder = Encoder(
-            width=width,
-            latent=latent,
-            depth=depth,
-            heads=heads,
-            frames=frames,
-            position=position,
-            norm=norm,
-            attention_window=attention_window,
-        )
-        self.decoder = Decoder(
-            width=width, latent=latent, depth=decoder_depth, heads=heads, frames=frames, position=position
-        )
-        self.apply(_initialise)
-        nn.init.normal_(self.decoder.mask_token, std=0.02)
-
-    def prepare(self, features: Tensor) -> Tensor:
-        """(T, width) features of a clip as they stand in the cache → as the model takes them, in training too."""
-        features = features.float()
-        return standardized(features) if self.standardize == "video" else features
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """(B, T, width) features of whole clips → (B, T, D) latents."""
-        frame_index = torch.arange(frames.shape[1], device=frames.device)[None].expand(len(frames), -1)
-        latents: Tensor = self.encoder([self.encoder.place(frames, frame_index)], [frame_index])[0]
-        return latents
-
-    def embed(self, features: Tensor) -> Tensor:
-        """(T, width) features of a clip as they stand in the cache → (T, D) frame embeddings."""
-        return self.encoder.embed(self.prepare(features))
+    def _placed(self, clips: Clips, tokens: Tensor) -> Tensor:
+        placed: Tensor = tokens + self.positions(clips.index, clips.length)
+        return placed
 
 
-def _initialise(module: nn.Module) -> None:
+def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:
+    return Encoder(
+        width=width,
+        frames=frames,
+        **{name: getattr(settings, name) for name in EncoderSettings.model_fields},
+    )
+
+
+def initialise(module: nn.Module) -> None:
     """As in MAE; the paper does not say."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
+
+
+def _in_parts(results: Sequence[Tensor], parts: Sequence[Sequence[object]]) -> list[list[Tensor]]:
+    """The results in the order in which the parts asked for them."""
+    remaining: Iterator[Tensor] = iter(results)
+    return [[next(remaining) for _ in part] for part in parts]

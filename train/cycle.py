@@ -13,10 +13,10 @@ VARIANCE_WEIGHT = 0.1
 
 def cycle_loss(
     there: Tensor,
+    there_padding: Tensor | None,
     back: Tensor,
+    back_padding: Tensor | None,
     order_prior: float | None = None,
-    there_padding: Tensor | None = None,
-    back_padding: Tensor | None = None,
 ) -> Tensor:
     """(B, T, D) and (B, S, D) latents → the mean cost of going from each frame of `there` to `back` and home.
 

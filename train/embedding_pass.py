@@ -17,8 +17,8 @@ from byov.cache.runs import embedding_path, embeddings_folder
 from byov.cache.sub_clips import trimmed_clips
 from byov.errors import Diverged, Interrupted
 from byov.progress import SILENT, Progress, track
-from byov.train.autoencoder import Autoencoder
 from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
+from byov.train.methods.method import Method
 
 TRIMMED_SPLITS = ("val", "test")
 
@@ -27,7 +27,7 @@ TRIMMED_SPLITS = ("val", "test")
 class EmbeddingModel:
     """A model, and the digest of its weights; a run keeps the embeddings of two."""
 
-    model: Autoencoder
+    model: Method
     sha256: str
     untrained: bool
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.features import Header, check_same_identity, read_header
-from byov.cache.layout import VIEWS, encoder_folders, encoder_slug, ratio_key, video_path
+from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.row_reader import read_array, read_columns
 from byov.errors import TrainError
@@ -90,12 +90,6 @@ class FeatureStore:
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
             raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}; extract it again")
         return features
-
-
-def need_both_views(videos: Sequence[CachedVideo], split: str, why: str) -> None:
-    for view in VIEWS:
-        if not any(video.view == view for video in videos):
-            raise TrainError(f"the {split} split has no {view} video, and {why}")
 
 
 def _choose(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:

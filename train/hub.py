@@ -1,18 +1,20 @@
 """Models in folders and on the HuggingFace hub: config.json and model.safetensors, read as data."""
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
+from pydantic import Field
 from torch import nn
 
 from byov.cache.runs import CONFIG_NAME, MODEL_NAME
-from byov.errors import SettingsError, TrainError
+from byov.errors import TrainError
+from byov.records import Record
 from byov.train.checkpoint import load_weights
-from byov.train.settings import refuse_unknown
+from byov.train.method_settings import read_settings
+from byov.train.settings import Size, TrainSettings, checked, refuse_unknown
 from byov.train.tensor_file import tensor_shapes
 
 _HEAD = """---
@@ -26,23 +28,40 @@ tags:
 """
 
 
+class Arguments(Record):
+    """What a model's constructor takes beside its settings."""
+
+    width: Size = Field(multiple_of=2)  # of the features
+    training: dict[str, Any] | None
+
+
 class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
     """`from_pretrained`, `save_pretrained` and `push_to_hub` as usual.
 
-    A model's constructor takes its sizes, and `training`: what it was trained on and how, which is carried along in
-    config.json and kept as `record`.
+    width: of the features that it takes.
+    training: what it was trained on and how, which is carried along in config.json and kept as `record`.
     """
 
-    record: dict[str, Any]
+    settings: TrainSettings
+
+    def __init__(self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        checked(Arguments, width=width, training=training)
+        self.width, self.settings, self.record = width, settings, training or {}
+        self._hub_mixin_config = self.config
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """What the constructor was called with."""
-        arguments = self._hub_mixin_config
-        return dict(arguments) if isinstance(arguments, dict) else {}
+    def config(self) -> dict[str, Any]:
+        """config.json."""
+        return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
+
+    @classmethod
+    def kind(cls, settings: TrainSettings) -> type[Self]:
+        """The class of a model with these settings; raises TrainError if it is not one of this class."""
+        raise NotImplementedError
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
-        return ModelCard(card_text(self.record, sum(parameter.numel() for parameter in self.parameters())))
+        return ModelCard(card_text(self))
 
     @classmethod
     def _from_pretrained(
@@ -54,10 +73,9 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         force_download: bool,
         local_files_only: bool,
         token: str | bool | None,
-        config: dict[str, Any] | None = None,
+        config: Any = None,
         map_location: str = "cpu",
-        strict: bool = True,  # noqa: ARG003
-        **arguments: Any,
+        **_: Any,
     ) -> Self:
         """All weights must be there, and the model is no larger than their file."""
         if Path(model_id).is_dir():
@@ -77,38 +95,55 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
                 )
             except EntryNotFoundError:
                 raise TrainError(f"{model_id}: has no {MODEL_NAME}, and byov reads no other weights") from None
-        config_path = path.with_name(CONFIG_NAME)
-        given = config or {}
-        refuse_unknown(config_path, given, cls._hub_mixin_init_parameters, given.get("training"))
-        try:
-            cls._refuse_other_shapes(path, arguments)
-            model = cls(**arguments)
-        except SettingsError as error:
-            raise TrainError(f"{config_path}: {error}") from None
+        model = cls._built(path, config)
         load_weights(model, path)
         return model.to(map_location).eval()
 
     @classmethod
-    def _refuse_other_shapes(cls, path: Path, arguments: dict[str, Any]) -> None:
-        """Before memory is taken for a model: its weights are those of the file."""
-        stored = tensor_shapes(path)
-        blocks = [size for name, size in arguments.items() if name.endswith("depth") and isinstance(size, int)]
-        if sum(blocks) <= len(stored):
-            with torch.device("meta"):
-                built = {name: tuple(tensor.shape) for name, tensor in cls(**arguments).state_dict().items()}
-            if built == stored:
-                return
-        raise TrainError(f"{path}: weights of another model than {CONFIG_NAME} says")
+    def _built(cls, weights: Path, config: Any) -> Self:
+        """The model that config.json describes, if the weights are of it: seen before memory is taken for it."""
+        path = weights.with_name(CONFIG_NAME)
+        if not isinstance(config, dict):
+            raise TrainError(f"{path}: not the configuration of a model")
+        settings = settings_in(path, config)
+        stored = tensor_shapes(weights)
+        try:
+            arguments: dict[str, Any] = {"width": config.get("width"), "settings": settings}
+            if _depth(settings) <= len(stored):
+                with torch.device("meta"):
+                    built = cls.kind(settings)(**arguments).state_dict()
+                if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
+                    return cls.kind(settings)(**arguments, training=config.get("training"))
+        except TrainError as error:
+            raise TrainError(f"{path}: {error}") from None
+        raise TrainError(f"{weights}: weights of another model than {CONFIG_NAME} says")
 
 
-def card_text(record: dict[str, Any], parameters: int) -> str:
+def settings_in(path: Path, config: dict[str, Any]) -> TrainSettings:
+    """The settings in a config.json, also one of byov 0.2 or before, which had those of the model beside `width`."""
+    training = config.get("training")
+    if "settings" in config:
+        refuse_unknown(path, config, ("width", "settings", "training"), training)
+        return read_settings(path, config["settings"], training)
+    recorded = training.get("settings") if isinstance(training, dict) else None
+    arguments = {name: value for name, value in config.items() if name not in ("width", "training")}
+    return read_settings(path, (recorded if isinstance(recorded, dict) else {}) | arguments, training)
+
+
+def _depth(settings: TrainSettings) -> int:
+    """Blocks of all its networks."""
+    return sum(value for name, value in settings.model_dump().items() if name.endswith("depth"))
+
+
+def card_text(model: HubModel) -> str:
     """Markdown: what the model is, what it was trained on and how, and what validation said."""
+    record, parameters = model.record, sum(parameter.numel() for parameter in model.parameters())
     lines = [
         "# BYOV frame encoder",
         "",
-        f'A masked ego-exo autoencoder of {parameters / 1e6:.3f} million parameters, after "Bootstrap Your Own Views" '
-        "(Park et al., CVPR 2025). Its encoder maps the frame features of one video to embeddings that follow the "
-        "action and not the camera.",
+        f"A model of {parameters / 1e6:.3f} million parameters, trained by the method `{model.settings.method}` of "
+        'byov, which builds on "Bootstrap Your Own Views" (Park et al., CVPR 2025). It maps the frame features of one '
+        "video to embeddings that follow the action and not the camera.",
         "",
     ]
     if record:
@@ -122,18 +157,18 @@ def card_text(record: dict[str, Any], parameters: int) -> str:
             "",
             *_metrics(record.get("validation")),
             "",
-            "## TrainSettings",
+            "## Settings",
             "",
             "```json",
-            json.dumps(record.get("settings"), indent=1, ensure_ascii=True).replace("```", "'''"),
+            model.settings.model_dump_json(indent=1),
             "```",
             "",
         ]
     lines += [
         "```python",
-        "from byov.train.autoencoder import Autoencoder",
+        "from byov.train.methods.method import Method",
         "",
-        'model = Autoencoder.from_pretrained("...")',
+        'model = Method.from_pretrained("...")',
         "embedding = model.embed(features)  # (T, width) features of one video from the cache → (T, D)",
         "```",
         "",

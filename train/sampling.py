@@ -1,7 +1,7 @@
 """Which frames of which videos make up each training step.
 
 Every draw is a function of the seed, the epoch and the item's number alone: the same whether features are preloaded
-or read lazily, ahead or not, in one go or after a resume.
+or read lazily, ahead or not, in one go or after a resume, by one process or by several.
 """
 
 from collections import deque
@@ -15,27 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byov.cache.layout import VIEWS
+from byov.errors import TrainError
+from byov.train.clips import Batch, Clips
 from byov.train.feature_store import CachedVideo, FeatureStore
-from byov.train.settings import Pairs
 
 STEPS_AHEAD = 4
-
-
-@dataclass(frozen=True)
-class Clips:
-    """B clips of T frames, sampled from their videos."""
-
-    frames: Tensor  # (B, T, width)
-    index: Tensor  # (B, T) number of each frame, counted from the first that could have been sampled
-    padding: Tensor | None = None  # (B, T) True where a short video repeats its last frame; None: nowhere
-
-    def to(self, device: torch.device) -> "Clips":
-        padding = None if self.padding is None else self.padding.to(device, non_blocking=True)
-        return Clips(self.frames.to(device, non_blocking=True), self.index.to(device, non_blocking=True), padding)
-
-    @property
-    def length(self) -> int:
-        return self.frames.shape[1]
 
 
 @dataclass(frozen=True)
@@ -48,31 +33,52 @@ class Draw:
     rows: NDArray[np.int64]  # counted from `first`
 
 
-class PairSampler:
-    """Pairs of clips: an epoch has as many as there are training videos, each a random pair."""
+Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # the videos of one item
+Cut = Callable[[CachedVideo, np.random.Generator], Draw]  # a clip of one of them
 
-    def __init__(
-        self, videos: Sequence[CachedVideo], *, frames: int, pairs: Pairs, crop: tuple[float, float], seed: int
-    ) -> None:
-        self.items = len(videos)
-        self._frames, self._crop, self._seed = frames, crop, seed
-        if pairs == "views":
-            self._sides = [[video for video in videos if video.view == view] for view in ("ego", "exo")]
-        else:
-            self._sides = [list(videos)]
 
-    def draw(self, epoch: int, item: int) -> tuple[Draw, Draw]:
-        random = np.random.default_rng([self._seed, epoch, item])
-        if len(self._sides) == 2:
-            first, second = (side[random.integers(len(side))] for side in self._sides)
-        else:
-            first, second = (self._sides[0][i] for i in random.choice(self.items, 2, replace=self.items < 2))
-        return self._clip(first, random), self._clip(second, random)
+def ego_with_exo(videos: Sequence[CachedVideo], why: str) -> Pick:
+    """why: said where one of the views is not there."""
+    sides = [[video for video in videos if video.view == view] for view in VIEWS]
+    for view, side in zip(VIEWS, sides, strict=True):
+        if not side:
+            raise TrainError(f"the train split has no {view} video, and {why}")
+    return lambda random: [side[random.integers(len(side))] for side in sides]
 
-    def _clip(self, video: CachedVideo, random: np.random.Generator) -> Draw:
-        length = max(1, round(video.frames * random.uniform(*self._crop)))
+
+def any_two(videos: Sequence[CachedVideo]) -> Pick:
+    """Two different ones, views mixed; of a single video that one twice."""
+    _need(videos, 1, "there is nothing to learn from")
+    return lambda random: [videos[i] for i in random.choice(len(videos), 2, replace=len(videos) < 2)]
+
+
+def one_twice(videos: Sequence[CachedVideo]) -> Pick:
+    _need(videos, 1, "there is nothing to learn from")
+    return lambda random: [videos[int(random.integers(len(videos)))]] * 2
+
+
+def several(videos: Sequence[CachedVideo], count: int) -> Pick:
+    """`count` different ones, or as many as there are: half of each view, unless one has too few."""
+    _need(videos, 2, "videos are compared with each other")
+    sides = [[video for video in videos if video.view == view] for view in VIEWS]
+    total = min(count, len(videos))
+    of_ego = min(max(total // 2, total - len(sides[1])), len(sides[0]))
+    counts = (of_ego, total - of_ego)
+    return lambda random: [
+        side[i] for side, n in zip(sides, counts, strict=True) for i in random.choice(len(side), n, replace=False)
+    ]
+
+
+def part(frames: int, crop: tuple[float, float], whole: float = 0.0) -> Cut:
+    """Some frames of a random part of a video: of a share within `crop`, or, with probability `whole`, of all of it."""
+
+    def cut(video: CachedVideo, random: np.random.Generator) -> Draw:
+        share = 1.0 if whole and random.random() < whole else random.uniform(*crop)
+        length = max(1, round(video.frames * share))
         first = int(random.integers(video.frames - length + 1))
-        return Draw(video, first, first + length, draw_rows(length, self._frames, random))
+        return Draw(video, first, first + length, draw_rows(length, frames, random))
+
+    return cut
 
 
 def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
@@ -82,26 +88,46 @@ def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[n
     return np.minimum(np.arange(count), length - 1)
 
 
+@dataclass(frozen=True)
+class Sampler:
+    """What a method wants: of which videos an item is made, and which clip of each."""
+
+    videos: Sequence[CachedVideo]
+    pick: Pick
+    cut: Cut
+    items: int  # per epoch
+
+    def draw(self, seed: int, epoch: int, item: int) -> list[Draw]:
+        random = np.random.default_rng([seed, epoch, item])
+        return [self.cut(video, random) for video in self.pick(random)]
+
+
 class BatchSource:
     """The batches of a run, by step."""
 
     def __init__(
-        self, sampler: PairSampler, store: FeatureStore, *, batch_size: int, prepare: Callable[[Tensor], Tensor]
+        self,
+        sampler: Sampler,
+        store: FeatureStore,
+        *,
+        seed: int,
+        batch_size: int,
+        prepare: Callable[[Tensor], Tensor],
     ) -> None:
-        """prepare: the model's own, (T, width) features of a clip to what it takes."""
-        self._sampler, self._store = sampler, store
+        """prepare: the method's own, (T, width) features of a clip to what it takes."""
+        self._sampler, self._store, self._seed = sampler, store, seed
         self._batch_size, self._prepare = batch_size, prepare
+        self._numbers = {video.path: number for number, video in enumerate(sampler.videos)}
         self.steps_per_epoch = -(-sampler.items // batch_size)
 
-    def batch(self, step: int) -> tuple[Clips, Clips]:
-        """Ego and exo clips (or any two videos', by recipe), the same for the same step."""
+    def batch(self, step: int) -> Batch:
+        """The clips of a step, the same for the same step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         items = range(place * self._batch_size, min((place + 1) * self._batch_size, self._sampler.items))
-        pairs = [self._sampler.draw(epoch, item) for item in items]
-        first, second = zip(*pairs, strict=True)
-        return self._clips(first), self._clips(second)
+        draws = [self._sampler.draw(self._seed, epoch, item) for item in items]
+        return tuple(self._clips(side, items=len(items)) for side in zip(*draws, strict=True))
 
-    def ahead(self, first_step: int, end_step: int) -> Iterator[tuple[Clips, Clips]]:
+    def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
         """Batches in order, read in a thread of their own while the model is busy with those before."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
             steps = iter(range(first_step, end_step))
@@ -115,13 +141,28 @@ class BatchSource:
                 for future in waiting:
                     future.cancel()
 
-    def _clips(self, draws: Sequence[Draw]) -> Clips:
+    def _clips(self, draws: Sequence[Draw], *, items: int) -> Clips:
         rows = np.stack([draw.rows for draw in draws])
         repeated = np.diff(rows, axis=1, prepend=-1) == 0
-        padding = torch.from_numpy(repeated) if repeated.any() else None
-        return Clips(torch.stack([self._features(draw) for draw in draws]), torch.from_numpy(rows), padding)
+        return Clips(
+            features=torch.stack([self._features(draw) for draw in draws]),
+            index=torch.from_numpy(rows),
+            first=torch.tensor([draw.first for draw in draws]),
+            length=torch.tensor([draw.end - draw.first for draw in draws]),
+            video_length=torch.tensor([draw.video.frames for draw in draws]),
+            video=torch.tensor([self._numbers[draw.video.path] for draw in draws]),
+            view=torch.tensor([VIEWS.index(draw.video.view) for draw in draws]),
+            padding=torch.from_numpy(repeated) if repeated.any() else None,
+            first_item=0,
+            items=items,
+        )
 
     def _features(self, draw: Draw) -> Tensor:
         """(N, width): the drawn frames, on the scale of the interval that they were drawn from."""
         clip = torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
         return self._prepare(clip)[torch.from_numpy(draw.rows)]
+
+
+def _need(videos: Sequence[CachedVideo], count: int, why: str) -> None:
+    if len(videos) < count:
+        raise TrainError(f"the train split has {len(videos)} video{'s' * (len(videos) != 1)}; {why}")

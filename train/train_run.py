@@ -18,13 +18,13 @@ from byov.cache.runs import CONFIG_NAME, model_digest, read_config
 from byov.errors import TrainError
 from byov.progress import SILENT, Progress
 from byov.text import size_text
-from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import model_bytes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
-from byov.train.feature_store import FeatureStore, TrainingData, need_both_views
-from byov.train.objective import MaskedEgoExo
-from byov.train.sampling import BatchSource, PairSampler
-from byov.train.settings import ModelSettings, TrainSettings
+from byov.train.feature_store import FeatureStore, TrainingData
+from byov.train.methods.method import Method
+from byov.train.methods.registry import build_method
+from byov.train.sampling import BatchSource, Sampler
+from byov.train.settings import TrainSettings
 from byov.train.trainer import LAST_MODEL_NAME, MetricsLog, Trainer
 from byov.train.validation import Validator
 
@@ -41,14 +41,6 @@ class Machine:
     tensorboard: bool
 
 
-def build_model(width: int, settings: TrainSettings, record: dict[str, Any] | None = None) -> Autoencoder:
-    """The model at its initialisation, by the seed alone."""
-    arguments = {name: getattr(settings, name) for name in ModelSettings.model_fields}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        return Autoencoder(width=width, frames=settings.frames, training=record, **arguments)
-
-
 def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
     """What config.json says of the training under "training"; see cache/runs.py for who reads it."""
     return {
@@ -60,10 +52,9 @@ def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
         "preprocessing": data.identity["preprocessing"],
         "compute_dtype": data.identity["compute type"],
         "column": data.column,
-        "recipe": settings.recipe,
+        "recipe": settings.label,
         "seed": settings.seed,
-        "settings": settings.model_dump(mode="json"),
-        "untrained_sha256": _digest(build_model(data.width, settings)),
+        "untrained_sha256": _digest(build_method(data.width, settings)),
         "videos_sha256": _videos_digest(data),
         "validation": {},
         "versions": {"byov": version("byov"), "torch": torch.__version__},
@@ -84,20 +75,16 @@ def train_run(
 
     stop: asked after every step; once it says so, a checkpoint is left and Interrupted raised, and `resume` continues.
     """
-    train = data.of("train")
-    if settings.pairs == "views":
-        need_both_views(train, "train", f"the {settings.recipe} recipe pairs ego with exo videos (official: any two)")
-    if not train:
-        raise TrainError("the train split has no video")
+    method = build_method(data.width, settings)
+    sampler = method.sampler(data.of("train"))
     with _alone(folder):
         remove_abandoned(folder)
         record = _record_to_train(folder, data, settings, resume=resume)
-        model = build_model(data.width, settings, record)
-        store = FeatureStore(data, (*train, *data.of("val")), machine.preload_bytes)
+        store = FeatureStore(data, (*data.of("train"), *data.of("val")), machine.preload_bytes)
         if not store.preloaded:
             LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
-        trainer = _trainer(folder, data, settings, machine, model, store)
-        write_config(folder, model, record)  # the run exists from here on
+        trainer = _trainer(folder, data, machine, method, sampler, store)
+        write_config(folder, method, record)  # the run exists from here on
         if resume:
             trainer.resume()
             if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
@@ -107,8 +94,8 @@ def train_run(
             LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
         trainer.train(stop, progress)
         record["validation"] = trainer.state.best_metrics
-        write_config(folder, model, record)
-        files = _embed(folder, data, build_model(data.width, settings), store, machine.device, progress, stop)
+        write_config(folder, method, record)
+        files = _embed(folder, data, build_method(data.width, settings), store, machine.device, progress, stop)
     final = {k: v for k, v in trainer.state.records[-1].items() if k not in ("epoch", "step", "lr")}
     return {
         "run": folder.name,
@@ -134,17 +121,16 @@ def embed_again(
     with _alone(folder):
         remove_abandoned(folder)
         record = _earlier_record(folder, new_record(data, settings))
-        write_config(folder, build_model(data.width, settings, record), record)
+        write_config(folder, build_method(data.width, settings), record)
         store = FeatureStore(data, (), 0)
-        files = _embed(folder, data, build_model(data.width, settings), store, machine.device, progress, stop)
+        files = _embed(folder, data, build_method(data.width, settings), store, machine.device, progress, stop)
     return {"run": folder.name, "dataset": data.dataset, "embedding_files": files, "folder": str(folder)}
 
 
-def write_config(folder: Path, model: Autoencoder, record: dict[str, Any]) -> None:
+def write_config(folder: Path, model: Method, record: dict[str, Any]) -> None:
     """config.json and the model card; the weights come from the trainer."""
     model.record.update(record)
-    config = {**model.arguments, "training": record}
-    write_text(folder / CONFIG_NAME, json.dumps(config, indent=1) + "\n")
+    write_text(folder / CONFIG_NAME, json.dumps(model.config, indent=1) + "\n")
     write_text(folder / "README.md", str(model.generate_model_card()))
 
 
@@ -183,21 +169,17 @@ def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
     for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
         if recorded.get(name) != ours[name]:
             raise TrainError(f"{folder.name} was trained on {name} {recorded.get(name)!r}, this is {ours[name]!r}")
+    theirs.pop("settings", None)  # which 0.2.0 kept here
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
 
 
 def _trainer(
-    folder: Path, data: TrainingData, settings: TrainSettings, machine: Machine, model: Autoencoder, store: FeatureStore
+    folder: Path, data: TrainingData, machine: Machine, method: Method, sampler: Sampler, store: FeatureStore
 ) -> Trainer:
-    sampler = PairSampler(
-        data.of("train"), frames=settings.frames, pairs=settings.pairs, crop=settings.crop, seed=settings.seed
-    )
-    val = data.of("val")
+    settings, val = method.settings, data.of("val")
     return Trainer(
-        model,
-        MaskedEgoExo(settings),
-        BatchSource(sampler, store, batch_size=settings.batch_size, prepare=model.prepare),
-        settings,
+        method,
+        BatchSource(sampler, store, seed=settings.seed, batch_size=settings.batch_size, prepare=method.prepare),
         folder=folder,
         device=machine.device,
         validate=Validator(data.dataset, val, store, machine.device) if val else None,
@@ -226,7 +208,7 @@ def _selection(data: TrainingData, settings: TrainSettings) -> str:
 def _embed(
     folder: Path,
     data: TrainingData,
-    untrained: Autoencoder,
+    untrained: Method,
     store: FeatureStore,
     device: torch.device,
     progress: Progress,
@@ -235,7 +217,7 @@ def _embed(
     """The embedding pass of the model that the run has kept, and of the one that it began with."""
     digest = model_digest(folder)
     models = (
-        EmbeddingModel(Autoencoder.from_pretrained(folder), digest, untrained=False),
+        EmbeddingModel(Method.from_pretrained(folder), digest, untrained=False),
         EmbeddingModel(untrained, _digest(untrained), untrained=True),
     )
     return embed_run(folder, models, data, store, device, progress, stop)
@@ -251,5 +233,5 @@ def _videos_digest(data: TrainingData) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _digest(model: Autoencoder) -> str:
+def _digest(model: Method) -> str:
     return hashlib.sha256(model_bytes(model)).hexdigest()

@@ -1,4 +1,4 @@
-"""The training loop. It knows a model, an objective and batches by step, and nothing of what they mean."""
+"""The training loop. It knows a method and batches by step, and nothing of what they mean."""
 
 import json
 import math
@@ -9,33 +9,26 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from byov.cache.atomic import write_text
 from byov.cache.runs import METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import SILENT, Progress
-from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
-from byov.train.sampling import Clips
-from byov.train.settings import OptimiserSettings, TrainSettings
+from byov.train.clips import Batch
+from byov.train.methods.method import Method
+from byov.train.settings import OptimiserSettings
 from byov.train.state import TrainingState, read_state
 
+OPTIMISERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 LAST_MODEL_NAME = "model-last.safetensors"
-MASK_STREAM = 0x6D61736B  # keeps the seeds of the masks apart from the other users of the seed
+STEP_STREAM = 0x6D61736B  # keeps the seeds of the steps apart from the other users of the seed
 
 
 class Batches(Protocol):
     steps_per_epoch: int
 
-    def ahead(self, first_step: int, end_step: int) -> Iterator[tuple[Clips, Clips]]: ...
-
-
-class Objective(Protocol):
-    def __call__(
-        self, model: Autoencoder, first: Clips, second: Clips, generator: torch.Generator, /
-    ) -> dict[str, Tensor]:
-        """Losses by name; "loss" is what to descend on."""
+    def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]: ...
 
 
 class Log(Protocol):
@@ -80,27 +73,25 @@ class Trainer:
 
     def __init__(
         self,
-        model: Autoencoder,
-        objective: Objective,
+        method: Method,
         batches: Batches,
-        settings: TrainSettings,
         *,
         folder: Path,
         device: torch.device,
-        validate: Callable[[Autoencoder], dict[str, float]] | None,
+        validate: Callable[[Method], dict[str, float]] | None,
         select: str,
         checkpoint_every: int,
         log: Log,
     ) -> None:
-        self.model = model.to(device)
-        self._objective, self._batches, self._settings = objective, batches, settings
+        self.method = method.to(device)
+        self._batches, self._settings = batches, method.settings
         self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
         self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
-        self._optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
+        self._optimizer = OPTIMISERS[self._settings.optimiser](
+            self.method.parameters(),
+            lr=self._settings.lr,
+            weight_decay=self._settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
         self.state = TrainingState()
@@ -112,7 +103,7 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the newest checkpoint that can be read; from the beginning if there is none."""
         state = load_checkpoint(
-            self._checkpoints, self.model, self._optimizer, lambda raw: read_state(raw, self.total_steps)
+            self._checkpoints, self.method, self._optimizer, lambda raw: read_state(raw, self.total_steps)
         )
         if state is not None:
             self.state = state
@@ -126,35 +117,35 @@ class Trainer:
         first, per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
-                losses = self._step(*batch)
+                losses = self._step(batch)
                 bar.advance(latest=f"epoch={self.state.step // per_epoch}, loss={losses['loss']:.4f}")
                 if self.state.step % per_epoch == 0:
                     self._end_epoch(self.state.step // per_epoch)
                 if stop():
                     self._checkpoint()
                     raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
-        write_bytes(self._last_path, model_bytes(self.model))
+        write_bytes(self._last_path, model_bytes(self.method))
         if self.state.best is None:
-            write_bytes(self._best_path, model_bytes(self.model))
+            write_bytes(self._best_path, model_bytes(self.method))
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
         self.state.records.append({"epoch": 0, "step": 0} | self._validation())
         self._log(self.state.records)
 
-    def _step(self, first: Clips, second: Clips) -> dict[str, float]:
+    def _step(self, batch: Batch) -> dict[str, float]:
         step = self.state.step
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._settings, step, self._batches.steps_per_epoch)
-        generator = torch.Generator().manual_seed(_seed(self._settings.seed, step))
+        random = torch.Generator().manual_seed(_seed(self._settings.seed, step))
         with self._autocast():
-            losses = self._objective(self.model, first.to(self._device), second.to(self._device), generator)
+            losses = self.method(tuple(clips.to(self._device) for clips in batch), random)
         values = {name: loss.item() for name, loss in losses.items()}
         if not math.isfinite(values["loss"]):
             raise Diverged(self._not_finite(f"loss became {values['loss']}"))
-        losses["loss"].backward()  # type: ignore[no-untyped-call]
+        losses["loss"].backward()
         if self._settings.clip_grad is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_grad)
+            torch.nn.utils.clip_grad_norm_(self.method.parameters(), self._settings.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.state.step += 1
@@ -180,9 +171,9 @@ class Trainer:
     def _validation(self) -> dict[str, float]:
         if self._validate is None:
             return {}
-        self.model.eval()
-        metrics = self._validate(self.model)
-        self.model.train()
+        self.method.eval()
+        metrics = self._validate(self.method)
+        self.method.train()
         return metrics
 
     def _keep_if_best(self, metrics: dict[str, float]) -> None:
@@ -192,11 +183,11 @@ class Trainer:
             self.state.best_metrics = metrics
         elif score is not None and (best is None or score > best):
             self.state.best, self.state.best_metrics = score, metrics
-            write_bytes(self._best_path, model_bytes(self.model))
+            write_bytes(self._best_path, model_bytes(self.method))
 
     def _checkpoint(self) -> None:
         self._refuse_weights_that_are_not_finite()
-        save_checkpoint(self._checkpoints, self.model, self._optimizer, self.state.model_dump(), self.state.step)
+        save_checkpoint(self._checkpoints, self.method, self._optimizer, self.state.model_dump(), self.state.step)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._device.type == "cuda":
@@ -205,7 +196,7 @@ class Trainer:
 
     def _refuse_weights_that_are_not_finite(self) -> None:
         """The loss is that of the weights before the step: it may be finite when they no longer are."""
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+        if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
             raise Diverged(self._not_finite("weights are no longer finite"))
 
     def _not_finite(self, what: str) -> str:
@@ -218,8 +209,8 @@ class Trainer:
 
 
 def _seed(seed: int, step: int) -> int:
-    """The seed of one step's masks."""
-    return int(np.random.SeedSequence([MASK_STREAM, seed, step]).generate_state(1, np.uint64)[0])
+    """The seed of what is random in one step."""
+    return int(np.random.SeedSequence([STEP_STREAM, seed, step]).generate_state(1, np.uint64)[0])
 
 
 def _summary_writer_class() -> Any:

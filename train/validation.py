@@ -12,8 +12,8 @@ from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
 from byov.evaluate.kendalls_tau import tau_for_selection
 from byov.evaluate.retrieval import mean_average_precision
-from byov.train.autoencoder import Autoencoder
 from byov.train.feature_store import CachedVideo, FeatureStore
+from byov.train.methods.method import Method
 
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
@@ -35,7 +35,7 @@ class Validator:
     def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
         self._dataset, self._videos, self._store, self._device = dataset, videos, store, device
 
-    def __call__(self, model: Autoencoder) -> dict[str, float]:
+    def __call__(self, model: Method) -> dict[str, float]:
         """Metric → value; those that the split's views and labels do not allow are left out."""
         whole, clips = [], []
         for video in self._videos:
@@ -75,7 +75,7 @@ def _joined(clips: Sequence[EmbeddedClip]) -> Frames:
     )
 
 
-def _embed(model: Autoencoder, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
+def _embed(model: Method, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
     labels = None if video.labels is None else video.labels[first:end]
     embedding = model.embed(features[first:end]).cpu()
     if not embedding.isfinite().all():

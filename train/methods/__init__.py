@@ -1,0 +1,1 @@
+"""What is learned, and from which clips: one file per method."""

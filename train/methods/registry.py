@@ -1,0 +1,19 @@
+"""The methods by name. To add one: its settings in train/method_settings.py, its file here, and a line below."""
+
+from typing import Any
+
+import torch
+
+from byov.train.methods.byov import Byov
+from byov.train.methods.method import Method
+from byov.train.methods.timeline import Timeline
+from byov.train.settings import TrainSettings
+
+METHODS: dict[str, type[Method]] = {"byov": Byov, "timeline": Timeline}
+
+
+def build_method(width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> Method:
+    """The method at its initialisation, by the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return METHODS[settings.method](width, settings, training)
