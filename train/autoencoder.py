@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from byov.cache.standardize import standardized
 from byov.train.hub import HubModel
 from byov.train.positions import Positions
 from byov.train.settings import ModelArguments, Norm, Position, Standardize, checked
-from byov.train.standardize import standardized
 from byov.train.transformer import Block, group, pack, unpack, within
 
 
