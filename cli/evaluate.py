@@ -115,7 +115,7 @@ def evaluate(
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
         note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
-    wanted = entries(runs_dir, features_dir, name, [record.name for record in runs], requested=columns, frozen=frozen)
+    wanted = entries(runs_dir, features_dir, name, runs, requested=columns, frozen=frozen)
     comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     _deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
@@ -260,6 +260,7 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
     scored += [f"features {folder} {column}" for folder, column in columns]
     beside = [
         *([] if columns else ["cached features"]),
+        *(["the run's features standardised"] if runs and not columns else []),
         "Time only",
         *(["the untrained model"] if runs else []),
         *(["what the paper has published"] if published_rows(manifest.dataset) else []),

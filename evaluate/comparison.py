@@ -65,16 +65,19 @@ def entries(
     runs_dir: Path,
     features_dir: Path,
     dataset: str,
-    runs: Sequence[str],
+    runs: Sequence[RunRecord],
     *,
     requested: Sequence[tuple[str, str]] = (),
     frozen: Sequence[tuple[str, str]] = (),
 ) -> list[Entry]:
     """Time only, the runs and their untrained models, and columns of encoders' folders: those that were
-    requested, and those that stand there for comparison."""
+    requested, and those that stand there for comparison, what a run was trained on also standardised."""
+    trained_on = {(run.encoder_folder, run.column) for run in runs}
 
-    def features(column: tuple[str, str], *, optional: bool) -> Entry:
-        return Entry(", ".join(column), partial(CachedFeatures, features_dir, dataset, *column), optional)
+    def features(column: tuple[str, str], *, optional: bool, standardized: bool = False) -> Entry:
+        name = ", ".join((*column, "standardised") if standardized else column)
+        make = partial(CachedFeatures, features_dir, dataset, *column, standardized=standardized)
+        return Entry(name, make, optional)
 
     def embeddings(run: str, *, untrained: bool) -> Entry:
         make = partial(RunEmbeddings, runs_dir, features_dir, run, untrained=untrained)
@@ -82,10 +85,15 @@ def entries(
 
     return [
         *(features(column, optional=False) for column in requested),
-        *(features(column, optional=True) for column in frozen if column not in requested),
+        *(
+            features(column, optional=True, standardized=standardized)
+            for column in frozen
+            for standardized in (False, True)
+            if (column in trained_on if standardized else column not in requested)
+        ),
         Entry("Time only", partial(TimeOnly, features_dir, dataset)),
-        *(embeddings(run, untrained=True) for run in runs),
-        *(embeddings(run, untrained=False) for run in runs),
+        *(embeddings(run.name, untrained=True) for run in runs),
+        *(embeddings(run.name, untrained=False) for run in runs),
     ]
 
 

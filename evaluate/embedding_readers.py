@@ -19,6 +19,7 @@ from byov.cache.layout import cached_files, check_name, manifest_path, video_pat
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run
+from byov.cache.standardize import standardized
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
@@ -36,6 +37,7 @@ class EmbeddingReader(ABC):
     kind: Kind
     manifest: Manifest
     remedy: str  # what to do if files are absent or do not fit
+    standardized: bool = False  # over each segment: the mean of every one is zero
     _training: Frames | None = None
 
     @abstractmethod
@@ -150,15 +152,21 @@ class RunEmbeddings(EmbeddingReader):
 
 
 class CachedFeatures(EmbeddingReader):
-    """A column of the feature cache as it is: what the frozen encoder gives."""
+    """A column of the feature cache as it is: what the frozen encoder gives. With `standardized`, as a model that
+    standardises is given it: every video, and every sub-clip on its own, on a common scale."""
 
-    def __init__(self, features_dir: Path, dataset: str, encoder_folder: str, column: str) -> None:
+    def __init__(
+        self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
+    ) -> None:
         self.manifest = read_manifest(features_dir, dataset)
         self.folder = features_dir / dataset / check_name(encoder_folder, "encoder")
         self.column = column
+        self.standardized = standardized
         self.remedy = f"extract them with byov-extract --dataset {dataset}"
         self.encoder = first_header(self.folder, self.remedy).provenance.encoder
         self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}"
+        if standardized:
+            self.name += ", standardised"
         self.kind = "random" if self.encoder.startswith("random/") else "frozen"
         self._first: Header | None = None  # the first file's that was read; all others must agree with it
         self._features = FeatureDigests()
@@ -177,7 +185,7 @@ class CachedFeatures(EmbeddingReader):
             )
         features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
         self._features.add(segment.video, read_digest(path, self.column))
-        return features
+        return _standardized(features, segment.name) if self.standardized else features
 
     def origin(self) -> dict[str, Any]:
         made = asdict(self._first.provenance) if self._first else {"encoder": self.encoder}
@@ -186,6 +194,7 @@ class CachedFeatures(EmbeddingReader):
             "dataset": self.manifest.dataset,
             **{key: made[key] for key in kept if key in made},
             "column": self.column,
+            "standardized": self.standardized,
             "features_sha256": self._features.digest(),
         }
 
@@ -253,6 +262,12 @@ def refuse_not_finite(rows: NDArray[np.float32], name: str) -> None:
     if not finite.all():
         bad = np.flatnonzero(~finite)
         raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first in {bad[0]}")
+
+
+def _standardized(rows: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+    """(T, D) of one segment; one frame that is not finite would spoil all others."""
+    refuse_not_finite(rows, name)
+    return standardized(rows.astype(np.float64)).astype(np.float32)
 
 
 def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -48,14 +48,15 @@ def evaluate_features(
     encoder_folder: str,
     column: str,
     *,
+    standardized: bool = False,
     split: ScoredSplit = "test",
     protocol: Protocol = "standard",
     tasks: Sequence[str] | None = None,
     options: EvaluationOptions | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """The scores of a column of the cache: "cls", "merged/0.3"."""
-    reader = CachedFeatures(features_dir, dataset, encoder_folder, column)
+    """The scores of a column of the cache: "cls", "merged/0.3"; as it is, or standardised over each video."""
+    reader = CachedFeatures(features_dir, dataset, encoder_folder, column, standardized=standardized)
     row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
     return row.as_dict()
 
@@ -86,7 +87,7 @@ def evaluate(
 ) -> Row:
     """One row: the scores of the reader's embeddings under one protocol."""
     manifest = reader.manifest
-    wanted = tasks_of(manifest) if tasks is None else tuple(tasks)
+    wanted = _without_means(reader, tasks_of(manifest) if tasks is None else tuple(tasks))
     chosen = options_for(manifest.dataset, options or EvaluationOptions())
     data = read_task_data(reader, split, protocol, wanted, progress)
     row = row_of(
@@ -145,6 +146,14 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
     return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
+
+
+def _without_means(reader: EmbeddingReader, tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """The tasks that see more of a video than its mean, where standardising has left nothing of that."""
+    left = tuple(task for task in tasks if not (reader.standardized and task in NEED_ACTIONS))
+    if tasks and not left:
+        raise EvaluationError(f"the mean of every standardised video is zero, and {', '.join(tasks)} see nothing else")
+    return left
 
 
 def read_task_data(

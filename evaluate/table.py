@@ -16,6 +16,7 @@ TRIMMED = (
     "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded as if it were a video; "
     "progression and Time only's clock run over the sub-clip; sub-clips of one video do not search each other"
 )
+STANDARDIZED = "standardised: each dimension with zero mean and unit deviation over the video, or over the sub-clip"
 ABSENT = "-"
 
 
@@ -104,6 +105,8 @@ def _counts_text(counts: Mapping[str, int], protocol: Protocol) -> str:
 def _remarks(comparison: Comparison, protocol: Protocol) -> list[str]:
     scope, rows = comparison.scope, comparison.rows[protocol]
     remarks = list(dict.fromkeys(note for row in rows for note in row.notes))
+    if any(row.origin.get("standardized") for row in rows):
+        remarks.append(STANDARDIZED)
     if any(row.kind == "mean" for row in rows):
         remarks.append("mean ± sample standard deviation over runs")
     if scope.options.bootstrap:

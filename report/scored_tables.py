@@ -33,5 +33,5 @@ def score(
         return Unavailable(f"{manifest.dataset} has no train videos, and {', '.join(scope.tasks)} learn from them")
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=False)
     frozen = frozen_columns(features_dir, manifest.dataset, [run.column for run in runs])
-    wanted = entries(runs_dir, features_dir, manifest.dataset, [run.name for run in runs], frozen=frozen)
+    wanted = entries(runs_dir, features_dir, manifest.dataset, runs, frozen=frozen)
     return tuple(tables(compare(manifest, wanted, scope, progress)))

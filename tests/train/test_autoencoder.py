@@ -9,11 +9,11 @@ from huggingface_hub import HfApi
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from byov.cache.standardize import standardized
 from byov.errors import TrainError
 from byov.train import transformer
 from byov.train.autoencoder import Autoencoder
 from byov.train.settings import TrainSettings
-from byov.train.standardize import standardized
 from byov.train.train_run import build_model
 
 RECORD = {

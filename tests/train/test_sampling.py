@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from byov.cache.standardize import standardized
 from byov.errors import CacheError
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.sampling import BatchSource, PairSampler, draw_rows
-from byov.train.standardize import standardized
 
 FRAMES = 8
 

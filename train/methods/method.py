@@ -7,13 +7,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from byov.cache.standardize import standardized
 from byov.errors import TrainError
 from byov.train.clips import Batch
 from byov.train.feature_store import CachedVideo
 from byov.train.hub import HubModel
 from byov.train.sampling import Sampler
 from byov.train.settings import TrainSettings
-from byov.train.standardize import standardized
 
 Losses = dict[str, Tensor]
 

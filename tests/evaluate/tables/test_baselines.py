@@ -1,12 +1,31 @@
+import warnings
+
 import numpy as np
 import pytest
 
+from byov.cache.features import FeatureWriter, read_header
 from byov.cache.row_reader import read_array
 from byov.errors import EvaluationError
 from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly, clock, features_name, time_only
+from byov.evaluate.evaluation import evaluate, read_task_data
 from byov.evaluate.protocols import segments
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
+
+
+def parts(frames):
+    return zip(frames.starts, frames.lengths, strict=True)
+
+
+def overwrite(path, values):
+    """The same file with other features."""
+    header = read_header(path)
+    path.unlink()
+    writer = FeatureWriter(path, (0.3,), tokens=9, width=values.shape[1], has_cls=False)
+    order = np.zeros((len(values), 9), np.uint16)
+    writer.append({0.3: values.astype(np.float16)}, order, None, np.arange(len(values)) / 30)
+    writer.finish(header.provenance, fps=30.0, truncated=False)
+    writer.close()
 
 
 def test_features_are_the_cached_column(features_dir):
@@ -19,6 +38,58 @@ def test_features_are_the_cached_column(features_dir):
         trimmed.embeddings[trimmed.starts[1] : trimmed.starts[2]], stored[clip.frames].astype(np.float32)
     )
     assert source.name == "CLIP features (vit-base-patch16), merged 1.0"
+
+
+@pytest.mark.parametrize("protocol", ["standard", "trimmed"])
+def test_standardised_features_have_zero_mean_and_unit_deviation_in_each_segment(features_dir, protocol):
+    column = (features_dir, "tea", CLIP_FOLDER, "merged/0.3")
+    frozen, standardised = CachedFeatures(*column), CachedFeatures(*column, standardized=True)
+    plain, scaled = frozen.frames("test", protocol), standardised.frames("test", protocol)
+    assert scaled.embeddings.dtype == np.float32
+    for start, length in parts(scaled):
+        rows = plain.embeddings[start : start + length].astype(np.float64)
+        expected = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+        np.testing.assert_allclose(scaled.embeddings[start : start + length], expected, atol=1e-5)
+    assert standardised.name == f"{frozen.name}, standardised"
+    assert standardised.origin() == frozen.origin() | {"standardized": True}
+
+
+def test_classifiers_are_fitted_on_whole_standardised_training_videos(features_dir):
+    reader = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "cls", standardized=True)
+    data = read_task_data(reader, "test", "trimmed", ["classification"])
+    np.testing.assert_array_equal(data.train.embeddings, reader.frames("train").embeddings)
+    means = [data.train.embeddings[start : start + length].mean(axis=0) for start, length in parts(data.train)]
+    np.testing.assert_allclose(means, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("values", ["constant", "largest", "one frame differs"])
+def test_odd_features_are_standardised_without_a_warning(features_dir, values):
+    reader = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "merged/0.3", standardized=True)
+    largest = np.finfo(np.float16).max
+    for segment in (one for split in ("train", "test") for one in segments(reader.manifest, split)):
+        odd = np.full((len(segment), 8), 97.3)
+        if values == "largest":
+            odd[:] = largest * (-1.0) ** np.arange(len(segment))[:, None]
+        elif values == "one frame differs":
+            odd[3] += 0.1
+        overwrite(reader.path(segment), odd)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        row = evaluate(reader)
+        embeddings = reader.frames("test").embeddings
+    assert row.value("classification/regular") is not None
+    assert np.isfinite(embeddings).all()
+    assert (np.abs(embeddings).max() == 0) == (values == "constant")
+
+
+def test_a_frame_that_is_not_finite_is_named(features_dir):
+    reader = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "merged/0.3", standardized=True)
+    segment = segments(reader.manifest, "test")[0]
+    values = np.ones((len(segment), 8))
+    values[5] = np.inf
+    overwrite(reader.path(segment), values)
+    with pytest.raises(EvaluationError, match=r"ego/test_ego_0: .* in 1 of \d+ frames, first in 5"):
+        reader.frames("test")
 
 
 def test_features_that_are_not_there_name_the_command(features_dir):

@@ -47,6 +47,7 @@ def test_all_stands_beside_the_baselines_under_both_protocols(byov_eval, write_r
         "Random features (tiny), merged 0.3",
         "CLIP features (vit-base-patch16), cls",
         "CLIP features (vit-base-patch16), merged 0.3",
+        "CLIP features (vit-base-patch16), merged 0.3, standardised",
         "Time only",
         "Untrained (first)",
         "first",
@@ -61,6 +62,37 @@ def test_all_stands_beside_the_baselines_under_both_protocols(byov_eval, write_r
     assert json.loads((folder / "results.json").read_text()) == report
     assert "| first |" in (folder / "results.md").read_text()
     assert r"\begin{tabular}{lcccccccc}" in (folder / "results.tex").read_text()
+    for text in ((folder / f"results.{suffix}").read_text() for suffix in ("md", "tex")):
+        assert "merged 0.3, standardised" in text
+        assert "standardised: each dimension with zero mean and unit deviation over the video" in text
+
+
+@pytest.mark.usefixtures("features_dir")
+def test_what_runs_were_trained_on_is_standardised_once(byov_eval, write_run):
+    for seed, name in enumerate(("a", "b")):
+        write_run(name, seed=seed)
+    code, out, err = byov_eval("--run", "a", "--run", "b", "--task", "all", "--protocol", "standard", "--json")
+    assert code == 0, err
+    rows = json.loads(out)["protocols"]["standard"]["rows"]
+    (row,) = [row for row in rows if row["origin"].get("standardized")]
+    assert (row["kind"], row["origin"]["encoder"]) == ("frozen", "openai/clip-vit-base-patch16")
+    assert row["origin"]["column"] == "merged/0.3"
+    frozen = next(other for other in rows if row["name"] == f"{other['name']}, standardised")
+    assert row["origin"]["features_sha256"] == frozen["origin"]["features_sha256"]
+    assert row["scores"]["retrieval"] != frozen["scores"]["retrieval"]
+
+
+def test_standardised_features_have_no_row_among_actions_of_whole_videos(byov_eval, write_run, features_dir, manifest):
+    write_run("first")
+    videos = tuple(replace(one, labels=None, actions=(number % 2,)) for number, one in enumerate(manifest.videos))
+    actions = replace(manifest, phases=(), actions=("run", "sit"), videos=videos)
+    actions.save(features_dir / "tea" / "manifest.json")
+    code, out, err = byov_eval("--run", "first", "--task", "all", "--json")
+    assert code == 0, err
+    names = row_names(json.loads(out))
+    assert "CLIP features (vit-base-patch16), merged 0.3" in names
+    assert not [name for name in names if "standardised" in name]
+    assert "merged/0.3, standardised: left out of the table (the mean of every standardised video is zero" in err
 
 
 @pytest.mark.usefixtures("features_dir")

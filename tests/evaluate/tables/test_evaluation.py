@@ -213,6 +213,18 @@ def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
     assert (means.names, means.is_ego.tolist(), set(means.lengths)) == (frames.names, frames.is_ego.tolist(), {1})
 
 
+def test_standardised_videos_have_no_mean_for_the_action_probe(features_dir, manifest):
+    features = (features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
+    videos = tuple(replace(video, actions=(number % 2,)) for number, video in enumerate(manifest.videos))
+    replace(manifest, actions=("run", "sit"), videos=videos).save(features_dir / "tea" / "manifest.json")
+    assert evaluate_features(*features)["scores"]["actions"]["regular"] is not None
+    scores = evaluate_features(*features, standardized=True)["scores"]
+    assert "actions" not in scores
+    assert scores["retrieval"]["map@10"]["regular"] > 0.5
+    with pytest.raises(EvaluationError, match="the mean of every standardised video is zero, and actions see nothing"):
+        evaluate_features(*features, standardized=True, tasks=["actions"])
+
+
 def test_few_candidates_are_said(make_frames):
     frames = make_frames([4, 6], [True, False])
     scores = score(TaskData(frames), ["retrieval"], EvaluationOptions(ks=(3, 5)))

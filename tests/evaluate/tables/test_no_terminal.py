@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from byov.cache.runs import read_run
 from byov.evaluate.comparison import compare, entries, scope_of_all
 from byov.evaluate.evaluation import evaluate_run
 from byov.evaluate.npz import evaluate_npz
@@ -59,7 +60,7 @@ def test_in_threads_twice_and_in_another_process(arguments, capfd):
 def test_a_table_and_somebodys_file_print_nothing(arguments, manifest, golden, capfd, caplog):
     caplog.set_level(logging.INFO, "byov")
     runs_dir, features_dir, run = arguments
-    wanted = entries(runs_dir, features_dir, manifest.dataset, [run], frozen=[("absent", "cls")])
+    wanted = entries(runs_dir, features_dir, manifest.dataset, [read_run(runs_dir, run)], frozen=[("absent", "cls")])
     scope = scope_of_all(manifest, "test", EvaluationOptions())
     with ThreadPoolExecutor(1) as pool:
         comparison = pool.submit(compare, manifest, wanted, scope).result()

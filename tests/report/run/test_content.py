@@ -55,7 +55,7 @@ def test_tables_are_those_of_the_evaluator(content, whole_project):
     names = [name for name, _ in content.tables[0].measured]
     assert names[-1] == "first"
     assert {"Time only", "Untrained (first)"} <= set(names)
-    assert any(name.startswith("Random features (tiny)") for name in names)
+    assert {"Random features (tiny), merged 0.3", "Random features (tiny), merged 0.3, standardised"} <= set(names)
     scores = evaluate_run(whole_project.runs_dir, whole_project.features_dir, "first")["scores"]
     column = [column.score for column in content.tables[0].columns].index("kendalls_tau/all")
     row = dict(content.tables[0].measured)["first"]

@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SMALL = "--dataset demo --latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both"
-ROWS = ("Random features (tiny), cls", "Time only", "Untrained (demo-paper)", "demo-paper ", "demo-cycle ")
+ROWS = (
+    *("Random features (tiny), cls", "Random features (tiny), merged 0.3, standardised"),
+    *("Time only", "Untrained (demo-paper)", "demo-paper ", "demo-cycle "),
+)
 OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
