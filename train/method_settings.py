@@ -129,7 +129,7 @@ def refuse_of_others(method: str, given: Iterable[str]) -> None:
     for name in given:
         if method not in owners(name):
             whose = f"a setting of {', '.join(owners(name))}" if owners(name) else "no setting"
-            raise SettingsError(f"{name.replace('_', '-')} is {whose}; the method is {method}")
+            raise SettingsError(f"{name} is {whose}, and the method is {method}")
 
 
 def settings_of(run: RunRecord) -> TrainSettings:
