@@ -1,11 +1,12 @@
 """The paper's encoder and decoder: B clips, T frames, width of the features, D latent dimensions.
 
-Both take any number of sequences at once, in parts as it suits the caller, and run them in one pass side by side; none
-sees another.
+Both take any number of sequences at once and run them in one pass; none sees another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from byov.train.settings import EncoderSettings, Norm, Position, PositionIn
 from byov.train.transformer import Block, group, pack, unpack, within
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Seen:
     """What the encoder sees of B clips: all frames that were sampled, or those that a mask leaves; K of them."""
 
@@ -28,11 +29,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class ToDecode:
-    """Tokens with their positions, of which the first `own` are to become frame features again."""
+    """Tokens that are to become frame features again, and those that stand beside them; with their positions."""
 
     tokens: Tensor  # (B, T, D)
-    own: int
-    causal: bool = False  # a token sees those before it alone
+    beside: Tensor | None = None  # (B, S, D)
+    causal: bool = False  # a token sees itself and those before it alone
 
 
 class Encoder(nn.Module):
@@ -66,9 +67,8 @@ class Encoder(nn.Module):
             return Seen(clips.features, positions, clips.index)
         return Seen(take(clips.features, kept), take(positions, kept), clips.index.gather(1, kept))
 
-    def forward(self, *parts: Sequence[Seen]) -> list[list[Tensor]]:
-        """The latents (B, K, D) of each sequence of each part."""
-        seen = [sequence for part in parts for sequence in part]
+    def forward(self, seen: Sequence[Seen]) -> list[Tensor]:
+        """The latents (B, K, D) of each."""
         features = [sequence.features for sequence in seen]
         groups = group(features)
         if self.attention_window is not None:
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         x = self._enter(pack(features), pack([sequence.positions for sequence in seen]))
         for block in self.blocks:
             x = block(x, groups)
-        return _in_parts(unpack(self._leave(x), features), parts)
+        return unpack(self._leave(x), features)
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
@@ -109,30 +109,56 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
-    def mask_filled(self, clips: Clips, kept: Tensor, latents: Tensor) -> Tensor:
+    def mask_filled(self, clips: Clips, latents: Tensor, kept: Tensor) -> Tensor:
         """(B, K, D) latents of the kept frames at their places, mask tokens at the others, positions added."""
-        return self._placed(clips, fill(self.project(latents), kept, clips.sampled, self.mask_token))
+        tokens = fill(self.project(latents), kept, clips.sampled, self.mask_token)
+        return self._with_positions(clips, tokens)
 
-    def whole(self, clips: Clips, latents: Tensor) -> Tensor:
+    def placed(self, clips: Clips, latents: Tensor) -> Tensor:
         """(B, T, D) latents of all frames, positions added."""
-        return self._placed(clips, self.project(latents))
+        return self._with_positions(clips, self.project(latents))
 
-    def forward(self, *parts: Sequence[ToDecode]) -> list[list[Tensor]]:
-        """The frame features (B, own, width) of each sequence of each part."""
-        given = [sequence for part in parts for sequence in part]
-        if not given:
-            return [[] for _ in parts]
-        tokens = [sequence.tokens for sequence in given]
-        groups = group(tokens, [sequence.causal for sequence in given])
-        x = pack(tokens)
+    def forward(self, given: Sequence[ToDecode]) -> list[Tensor]:
+        """The frame features (B, T, width) of each."""
+        whole = [part.tokens if part.beside is None else torch.cat([part.tokens, part.beside], dim=1) for part in given]
+        groups = group(whole, [part.causal for part in given])
+        x = pack(whole)
         for block in self.blocks:
             x = block(x, groups)
-        own = [rows[:, : sequence.own] for rows, sequence in zip(unpack(x, tokens), given, strict=True)]
-        return _in_parts(unpack(self.head(pack(own)), own), parts)
+        own = [rows[:, : part.tokens.shape[1]] for rows, part in zip(unpack(x, whole), given, strict=True)]
+        return unpack(self.head(pack(own)), own)
 
-    def _placed(self, clips: Clips, tokens: Tensor) -> Tensor:
+    def _with_positions(self, clips: Clips, tokens: Tensor) -> Tensor:
         placed: Tensor = tokens + self.positions(clips.index, clips.length)
         return placed
+
+
+# A loss in the making: yields what it wants encoded, is sent the latents, yields what it wants decoded, is sent the
+# frame features, and returns the loss.
+Asking = Generator[Sequence[Any], Sequence[Tensor], Tensor]
+
+
+def side_by_side(encoder: Encoder, decoder: Decoder, parts: Mapping[str, Asking]) -> dict[str, Tensor]:
+    """The losses of several parts, with one pass of each network over all that they ask for.
+
+    It is what makes small batches quick. What two of them ask for runs once; the longest sequences come first.
+    """
+    seen = {name: next(part) for name, part in parts.items()}
+    each = sorted(dict.fromkeys(chain(*seen.values())), key=lambda sequence: -sequence.features.shape[1])
+    latents = dict(zip(each, encoder(each), strict=True))
+    given = {name: part.send([latents[sequence] for sequence in seen[name]]) for name, part in parts.items()}
+    tokens = list(chain(*given.values()))
+    decoded = iter(decoder(tokens) if tokens else ())
+    return {name: _end(part, list(islice(decoded, len(given[name])))) for name, part in parts.items()}
+
+
+def _end(part: Asking, answers: Sequence[Tensor]) -> Tensor:
+    try:
+        part.send(answers)
+    except StopIteration as done:
+        loss: Tensor = done.value
+        return loss
+    raise RuntimeError("it asks for a third time")
 
 
 def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:
@@ -148,9 +174,3 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
-
-
-def _in_parts(results: Sequence[Tensor], parts: Sequence[Sequence[object]]) -> list[list[Tensor]]:
-    """The results in the order in which the parts asked for them."""
-    remaining: Iterator[Tensor] = iter(results)
-    return [[next(remaining) for _ in part] for part in parts]

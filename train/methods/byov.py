@@ -1,6 +1,7 @@
-"""Bootstrap Your Own Views (Park et al., CVPR 2025), section 3.4 and what follows; beyond the paper, cycles.
+"""Bootstrap Your Own Views (Park et al., CVPR 2025), its section 3.
 
-The symbols are the paper's: X frame features, Z latents, Y reconstructions; g the encoder, h the decoder.
+The paper's symbols: Z latents, Y reconstructions. The generators ask twice: what they yield first goes through the
+encoder, what they yield then through the decoder.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byov.train.autoencoder import Decoder, ToDecode, build_encoder, initialise
+from byov.train.autoencoder import Asking, Decoder, Seen, ToDecode, build_encoder, initialise, side_by_side
 from byov.train.clips import Batch
 from byov.train.cycle import cycle_loss
 from byov.train.feature_store import CachedVideo
@@ -50,43 +51,45 @@ class Byov(Method):
         return Sampler(videos, pick, part(s.frames, s.crop), items=len(videos))
 
     def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        """L = L_MSM + L_MCM. Each network runs once, over all that the two ask of it."""
+        """L = L_MSM + L_MCM, side by side; and, if they are on, cycles."""
         s = self.settings
         kept_self = [draw_visible(view, s.mask_self, random) for view in clips]
         kept_cross = [draw_visible(view, s.mask_cross, random) for view in clips]
-        z, z_self, z_cross = self.encoder(
-            [self.encoder.see(view) for view in clips if s.cross_view or s.cycle],
-            [self.encoder.see(*visible) for visible in zip(clips, kept_self, strict=True) if s.self_view],
-            [self.encoder.see(*visible) for visible in zip(clips, kept_cross, strict=True) if s.cross_view],
-        )
-        y_self, y_cross = self.decoder(
-            self.self_view(clips, kept_self, z_self) if s.self_view else [],
-            self.cross_view(clips, kept_cross, z_cross, z) if s.cross_view else [],
-        )
-        losses: Losses = {}
+        whole = [self.encoder.see(view) for view in clips]
+        parts: dict[str, Asking] = {}
         if s.self_view:
-            losses["self"] = self.error(clips, kept_self, y_self)
+            parts["self"] = self.self_view(clips, kept_self)
         if s.cross_view:
-            losses["cross"] = self.error(clips, kept_cross, y_cross)
-        total = sum(losses.values(), torch.zeros((), device=clips[0].features.device))
+            parts["cross"] = self.cross_view(clips, kept_cross, whole)
         if s.cycle:
-            losses["cycle"] = self.cycle(clips, z)
-            total = total + s.cycle * losses["cycle"]
-        return {"loss": total} | losses
+            parts["cycle"] = self.cycles(clips, whole)
+        losses = side_by_side(self.encoder, self.decoder, parts)
+        weights = {"self": 1.0, "cross": 1.0, "cycle": s.cycle}
+        weighted = (weights[name] * loss for name, loss in losses.items())
+        return {"loss": sum(weighted, start=clips[0].features.new_zeros(()))} | losses
 
-    def self_view(self, clips: Batch, kept: Views, z: Views) -> list[ToDecode]:
-        """MSM: to each view its own visible frames, mask-filled; the decoder is causal."""
-        ego, exo = (self.decoder.mask_filled(*view) for view in zip(clips, kept, z, strict=True))
-        return [ToDecode(tokens, own=tokens.shape[1], causal=self.settings.causal) for tokens in (ego, exo)]
+    def self_view(self, clips: Batch, kept: Views) -> Asking:
+        """Masked self-view modeling: both views, each from its own visible frames."""
+        z = yield [self.encoder.see(*view) for view in zip(clips, kept, strict=True)]
+        filled = [self.decoder.mask_filled(*view) for view in zip(clips, z, kept, strict=True)]
+        y = yield [ToDecode(tokens, causal=self.settings.causal) for tokens in filled]
+        return self.error(clips, kept, y)
 
-    def cross_view(self, clips: Batch, kept: Views, z: Views, z_whole: Views) -> list[ToDecode]:
-        """MCM: to each view its own visible frames, mask-filled, and behind them all frames of the other view."""
-        ego, exo = (self.decoder.mask_filled(*view) for view in zip(clips, kept, z, strict=True))
-        whole_ego, whole_exo = (self.decoder.whole(*view) for view in zip(clips, z_whole, strict=True))
-        return [
-            ToDecode(torch.cat([own, other], dim=1), own=own.shape[1])
-            for own, other in ((ego, whole_exo), (exo, whole_ego))
-        ]
+    def cross_view(self, clips: Batch, kept: Views, whole: list[Seen]) -> Asking:
+        """Masked cross-view modeling: both views, each from its own visible frames and all frames of the other."""
+        ego, exo, *z = yield whole + [self.encoder.see(*view) for view in zip(clips, kept, strict=True)]
+        filled = [self.decoder.mask_filled(*view) for view in zip(clips, z, kept, strict=True)]
+        others = [self.decoder.placed(*view) for view in zip(reversed(clips), (exo, ego), strict=True)]
+        y = yield [ToDecode(tokens, beside=other) for tokens, other in zip(filled, others, strict=True)]
+        return self.error(clips, kept, y)
+
+    def cycles(self, clips: Batch, whole: list[Seen]) -> Asking:
+        """Beyond the paper: from each view to the other, and home."""
+        z = yield whole
+        yield []
+        there, back = zip(z, (view.padding for view in clips), strict=True)
+        prior = self.settings.order_prior
+        return cycle_loss(*there, *back, prior) + cycle_loss(*back, *there, prior)
 
     def error(self, clips: Batch, kept: Views, y: Views) -> Tensor:
         """Mean squared error between X and Y over the frames of each view, summed over the views."""
@@ -99,12 +102,6 @@ class Byov(Method):
             else:
                 total = total + error.mean()
         return total
-
-    def cycle(self, clips: Batch, z: Views) -> Tensor:
-        """From each view to the other and home."""
-        there, back = zip(z, (view.padding for view in clips), strict=True)
-        prior = self.settings.order_prior
-        return cycle_loss(*there, *back, prior) + cycle_loss(*back, *there, prior)
 
     def embed(self, features: Tensor) -> Tensor:
         return self.encoder.embed(self.prepare(features))

@@ -40,7 +40,7 @@ class Timeline(Method):
     def forward(self, clips: Batch, random: torch.Generator) -> Losses:
         """Each frame finds the frames of its place: in each other clip of its group, and among all of them."""
         s = self.settings
-        (latents,) = self.encoder([self.encoder.see(self._thinned(clip, random)) for clip in clips])
+        latents = self.encoder([self.encoder.see(self._thinned(clip, random)) for clip in clips])
         z = F.normalize(torch.stack(latents, dim=1).float(), dim=-1)  # (B, clips, T, D)
         places = torch.stack([clip.share_of_video for clip in clips], dim=1)  # (B, clips, T)
         padding = torch.stack([clip.repeated for clip in clips], dim=1)
