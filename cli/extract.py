@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from byov.cache.atomic import remove_abandoned
 from byov.cli import command
+from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS, interruptible, note
 from byov.data.dataset import Dataset
 from byov.data.demo import write_demo
@@ -215,4 +216,5 @@ def _summarise(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json
 
 
 def main() -> None:
+    keep_freed_memory()
     command.run(app)
