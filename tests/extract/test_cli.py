@@ -401,6 +401,15 @@ def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
     assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
 
 
+def test_files_do_not_depend_on_the_allocator(run_python, make_dataset, tmp_path):
+    table = make_dataset([40, 3])
+    for folder, environment in (("kept", {}), ("returned", {"MALLOC_ARENA_MAX": "8"})):
+        options = ("--manifest", table, *TINY, "--features-dir", tmp_path / folder / "features")
+        ran = run_python("from byov.cli.extract import main; main()", *options, **environment)
+        assert ran.returncode == 0, ran.stderr
+    assert contents(tmp_path / "kept") == contents(tmp_path / "returned")
+
+
 def test_files_hold_no_place_of_their_making(byov_extract, make_dataset, tmp_path):
     byov_extract("--manifest", make_dataset([5, 6]), *TINY)
     path = features(tmp_path) / "ego" / "v0.h5"
