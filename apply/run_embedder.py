@@ -23,6 +23,7 @@ from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.extraction import ExtractionOptions, extract_jobs
 from byov.extract.plan import Job, Plan, make_plan
+from byov.extract.weight_wheels import IMAGENET_PREFIX
 from byov.progress import SILENT, Progress
 from byov.train.methods.method import Method
 
@@ -174,7 +175,7 @@ def _recorded_name(run: RunRecord, revision: str) -> EncoderName:
             f"{run.name} was trained on an encoder from a local folder named {run.encoder!r}; "
             "say where it is with --encoder FOLDER"
         )
-    if run.encoder.startswith(RANDOM_PREFIX):
+    if run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX)):
         return parse_encoder(run.encoder)
     # On the hub, then; a folder of that name would be loaded in its place.
     if run.encoder.startswith((".", "/", "~")) or Path(run.encoder).is_dir():

@@ -11,6 +11,7 @@ import typer
 from byov.apply.video_writer import CONTAINERS
 from byov.cache.runs import RunRecord, choose_run
 from byov.cli import command
+from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS
 from byov.cli.embedding_options import (
     DeviceOption,
@@ -170,4 +171,5 @@ def _seconds_text(seconds: Sequence[float]) -> str:
 
 
 def main() -> None:
+    keep_freed_memory()
     command.run(app)

@@ -12,6 +12,7 @@ import typer
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
 from byov.cli import command
+from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS
 from byov.cli.embedding_options import (
     DeviceOption,
@@ -131,4 +132,5 @@ def _entry(video: "EmbeddedVideo", target: Path) -> dict[str, str | int]:
 
 
 def main() -> None:
+    keep_freed_memory()
     command.run(app)

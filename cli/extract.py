@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from byov.cache.atomic import remove_abandoned
 from byov.cli import command
+from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS, interruptible, note
 from byov.data.dataset import Dataset
 from byov.data.demo import write_demo
@@ -20,6 +21,7 @@ from byov.device import Device
 from byov.extract.encoder_name import DEFAULT_ENCODER, Resize, parse_encoder
 from byov.extract.manifest_update import update_manifest
 from byov.extract.plan import OnMismatch, Plan, make_plan, pinned_revision, refuse_conflicts
+from byov.extract.weight_wheels import IMAGENET_PREFIX, WHEELS
 from byov.text import size_text
 
 # torch and transformers take seconds to import; a run that finds nothing to do gets by without them.
@@ -42,8 +44,8 @@ def extract(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help=f"HuggingFace id, local folder, or random/ARCHITECTURE. Default {DEFAULT_ENCODER}; "
-            f"for the demo {DEMO_ENCODER}."
+            help=f"HuggingFace id, local folder, {IMAGENET_PREFIX}{' | '.join(WHEELS)}, or random/ARCHITECTURE. "
+            f"Default {DEFAULT_ENCODER}; for the demo {DEMO_ENCODER}."
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
@@ -214,4 +216,5 @@ def _summarise(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json
 
 
 def main() -> None:
+    keep_freed_memory()
     command.run(app)

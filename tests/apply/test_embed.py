@@ -210,6 +210,7 @@ def test_a_run_of_features_of_another_compute_type_embeds_and_says_so(byov_embed
         ({"column": "cls"}, "none of a ratio"),
         ({"column": "merged/0.30"}, "none of a ratio"),
         ({"encoder": "random/unheard-of"}, "unknown architecture"),
+        ({"encoder": "imagenet/unheard-of"}, "unknown; choose imagenet/ efficientnet-lite0"),
         ({"encoder": "no/such/model"}, "nor a HuggingFace id"),
         ({"encoder": "../other", "encoder_revision": ""}, "'../other', a folder's name"),
         ({"encoder": "~nobody\x1b[2J"}, "a folder's name"),

