@@ -1,9 +1,10 @@
 """Speed and memory of the extraction, as ratios measured in one run.
 
-python benchmarks/extract.py            everything, about ten minutes on two cores
-python benchmarks/extract.py decode     one of: compute decode ratios memory rerun
+python benchmarks/extract.py            everything, about twenty minutes on two cores
+python benchmarks/extract.py decode     one of: compute light decode ratios memory rerun
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import av
 import numpy as np
 import torch
 
+from byov.cli.allocator import keep_freed_memory
+from byov.cli.command import run_in_thread
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_name import EncoderName, parse_encoder
@@ -34,6 +37,7 @@ from byov.extract.extraction import (
 from byov.extract.plan import make_plan
 from byov.extract.preprocess import Preprocessing
 
+VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
@@ -118,18 +122,66 @@ def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
 
 
 def bench_compute(root: Path) -> None:
-    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
+    encoder = load_encoder(parse_encoder(VIT), device="cpu")
     table = write_videos(root / "compute", 2, 64)
-    images = torch.randint(0, 256, (CPU_BATCH, 3, 224, 224), dtype=torch.uint8)
+    images = random_images()
     encoder.encode(images)
-
-    def bare() -> float:
-        started = time.perf_counter()
-        for _ in range(2):
-            encoder.encode(images)
-        return 2 * CPU_BATCH / (time.perf_counter() - started)
-
+    bare = partial(bare_fps, encoder.encode, images, 2)
     report("compute-bound", "pipeline", lambda: extraction_fps(table, encoder), "bare ViT-B/16", bare, ">= 0.95", 3)
+
+
+def random_images() -> torch.Tensor:
+    return torch.randint(0, 256, (CPU_BATCH, 3, 224, 224), dtype=torch.uint8)
+
+
+def bare_fps(network: Callable[[torch.Tensor], object], images: torch.Tensor, batches: int) -> float:
+    """Frames per second of a network fed from memory."""
+    started = time.perf_counter()
+    for _ in range(batches):
+        network(images)
+    return batches * len(images) / (time.perf_counter() - started)
+
+
+def bench_light(root: Path) -> None:
+    """EfficientNet-Lite0, so light that memory counts. Each measurement is a process: the allocator is that of one."""
+    table = write_videos(root / "light", 4, 128)
+    plain, bare, pipeline = partial(rate, "plain", LITE), partial(rate, "bare", LITE), partial(rate, "pipeline", LITE)
+    report("folded normalisation", "folded", lambda: bare("kept"), "plain", lambda: plain("kept"), ">= 2", 5)
+    report("freed memory", "kept", lambda: bare("kept"), "handed back", lambda: bare("returned"), ">= 1.3", 5)
+    vit = partial(rate, "bare", VIT)
+    report("the same, ViT-B/16", "kept", lambda: vit("kept"), "handed back", lambda: vit("returned"), ">= 1.05", 3)
+    report(
+        "light encoder", "pipeline", lambda: pipeline("kept", table), "bare Lite0", lambda: bare("kept"), ">= 0.95", 5
+    )
+
+
+def rate(what: str, encoder: str, freed: str, table: Path = Path()) -> float:
+    """print_rate in a process of its own."""
+    command = [sys.executable, __file__, "--rate", what, encoder, freed, str(table)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_rate(what: str, encoder_id: str, freed: str, table: str) -> None:
+    """Frames per second of a network or of the pipeline around it, in a thread as in the commands."""
+    if freed == "kept" and not keep_freed_memory():
+        raise RuntimeError("needs glibc, and an environment that leaves its allocator alone")
+    encoder = load_encoder(parse_encoder(encoder_id), device="cpu")
+    network = plain_network(encoder.name.source) if what == "plain" else encoder.encode
+    images = random_images()
+    run_in_thread(partial(network, images))
+    if what == "pipeline":
+        measure = partial(extraction_fps, Path(table), encoder)
+    else:
+        measure = partial(bare_fps, network, images, 2 if encoder_id == VIT else 8)
+    print(run_in_thread(measure))
+
+
+def plain_network(weights: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    spec = importlib.util.spec_from_file_location("naive", Path(__file__).with_name("naive_efficientnet.py"))
+    naive = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(naive)
+    published = torch.load(weights, weights_only=True)
+    return torch.inference_mode()(lambda images: naive.expansion(published, images, block=11))
 
 
 def bench_decode(root: Path) -> None:
@@ -148,7 +200,7 @@ def bench_decode(root: Path) -> None:
 
 
 def bench_ratios(root: Path) -> None:
-    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
+    encoder = load_encoder(parse_encoder(VIT), device="cpu")
     table = write_videos(root / "ratios", 2, 64)
     report(
         "six ratios",
@@ -175,7 +227,9 @@ def bench_memory(root: Path) -> None:
 
 
 def print_peak(table: Path) -> None:
-    extraction_fps(table, FreeEncoder(Shape(196, 768, has_cls=False)))
+    keep_freed_memory()
+    encoder = FreeEncoder(Shape(196, 768, has_cls=False))
+    run_in_thread(partial(extraction_fps, table, encoder))
     # Not getrusage: its peak is that of the process that started us, where that was larger.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     print(int(status["VmHWM"].split()[0]) * 1024)
@@ -227,6 +281,7 @@ def report(
 
 BENCHMARKS = {
     "compute": bench_compute,
+    "light": bench_light,
     "decode": bench_decode,
     "ratios": bench_ratios,
     "memory": bench_memory,
@@ -236,6 +291,8 @@ BENCHMARKS = {
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak"]:
         print_peak(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["--rate"]:
+        print_rate(*sys.argv[2:])
     else:
         for benchmark in sys.argv[1:] or BENCHMARKS:
             with tempfile.TemporaryDirectory() as folder:
