@@ -114,7 +114,7 @@ def hostile(config, **training):
 
 
 def with_setting(config, **settings):
-    return hostile(config, settings=config["training"]["settings"] | settings)
+    return config | {"settings": config["settings"] | settings}
 
 
 CONFIGS = {
@@ -131,7 +131,12 @@ CONFIGS = {
     "column not a number": lambda config: hostile(config, column="merged/nan"),
     "column control characters": lambda config: hostile(config, column="merged/\x1b[2J\n0.3"),
     "seed text": lambda config: hostile(config, seed="0"),
-    "no settings": lambda config: hostile(config, settings=None),
+    "no settings": lambda config: config | {"settings": None},
+    "settings of another kind": lambda config: config | {"settings": [1]},
+    "settings as up to 0.2, and none": lambda config: hostile(config, settings=None),
+    "method unknown": lambda config: with_setting(config, method="\x1b[2J"),
+    "method list": lambda config: with_setting(config, method=["byov"]),
+    "another method": lambda config: with_setting(config, method="timeline"),
     "a setting too many": lambda config: with_setting(config, unknown=1),
     "latent negative": lambda config: with_setting(config, latent=-32),
     "latent text": lambda config: with_setting(config, latent="32"),

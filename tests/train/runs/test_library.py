@@ -12,10 +12,10 @@ import torch
 
 from byov.errors import Interrupted
 from byov.train.feature_store import open_training_data
-from byov.train.settings import TrainSettings
+from byov.train.method_settings import ByovSettings
 from byov.train.train_run import Machine, embed_again, train_run
 
-SETTINGS = TrainSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
+SETTINGS = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
 MACHINE = Machine(torch.device("cpu"), preload_bytes=2**30, checkpoint_every=1, tensorboard=False)
 
 
@@ -28,11 +28,11 @@ IN_A_PROCESS = """
 import sys, torch
 from pathlib import Path
 from byov.train.feature_store import open_training_data
-from byov.train.settings import TrainSettings
+from byov.train.method_settings import ByovSettings
 from byov.train.train_run import Machine, train_run
 torch.set_num_threads(1)
 data = open_training_data(Path(sys.argv[1]), "toy", None, 0.3)
-settings = TrainSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
+settings = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
 train_run(Path(sys.argv[2]), data, settings, Machine(torch.device("cpu"), 2**30, 1, False))
 """
 
