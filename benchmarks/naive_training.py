@@ -62,7 +62,8 @@ def _mask_filled(method: Byov, view: Clips, kept: Tensor) -> Tensor:
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
     """(B, T, D) of every clip by itself."""
-    return torch.cat([positions(index[None], length[None]) for index, length in zip(view.index, view.length, strict=True)])
+    clips = zip(view.index, view.length, strict=True)
+    return torch.cat([positions(index[None], length[None]) for index, length in clips])
 
 
 def _error(method: Byov, view: Clips, decoded: Tensor, kept: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ RECORD = {
     "preprocessing": "squash 224",
     "recipe": "paper",
     "seed": 7,
-    "settings": {"latent": 256, "causal": True},
     "validation": {"retrieval": 0.123456, "tau": -0.5},
 }
 HOSTILE = "x`\n\n# Owned\n---\nlicense: gpl\n---\n<script>alert(1)</script> | a | ```\n\x1b[31m\u202e\ud800"
