@@ -146,9 +146,7 @@ def test_masking_nothing_and_everything_both_work(make_method, pair, mask_self, 
 
 def test_with_everything_masked_msm_sees_nothing_at_all(make_method, make_clips):
     method = make_method(mask_self=1, cross_view=False)
-    seen = [
-        reconstructions(method, (make_clips(2, 6, seed), make_clips(2, 9, seed + 10)))["self"] for seed in (0, 1)
-    ]
+    seen = [reconstructions(method, (make_clips(2, 6, seed), make_clips(2, 9, seed + 10)))["self"] for seed in (0, 1)]
     for first, second in zip(*seen, strict=True):
         assert torch.equal(first, second)
 
