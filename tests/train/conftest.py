@@ -18,7 +18,7 @@ from byov.train.clips import Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.method_settings import SETTINGS, choose
 from byov.train.methods.method import Method
-from byov.train.methods.registry import METHODS
+from byov.train.methods.method_registry import METHODS
 from byov.train.sampling import BatchSource
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import torch
 from byov.train import transformer
 from byov.train.autoencoder import Seen, ToDecode
 from byov.train.method_settings import ByovSettings
-from byov.train.methods.registry import build_method
+from byov.train.methods.method_registry import build_method
 
 POSITIONS = ["interpolated", "share", "index", "none"]
 
@@ -150,7 +150,7 @@ def test_embedding_a_whole_video_is_the_forward_pass(make_method, encode, monkey
 LONG_VIDEO = """
 import resource, sys, torch
 from byov.train.method_settings import choose
-from byov.train.methods.registry import build_method
+from byov.train.methods.method_registry import build_method
 torch.set_num_threads(1)
 window = None if sys.argv[2] == "None" else int(sys.argv[2])
 settings = choose("demo", latent=8, depth=1, decoder_depth=1, heads=2, attention_window=window)

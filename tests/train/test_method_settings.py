@@ -7,7 +7,7 @@ import pytest
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
 from byov.train.method_settings import SETTINGS, ByovSettings, TimelineSettings, choose, owners, settings_of
-from byov.train.methods.registry import METHODS
+from byov.train.methods.method_registry import METHODS
 from byov.train.settings import GROUPS
 
 

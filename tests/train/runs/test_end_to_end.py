@@ -26,7 +26,7 @@ def records(run):
 def untrained_model(run):
     from byov.cache.runs import read_run
     from byov.train.method_settings import settings_of
-    from byov.train.methods.registry import build_method
+    from byov.train.methods.method_registry import build_method
 
     return build_method(16, settings_of(read_run(run.parent, run.name))).eval()
 
@@ -153,6 +153,36 @@ def test_features_that_are_read_as_needed_give_the_same_run(byov_train, tiny, re
     assert ran.code == 0
     assert "are read as they are needed" in ran.err
     assert contents(run) == contents(reference)
+
+
+def test_a_run_of_every_method_reproduces_itself_from_features_read_as_needed(
+    byov_train, tiny_of_each, reference_of_each, contents, run
+):
+    assert byov_train("--ratio", 0.3, "--run", "toy", *tiny_of_each, "--preload-gib", 0).code == 0
+    assert contents(run) == contents(reference_of_each)
+
+
+def test_a_run_of_every_method_says_which_it_is_and_embeds_what_it_learnt(reference_of_each, each_method, shared_cache):
+    config = json.loads((reference_of_each / "config.json").read_text())
+    assert config["settings"]["method"] == each_method
+    assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()
+    found = records(reference_of_each)
+    assert found[-1]["loss"] < found[1]["loss"]
+    model, untrained = Method.from_pretrained(reference_of_each), untrained_model(reference_of_each)
+    features = torch.from_numpy(read_array(shared_cache / "random--tiny" / "ego" / "val_ego_0.h5", "merged/0.3"))
+    for folder, embedder in (("embeddings", model), ("embeddings-untrained", untrained)):
+        embedding, _ = read_embedding(reference_of_each / folder / "ego" / "val_ego_0.h5")
+        np.testing.assert_array_equal(embedding, embedder.embed(features).numpy())
+    assert not torch.equal(model.embed(features), untrained.embed(features))
+
+
+def test_a_run_of_every_method_can_be_evaluated(reference_of_each, shared_cache, call, tmp_path):
+    from byov.cli.evaluate import main
+
+    shutil.copytree(reference_of_each, tmp_path / "runs" / "toy")
+    folders = ("--features-dir", shared_cache.parent, "--runs-dir", tmp_path / "runs")
+    ran = call(main, "byov-eval", *folders, "--run", "toy", "--task", "retrieval", "--json")
+    assert ran.code == 0, ran
 
 
 @pytest.mark.parametrize("option", [("--seed", "1"), ("--clip-grad", "0.01"), ("--ratio", "1.0")])
