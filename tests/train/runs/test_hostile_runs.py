@@ -109,6 +109,30 @@ def test_a_checkpoint_of_another_model_or_optimiser_is_one_line(refused, finishe
     assert contents(finished) == contents(reference)
 
 
+def test_checkpoints_of_another_method_are_passed_over_and_never_mixed_in(
+    refused, byov_train, finished, reference, make_reference, contents
+):
+    theirs = checkpoints(make_reference("timeline"))[-1]
+    older, newer = checkpoints(finished)
+    newer.write_bytes(theirs.read_bytes())
+    ran = byov_train(*RESUME)
+    assert ran.code == 0, ran
+    assert f"{newer}: " in ran.err
+    assert "falling back to the one before" in ran.err
+    assert contents(finished) == contents(reference)
+    for path in (older, newer):
+        path.write_bytes(theirs.read_bytes())
+    assert "none of its 2 checkpoints can be read" in refused(*RESUME)
+    assert contents(finished) == contents(reference)
+
+
+def test_the_model_of_another_method_is_refused(refused, finished, make_reference):
+    theirs = make_reference("timeline")
+    (finished / "model.safetensors").write_bytes((theirs / "model.safetensors").read_bytes())
+    told = f"{finished / 'model.safetensors'}: weights of another model than config.json says"
+    assert refused("--run", "toy", "--embed-only") == told
+
+
 def hostile(config, **training):
     return config | {"training": config["training"] | training}
 

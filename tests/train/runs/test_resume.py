@@ -201,9 +201,18 @@ def test_other_settings_than_the_runs_are_shown(refused, given, told):
     assert told in refused("--run", "toy", "--embed-only", *given)
 
 
+@pytest.mark.parametrize("how", ["--resume", "--embed-only"])
+def test_a_run_of_one_method_is_not_gone_on_with_as_another(refused, finished, reference, contents, how):
+    for other in ("timeline", "best"):
+        told = f"toy is a run of the method byov, not of {other}"
+        assert refused("--run", "toy", how, "--method", other) == told
+    assert refused("--run", "toy", how, "--sigma", 0.1) == "sigma is a setting of timeline; the method is byov"
+    assert contents(finished) == contents(reference)
+
+
 @pytest.mark.usefixtures("finished")
 def test_the_runs_own_settings_may_be_given_again(byov_train, tiny):
-    same = ("--dataset", "toy", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
+    same = ("--dataset", "toy", "--method", "byov", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
     for encoder in ("random/tiny", "random--tiny"):
         assert byov_train(*RESUME, *tiny, *same, "--encoder", encoder).code == 0
 
