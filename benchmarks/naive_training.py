@@ -1,72 +1,79 @@
-"""The training step written down plainly: one call of the encoder and of the decoder per view and objective.
+"""BYOV's training step written down plainly: one call of the encoder and of the decoder per view and objective.
 
-The tests hold the trainer's joined step against it, and the benchmark measures what joining saves.
+The tests hold the method's forward against it, and the benchmark measures what joining the calls saves.
 """
 
 import torch
 from torch import Tensor
 
-from byov.train.autoencoder import Autoencoder
-from byov.train.objective import MaskedEgoExo, draw_visible
-from byov.train.sampling import Clips
+from byov.train.autoencoder import Seen, ToDecode
+from byov.train.clips import Batch, Clips
+from byov.train.masking import draw_visible
+from byov.train.methods.byov import Byov
+from byov.train.methods.method import Losses
 
 
-def naive_losses(
-    objective: MaskedEgoExo, model: Autoencoder, ego: Clips, exo: Clips, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """The losses of `objective`, which draws the same masks from the same generator."""
+def naive_losses(method: Byov, clips: Batch, random: torch.Generator) -> Losses:
+    """The losses of `method`, which draws the same masks from the same generator; without cycles."""
+    ego, exo = clips
     kept = {
-        (ratio, name): draw_visible(len(view.frames), view.length, getattr(objective.settings, ratio), generator)
+        (ratio, name): draw_visible(view, getattr(method.settings, ratio), random)
         for ratio in ("mask_self", "mask_cross")
         for name, view in (("ego", ego), ("exo", exo))
     }
     losses = {}
-    if objective.settings.self_view:
-        losses["self"] = _self_view(objective, model, ego, kept["mask_self", "ego"]) + _self_view(
-            objective, model, exo, kept["mask_self", "exo"]
+    if method.settings.self_view:
+        losses["self"] = _self_view(method, ego, kept["mask_self", "ego"]) + _self_view(
+            method, exo, kept["mask_self", "exo"]
         )
-    if objective.settings.cross_view:
-        losses["cross"] = _cross_view(objective, model, ego, exo, kept["mask_cross", "ego"]) + _cross_view(
-            objective, model, exo, ego, kept["mask_cross", "exo"]
+    if method.settings.cross_view:
+        losses["cross"] = _cross_view(method, ego, exo, kept["mask_cross", "ego"]) + _cross_view(
+            method, exo, ego, kept["mask_cross", "exo"]
         )
     return {"loss": sum(losses.values(), torch.zeros(()))} | losses
 
 
-def _self_view(objective: MaskedEgoExo, model: Autoencoder, view: Clips, kept: Tensor) -> Tensor:
-    tokens = _mask_filled(model, view, kept)
-    (decoded,) = model.decoder([tokens], [objective.settings.causal])
-    return _error(objective, view, model.decoder.reconstruct(decoded), kept)
+def _self_view(method: Byov, view: Clips, kept: Tensor) -> Tensor:
+    tokens = _mask_filled(method, view, kept)
+    ((decoded,),) = method.decoder([ToDecode(tokens, own=view.sampled, causal=method.settings.causal)])
+    return _error(method, view, decoded, kept)
 
 
-def _cross_view(objective: MaskedEgoExo, model: Autoencoder, own: Clips, other: Clips, kept: Tensor) -> Tensor:
-    (latents,) = model.encoder([model.encoder.place(other.frames, other.index)], [other.index])
-    context = model.decoder.place(model.decoder.project(latents), other.index)
-    tokens = torch.cat([_mask_filled(model, own, kept), context], dim=1)
-    (decoded,) = model.decoder([tokens], [False])
-    return _error(objective, own, model.decoder.reconstruct(decoded)[:, : own.length], kept)
+def _cross_view(method: Byov, own: Clips, other: Clips, kept: Tensor) -> Tensor:
+    positions = _positions(method.encoder.positions, other)
+    ((latents,),) = method.encoder([Seen(other.features, positions, other.index)])
+    context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
+    tokens = torch.cat([_mask_filled(method, own, kept), context], dim=1)
+    ((decoded,),) = method.decoder([ToDecode(tokens, own=own.sampled)])
+    return _error(method, own, decoded, kept)
 
 
-def _mask_filled(model: Autoencoder, view: Clips, kept: Tensor) -> Tensor:
+def _mask_filled(method: Byov, view: Clips, kept: Tensor) -> Tensor:
     """Encode what is visible of each clip, and put it back frame by frame."""
-    placed = model.encoder.place(view.frames, view.index)
-    visible = torch.stack([clip[rows] for clip, rows in zip(placed, kept, strict=True)])
-    index = torch.stack([clip[rows] for clip, rows in zip(view.index, kept, strict=True)])
-    (latents,) = model.encoder([visible], [index])
-    tokens = model.decoder.mask_token.repeat(len(kept), view.length, 1)
-    projected = model.decoder.project(latents)
+    given = (view.features, _positions(method.encoder.positions, view), view.index)
+    visible = (torch.stack([clip[rows] for clip, rows in zip(values, kept, strict=True)]) for values in given)
+    ((latents,),) = method.encoder([Seen(*visible)])
+    tokens = method.decoder.mask_token.repeat(len(kept), view.sampled, 1)
+    projected = method.decoder.project(latents)
     for clip, rows in enumerate(kept):
         tokens[clip, rows] = projected[clip]
-    return model.decoder.place(tokens, view.index)
+    return tokens + _positions(method.decoder.positions, view)
 
 
-def _error(objective: MaskedEgoExo, view: Clips, frames_hat: Tensor, kept: Tensor) -> Tensor:
-    error = (frames_hat - view.frames).square().mean(dim=-1)
-    if not objective.settings.masked_only:
+def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
+    """(B, T, D) of every clip by itself."""
+    clips = zip(view.index, view.length, strict=True)
+    return torch.cat([positions(index[None], length[None]) for index, length in clips])
+
+
+def _error(method: Byov, view: Clips, decoded: Tensor, kept: Tensor) -> Tensor:
+    error = (decoded - view.features).square().mean(dim=-1)
+    if not method.settings.masked_only:
         return error.mean()
     hidden = [
         error[clip, frame]
         for clip in range(len(error))
-        for frame in range(view.length)
+        for frame in range(view.sampled)
         if frame not in kept[clip].tolist()
     ]
     return torch.stack(hidden).mean() if hidden else error.sum() * 0

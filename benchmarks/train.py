@@ -1,7 +1,7 @@
 """Speed and memory of training from the cache, as ratios measured in one run.
 
 python benchmarks/train.py            everything, about six minutes on two cores
-python benchmarks/train.py joined     one of: in_loop waiting joined memory
+python benchmarks/train.py joined     one of: in_loop waiting joined timeline memory
 """
 
 import importlib.util
@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -23,70 +25,107 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
+from byov.train.clips import Batch, Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.objective import MaskedEgoExo
-from byov.train.sampling import BatchSource, Clips, PairSampler
-from byov.train.settings import choose
-from byov.train.train_run import build_model
+from byov.train.method_settings import choose
+from byov.train.methods.method import Losses
+from byov.train.methods.method_registry import build_method
+from byov.train.methods.timeline import place_losses
+from byov.train.sampling import BatchSource
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
-PAPER = choose("bench")
 
 
 class Step:
-    """One training step of the paper's model on clips that are there already."""
+    """One training step of a method at its default settings, on clips that are there already."""
 
-    def __init__(self) -> None:
-        self.model = build_model(WIDTH, PAPER)
-        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=PAPER.lr, fused=True)
-        self._generator = torch.Generator().manual_seed(0)
+    def __init__(self, method: str = "byov") -> None:
+        self.method = build_method(WIDTH, choose("bench", method=method))
+        self._optimizer = torch.optim.Adam(self.method.parameters(), lr=self.method.settings.lr, fused=True)
+        self._random = torch.Generator().manual_seed(0)
 
-    def __call__(self, losses: Callable[..., dict[str, torch.Tensor]], ego: Clips, exo: Clips) -> None:
-        losses(self.model, ego, exo, self._generator)["loss"].backward()
+    def __call__(self, clips: Batch, losses: Callable[[Batch, torch.Generator], Losses] | None = None) -> None:
+        """losses: in the place of the method's own."""
+        (losses or self.method)(clips, self._random)["loss"].backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
 
 
-def random_clips(batch: int) -> Clips:
-    return Clips(torch.randn(batch, FRAMES, WIDTH), torch.arange(FRAMES).expand(batch, -1))
+def random_clips(batch: int, count: int = 2) -> Batch:
+    """The first clip of each of a batch's items, the second, ...: whole videos."""
+    lengths = torch.full((batch,), FRAMES)
+    return tuple(
+        Clips(
+            features=torch.randn(batch, FRAMES, WIDTH),
+            index=torch.arange(FRAMES).expand(batch, -1),
+            first=torch.zeros_like(lengths),
+            length=lengths,
+            video_length=lengths,
+            video=torch.arange(batch) * count + clip,
+            view=torch.full_like(lengths, clip % 2),
+            padding=None,
+            first_item=0,
+            items=batch,
+        )
+        for clip in range(count)
+    )
 
 
 def bench_joined(_: Path) -> None:
     """One call per view and objective against all of them side by side."""
-    naive, objective, step = _load("naive_training"), MaskedEgoExo(PAPER), Step()
+    naive, step = _load("naive_training"), Step()
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
-        ego, exo = random_clips(batch), random_clips(batch)
+        clips = random_clips(batch)
         compare(
             f"step at batch {batch}",
             "one call per view and objective",
-            lambda ego=ego, exo=exo: step(lambda *clips: naive.naive_losses(objective, *clips), ego, exo),
+            lambda clips=clips: step(clips, partial(naive.naive_losses, step.method)),
             "joined",
-            lambda ego=ego, exo=exo: step(objective, ego, exo),
+            lambda clips=clips: step(clips),
             want,
             times,
         )
 
 
+def bench_timeline(_: Path) -> None:
+    """The share of a step's time that goes into its losses, with their gradients."""
+    step = Step("timeline")
+    s = step.method.settings
+    for batch in (1, 4):
+        clips = random_clips(batch, s.clips)
+        z = torch.nn.functional.normalize(torch.randn(batch, s.clips, FRAMES, s.latent), dim=-1).requires_grad_()
+        places = torch.stack([clip.share_of_video for clip in clips], dim=1)
+        padding = torch.stack([clip.repeated for clip in clips], dim=1)
+
+        def losses(z=z, places=places, padding=padding) -> None:  # type: ignore[no-untyped-def]
+            sum(place_losses(z, places, padding, sigma=s.sigma, temperature=s.temperature)).backward()
+
+        losses(), step(clips)
+        pairs = [(_seconds(losses), _seconds(lambda clips=clips: step(clips))) for _ in range(15)]
+        shares = sorted(of_losses / of_step for of_losses, of_step in pairs)
+        print(
+            f"timeline step of {batch} x {s.clips} clips: losses {median(shares):.1%} of the time of a step "
+            f"({shares[0]:.1%} to {shares[-1]:.1%}; want <= 20%)",
+            flush=True,
+        )
+
+
 def bench_in_loop(_: Path) -> None:
     """The vision model in every step, as the published code has it, against features from the cache."""
-    encoder, objective, step = (
-        load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"),
-        MaskedEgoExo(PAPER),
-        Step(),
-    )
+    encoder, step = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"), Step()
     images = torch.randint(0, 256, (FRAMES, 3, 224, 224), dtype=torch.uint8)
-    ego, exo = random_clips(1), random_clips(1)
+    ego, exo = random_clips(1)
 
-    def clip_of(pixels: torch.Tensor) -> Clips:
-        tokens, _ = encoder.encode(pixels)
-        return Clips(merge_tokens(tokens.float(), [0.3])[0.3][None], ego.index)
+    def encoded(clip: Clips) -> Clips:
+        tokens, _ = encoder.encode(images)
+        return replace(clip, features=merge_tokens(tokens.float(), [0.3])[0.3][None])
 
     compare(
         "training step",
         "ViT-B/16 in the loop",
-        lambda: step(objective, clip_of(images), clip_of(images)),
+        lambda: step((encoded(ego), encoded(exo))),
         "from the cache",
-        lambda: step(objective, ego, exo),
+        lambda: step((ego, exo)),
         ">= 50",
         3,
     )
@@ -96,15 +135,15 @@ def bench_waiting(root: Path) -> None:
     """The share of a step's time that goes by before its batch is there."""
     source = write_cache(root, 60)
     for name, budget in (("preloaded", 1 << 40), ("lazy", 0)):
-        step, objective, waited = Step(), MaskedEgoExo(PAPER), 0.0
-        batches = _batches(source, budget)
+        step, waited = Step(), 0.0
+        batches = _batches(source, step, budget)
         started = time.perf_counter()
         steps = batches.ahead(0, 60)
         for _ in range(60):
             asked = time.perf_counter()
-            ego, exo = next(steps)
+            clips = next(steps)
             waited += time.perf_counter() - asked
-            step(objective, ego, exo)
+            step(clips)
         share = waited / (time.perf_counter() - started)
         print(f"waiting for data, {name}: {share:.2%} of the time of a step (want <= 5%)", flush=True)
 
@@ -129,9 +168,9 @@ def bench_memory(root: Path) -> None:
 
 
 def print_peak(features: Path) -> None:
-    batches, step, objective = _batches(open_training_data(features, None, None, 0.3), 0), Step(), MaskedEgoExo(PAPER)
-    for ego, exo in batches.ahead(0, 40):
-        step(objective, ego, exo)
+    step = Step()
+    for clips in _batches(open_training_data(features, None, None, 0.3), step, 0).ahead(0, 40):
+        step(clips)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     print(int(status["VmHWM"].split()[0]) * 1024)
 
@@ -152,10 +191,10 @@ def write_cache(features: Path, videos: int) -> TrainingData:
     return open_training_data(features, None, None, 0.3)
 
 
-def _batches(source: TrainingData, budget_bytes: int) -> BatchSource:
-    train = source.of("train")
-    sampler = PairSampler(train, frames=FRAMES, pairs="views", crop=(1.0, 1.0), seed=0)
-    return BatchSource(sampler, FeatureStore(source, train, budget_bytes), batch_size=1, prepare=torch.Tensor.float)
+def _batches(source: TrainingData, step: Step, budget_bytes: int) -> BatchSource:
+    train, method = source.of("train"), step.method
+    store = FeatureStore(source, train, budget_bytes)
+    return BatchSource(method.sampler(train), store, seed=0, batch_size=1, prepare=method.prepare)
 
 
 def compare(
@@ -195,7 +234,13 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-BENCHMARKS = {"in_loop": bench_in_loop, "waiting": bench_waiting, "joined": bench_joined, "memory": bench_memory}
+BENCHMARKS = {
+    "in_loop": bench_in_loop,
+    "waiting": bench_waiting,
+    "joined": bench_joined,
+    "timeline": bench_timeline,
+    "memory": bench_memory,
+}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak"]:

@@ -22,7 +22,7 @@ from byov.train.checkpoint import model_bytes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
 from byov.train.feature_store import FeatureStore, TrainingData
 from byov.train.methods.method import Method
-from byov.train.methods.registry import build_method
+from byov.train.methods.method_registry import build_method
 from byov.train.sampling import BatchSource, Sampler
 from byov.train.settings import TrainSettings
 from byov.train.trainer import LAST_MODEL_NAME, MetricsLog, Trainer

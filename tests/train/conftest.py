@@ -14,12 +14,17 @@ from torch import Tensor
 
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.train.autoencoder import Autoencoder
-from byov.train.sampling import Clips
+from byov.train.clips import Clips
+from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
+from byov.train.method_settings import SETTINGS, choose
+from byov.train.methods.method import Method
+from byov.train.methods.method_registry import METHODS
+from byov.train.sampling import BatchSource
 
 ROOT = Path(__file__).parents[2]
 WIDTH, RATIOS = 16, (0.3, 1.0)
 ENCODER = "openai--clip-vit-base-patch16"
+SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6}
 
 
 @pytest.fixture(autouse=True)
@@ -31,31 +36,70 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def make_model() -> Callable[..., Autoencoder]:
-    """make_model(**arguments): a tiny model; not every parameter is at its initial zero or one."""
+@pytest.fixture(params=SETTINGS)
+def each_method(request: pytest.FixtureRequest) -> str:
+    """The name of a method; a test that asks for it runs once for each of them."""
+    name: str = request.param
+    return name
 
-    def make(**arguments: Any) -> Autoencoder:
-        sizes = {"width": 12, "latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6}
+
+def tiny_settings(method: str, **settings: Any) -> dict[str, Any]:
+    """The sizes of a tiny model, as far as the method has them, and what is given."""
+    sizes = {name: value for name, value in SIZES.items() if name in SETTINGS[method].model_fields}
+    return sizes | settings
+
+
+@pytest.fixture
+def make_method() -> Callable[..., Any]:
+    """make_method(name, width=12, **settings): a tiny model; not every parameter is at its initial zero or one.
+
+    unchecked=True: also with settings that a training refuses, because there is nothing to learn.
+    """
+
+    def make(
+        name: str = "byov",
+        *,
+        width: int = 12,
+        training: Any = None,
+        unchecked: bool = False,
+        **settings: Any,
+    ) -> Method:
+        values = tiny_settings(name, **settings)
+        chosen = SETTINGS[name].model_construct(**values) if unchecked else choose("demo", method=name, **values)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = Autoencoder(**(sizes | arguments))
+            method = METHODS[name](width, chosen, training)
             with torch.no_grad():
-                for parameter in model.parameters():
+                for parameter in method.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
-        return model
+        return method
 
     return make
 
 
 @pytest.fixture
 def make_clips() -> Callable[..., Clips]:
-    """make_clips(batch, frames, seed): random frames with rising frame numbers, a few of them far apart."""
+    """make_clips(batch, frames, seed, **fields): random frames with rising frame numbers, a few of them far apart."""
 
-    def make(batch: int, frames: int, seed: int = 0, width: int = 12) -> Clips:
+    def make(batch: int, frames: int, seed: int = 0, width: int = 12, **fields: Any) -> Clips:
         random = torch.Generator().manual_seed(seed)
         steps = torch.randint(1, 4, (batch, frames), generator=random)
-        return Clips(torch.randn(batch, frames, width, generator=random), steps.cumsum(1) - 1)
+        features = torch.randn(batch, frames, width, generator=random)
+        index = fields.get("index", steps.cumsum(1) - 1)
+        first, length = torch.arange(batch), index[:, -1] + 1
+        values = {
+            "features": features,
+            "index": index,
+            "first": first,
+            "length": length,
+            "video_length": first + length + 2,
+            "video": torch.arange(batch),
+            "view": torch.zeros(batch, dtype=torch.int64),
+            "padding": None,
+            "first_item": 0,
+            "items": batch,
+        }
+        return Clips(**(values | fields))
 
     return make
 
@@ -170,3 +214,23 @@ def features_dir(make_cache: Callable[..., Path]) -> Path:
             ("test", "exo", "i"): 21,
         }
     )
+
+
+@pytest.fixture
+def training_data(features_dir: Path) -> TrainingData:
+    """What byov-train --ratio 0.3 reads of `features_dir`."""
+    return open_training_data(features_dir, None, None, 0.3)
+
+
+@pytest.fixture
+def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
+    """make_batches(method, preload=True): the batches that a method of the width of `training_data` trains on."""
+
+    def make(method: Method, *, preload: bool = True) -> BatchSource:
+        videos = training_data.of("train")
+        store = FeatureStore(training_data, videos, 2**30 if preload else 0)
+        assert store.preloaded == preload
+        seed, batch_size = method.settings.seed, method.settings.batch_size
+        return BatchSource(method.sampler(videos), store, seed=seed, batch_size=batch_size, prepare=method.prepare)
+
+    return make

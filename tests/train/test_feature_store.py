@@ -6,7 +6,7 @@ import pytest
 
 from byov.cache.row_reader import read_array
 from byov.errors import CacheError, TrainError
-from byov.train.feature_store import FeatureStore, need_both_views, open_training_data
+from byov.train.feature_store import FeatureStore, open_training_data
 
 SLUG = "openai--clip-vit-base-patch16"
 MISTAKES = (TrainError, CacheError)
@@ -214,12 +214,3 @@ def test_labels_that_do_not_fit_name_the_video(features_dir, edit_manifest, labe
 def test_a_dataset_without_phases_has_no_labels(make_cache):
     source = open_training_data(make_cache({("train", "ego", "x"): 5}, phases=()), None, None, 0.3)
     assert source.videos[0].labels is None
-
-
-def test_a_split_that_lacks_a_view_is_said(features_dir):
-    source = open_training_data(features_dir, None, None, 0.3)
-    need_both_views(source.of("train"), "train", "that is fine")
-    with pytest.raises(TrainError, match=r"^the train split has no exo video, and the paper recipe needs both$"):
-        need_both_views(source.of("train", "ego"), "train", "the paper recipe needs both")
-    with pytest.raises(TrainError, match=r"^the val split has no ego video"):
-        need_both_views([], "val", "so")

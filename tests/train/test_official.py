@@ -36,14 +36,21 @@ def lightning(golden_state):
     }
 
 
-def assert_golden(encoder, golden):
+@pytest.fixture
+def assert_golden(golden_encoder, make_clips):
+    """assert_golden(encoder): it gives what the published one gave."""
+    return lambda encoder: compare(encoder, golden_encoder, make_clips)
+
+
+def compare(encoder, golden, make_clips):
     for name in ("input_8", "input_5", "input_21"):
         frames = torch.from_numpy(golden[name])
         frames = frames if frames.ndim == 3 else frames[None]
         expected = golden[name.replace("input", "output")].reshape(*frames.shape[:2], -1)
-        index = torch.arange(frames.shape[1])[None].expand(len(frames), -1)
+        index = torch.arange(frames.shape[1]).expand(len(frames), -1)
+        clips = make_clips(*frames.shape[:2], features=frames, index=index)
         with torch.no_grad():
-            (found,) = encoder([encoder.place(frames, index)], [index])
+            ((found,),) = encoder([encoder.see(clips)])
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
         for clip, frames_of_clip in enumerate(frames):
             np.testing.assert_allclose(encoder.embed(frames_of_clip).numpy(), expected[clip], atol=1e-5, rtol=0)
@@ -66,23 +73,23 @@ def test_the_lengths_of_the_golden_data(golden_encoder):
     assert {name for name in golden_encoder if name.startswith("input")} == {"input_8", "input_5", "input_21"}
 
 
-def test_the_published_encoder_is_met_from_its_state_dict(golden_encoder, golden_state):
-    assert_golden(load_encoder(golden_state, heads=HEADS), golden_encoder)
+def test_the_published_encoder_is_met_from_its_state_dict(assert_golden, golden_state):
+    assert_golden(load_encoder(golden_state, heads=HEADS))
     assert "pos_embed" in golden_state  # the caller's dict is left alone
 
 
-def test_the_published_encoder_is_met_from_a_state_dict_with_prefix(golden_encoder, lightning):
-    assert_golden(load_encoder(lightning["state_dict"], heads=HEADS), golden_encoder)
+def test_the_published_encoder_is_met_from_a_state_dict_with_prefix(assert_golden, lightning):
+    assert_golden(load_encoder(lightning["state_dict"], heads=HEADS))
 
 
-def test_the_published_encoder_is_met_from_a_lightning_checkpoint(golden_encoder, lightning, tmp_path):
+def test_the_published_encoder_is_met_from_a_lightning_checkpoint(assert_golden, lightning, tmp_path):
     path = saved(lightning, tmp_path / "last.ckpt")
-    assert_golden(load_encoder(path, heads=HEADS), golden_encoder)
-    assert_golden(load_encoder(str(path), heads=HEADS), golden_encoder)
+    assert_golden(load_encoder(path, heads=HEADS))
+    assert_golden(load_encoder(str(path), heads=HEADS))
 
 
-def test_a_file_with_the_bare_state_dict_will_do(golden_encoder, golden_state, tmp_path):
-    assert_golden(load_encoder(saved(golden_state, tmp_path / "encoder.pt"), heads=HEADS), golden_encoder)
+def test_a_file_with_the_bare_state_dict_will_do(assert_golden, golden_state, tmp_path):
+    assert_golden(load_encoder(saved(golden_state, tmp_path / "encoder.pt"), heads=HEADS))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -1,42 +1,46 @@
 import gc
 import threading
+from collections import Counter
+from dataclasses import fields, replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from byov.cache.standardize import standardized
-from byov.errors import CacheError
-from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.sampling import BatchSource, PairSampler, draw_rows
+from byov.errors import CacheError, TrainError
+from byov.train.feature_store import FeatureStore
+from byov.train.sampling import BatchSource, Sampler, any_two, draw_rows, ego_with_exo, one_twice, part, several
 
 FRAMES = 8
 
 
-@pytest.fixture
-def source(features_dir):
-    return open_training_data(features_dir, None, None, 0.3)
+def sampler_of(videos, pick=ego_with_exo, *, crop=(1.0, 1.0), frames=FRAMES, whole=0.0):
+    picked = pick(videos, "why") if pick is ego_with_exo else pick(videos)
+    return Sampler(videos, picked, part(frames, crop, whole), items=len(videos))
 
 
 @pytest.fixture
-def make_batches(source, make_model):
-    """make_batches(**settings): the batches of the training videos, preloaded or not."""
+def make_source(training_data, make_method):
+    """make_source(**settings): the batches of the training videos, preloaded or not."""
 
-    def make(*, batch_size=2, preload=True, standardize="none", pairs="views", crop=(1.0, 1.0), seed=0, frames=FRAMES):
-        videos = source.of("train")
-        store = FeatureStore(source, videos, 2**30 if preload else 0)
+    def make(*, batch_size=2, preload=True, standardize="none", seed=0, **how):
+        videos = training_data.of("train")
+        store = FeatureStore(training_data, videos, 2**30 if preload else 0)
         assert store.preloaded == preload
-        sampler = PairSampler(videos, frames=frames, pairs=pairs, crop=crop, seed=seed)
-        prepare = make_model(width=source.width, standardize=standardize).prepare
-        return BatchSource(sampler, store, batch_size=batch_size, prepare=prepare)
+        prepare = make_method(width=training_data.width, standardize=standardize).prepare
+        return BatchSource(sampler_of(videos, **how), store, seed=seed, batch_size=batch_size, prepare=prepare)
 
     return make
 
 
 def equal(first, second):
-    return all(
-        torch.equal(a.frames, b.frames) and torch.equal(a.index, b.index) for a, b in zip(first, second, strict=True)
+    return len(first) == len(second) and all(
+        torch.equal(ours, theirs) if isinstance(ours, Tensor) else ours == theirs
+        for clips in zip(first, second, strict=True)
+        for ours, theirs in ([getattr(side, field.name) for side in clips] for field in fields(clips[0]))
     )
 
 
@@ -44,11 +48,9 @@ def reading_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def many_draws(source, epochs=40, **settings):
-    videos = source.of("train")
-    options = {"frames": FRAMES, "pairs": "views", "crop": (1.0, 1.0), "seed": 0} | settings
-    sampler = PairSampler(videos, **options)
-    return [sampler.draw(epoch, item) for epoch in range(epochs) for item in range(sampler.items)]
+def many_draws(videos, *, epochs=40, seed=0, **how):
+    sampler = sampler_of(videos, **how)
+    return [sampler.draw(seed, epoch, item) for epoch in range(epochs) for item in range(sampler.items)]
 
 
 @pytest.mark.parametrize("length", [8, 9, 30])
@@ -68,16 +70,16 @@ def test_short_clips_give_all_their_frames_and_repeat_the_last(length, rows):
     assert draw_rows(length, 5, np.random.default_rng(0)).tolist() == rows
 
 
-def test_pairs_of_views_are_ego_with_exo_and_every_video_has_its_turn(source):
-    draws = many_draws(source)
+def test_pairs_of_views_are_ego_with_exo_and_every_video_has_its_turn(training_data):
+    draws = many_draws(training_data.of("train"))
     assert {(first.video.view, second.video.view) for first, second in draws} == {("ego", "exo")}
     assert {(draw.video.view, draw.video.id) for pair in draws for draw in pair} == {
-        (video.view, video.id) for video in source.of("train")
+        (video.view, video.id) for video in training_data.of("train")
     }
 
 
-def test_any_pairs_are_two_different_videos_of_whatever_view(source):
-    draws = many_draws(source, pairs="any")
+def test_any_pairs_are_two_different_videos_of_whatever_view(training_data):
+    draws = many_draws(training_data.of("train"), pick=any_two)
     assert {(first.video.view, second.video.view) for first, second in draws} == {
         ("ego", "ego"),
         ("ego", "exo"),
@@ -87,22 +89,89 @@ def test_any_pairs_are_two_different_videos_of_whatever_view(source):
     assert all(first.video is not second.video for first, second in draws)
 
 
-def test_a_single_video_is_paired_with_itself(source):
-    sampler = PairSampler(source.of("train")[:1], frames=FRAMES, pairs="any", crop=(1.0, 1.0), seed=0)
-    first, second = sampler.draw(0, 0)
+def test_a_single_video_is_paired_with_itself(training_data):
+    first, second = sampler_of(training_data.of("train")[:1], any_two).draw(0, 0, 0)
     assert first.video == second.video
     assert not np.array_equal(first.rows, second.rows)
 
 
-def test_without_a_crop_the_interval_is_the_video(source):
-    for pair in many_draws(source, epochs=3):
+def test_one_twice_is_two_clips_of_the_same_video_and_every_video_has_its_turn(training_data):
+    draws = many_draws(training_data.of("train"), pick=one_twice, crop=(0.5, 1.0))
+    assert all(first.video is second.video for first, second in draws)
+    assert {first.video for first, _ in draws} == set(training_data.of("train"))
+    assert any((first.first, first.end) != (second.first, second.end) for first, second in draws)
+
+
+@pytest.fixture
+def videos(training_data):
+    """videos(ego, exo): so many of each view, with names of their own."""
+    one = training_data.of("train")[0]
+    return lambda ego, exo: [
+        replace(one, id=f"{view}{number}", view=view, path=one.path.with_name(f"{view}{number}.h5"))
+        for view, count in (("ego", ego), ("exo", exo))
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("there", "count", "expected"),
+    [
+        ((9, 9), 8, (4, 4)),
+        ((9, 9), 5, (2, 3)),
+        ((9, 9), 2, (1, 1)),
+        ((2, 9), 8, (2, 6)),
+        ((9, 1), 8, (7, 1)),
+        ((9, 0), 8, (8, 0)),
+        ((0, 9), 4, (0, 4)),
+        ((3, 2), 8, (3, 2)),
+        ((1, 1), 8, (1, 1)),
+        ((2, 0), 8, (2, 0)),
+    ],
+)
+def test_several_are_different_videos_half_of_each_view_as_far_as_there_are(videos, there, count, expected):
+    pick, random, seen = several(videos(*there), count), np.random.default_rng(0), set()
+    for _ in range(100):
+        picked = pick(random)
+        assert len({video.path for video in picked}) == len(picked)
+        views = Counter(video.view for video in picked)
+        assert (views["ego"], views["exo"]) == expected
+        seen |= {video.path for video in picked}
+    assert len(seen) == sum(there)
+
+
+@pytest.mark.parametrize(("ego", "exo", "told"), [(0, 0, "0 videos"), (1, 0, "1 video"), (0, 1, "1 video")])
+def test_several_of_fewer_than_two_videos_are_refused_in_one_line(videos, ego, exo, told):
+    with pytest.raises(TrainError, match=f"^the train split has {told}; videos are compared with each other$"):
+        several(videos(ego, exo), 8)
+
+
+def test_what_is_not_there_to_pick_from_is_refused_in_one_line(videos):
+    for pick in (any_two, one_twice):
+        with pytest.raises(TrainError, match=r"^the train split has 0 videos; there is nothing to learn from$"):
+            pick([])
+    for there, view in (((0, 2), "ego"), ((2, 0), "exo"), ((0, 0), "ego")):
+        with pytest.raises(TrainError, match=f"^the train split has no {view} video, and so it is$"):
+            ego_with_exo(videos(*there), "so it is")
+
+
+@pytest.mark.parametrize("whole", [0.0, 0.3, 1.0])
+def test_a_clip_is_the_whole_video_with_the_given_probability(training_data, whole):
+    draws = many_draws(training_data.of("train")[:1], epochs=2000, pick=one_twice, crop=(0.3, 0.8), whole=whole)
+    share = np.mean([draw.end - draw.first == draw.video.frames for pair in draws for draw in pair])
+    assert abs(share - whole) < 0.035  # of 4,000: more than four deviations
+    lengths = [draw.end - draw.first for pair in draws for draw in pair if draw.end - draw.first < draw.video.frames]
+    assert all(0.3 * 40 <= length <= 0.8 * 40 for length in lengths)
+
+
+def test_without_a_crop_the_interval_is_the_video(training_data):
+    for pair in many_draws(training_data.of("train"), epochs=3):
         for draw in pair:
             assert (draw.first, draw.end) == (0, draw.video.frames)
 
 
-def test_crops_are_of_the_lengths_that_were_asked_for_and_lie_anywhere(source):
+def test_crops_are_of_the_lengths_that_were_asked_for_and_lie_anywhere(training_data):
     shares, starts, ends = [], set(), set()
-    for pair in many_draws(source, crop=(0.5, 0.9)):
+    for pair in many_draws(training_data.of("train"), crop=(0.5, 0.9)):
         for draw in pair:
             frames = draw.video.frames
             length = draw.end - draw.first
@@ -121,88 +190,93 @@ def test_crops_are_of_the_lengths_that_were_asked_for_and_lie_anywhere(source):
     assert len(starts) > 8
 
 
-def test_tiny_crops_keep_a_frame(source):
-    for pair in many_draws(source, epochs=5, crop=(0.01, 0.01)):
+def test_tiny_crops_keep_a_frame(training_data):
+    for pair in many_draws(training_data.of("train"), epochs=5, crop=(0.01, 0.01)):
         assert all(draw.end - draw.first == max(1, round(draw.video.frames * 0.01)) for draw in pair)
 
 
-def test_the_same_seed_epoch_and_item_give_the_same_draw_and_others_do_not(source):
-    first, again, other = (many_draws(source, epochs=2, seed=seed) for seed in (0, 0, 1))
+def test_the_same_seed_epoch_and_item_give_the_same_draw_and_others_do_not(training_data):
+    first, again, other = (many_draws(training_data.of("train"), epochs=2, seed=seed) for seed in (0, 0, 1))
 
     def flat(draws):
         return [(draw.video.id, draw.first, draw.end, draw.rows.tolist()) for pair in draws for draw in pair]
 
     assert flat(first) == flat(again)
     assert flat(first) != flat(other)
-    videos = source.of("train")
+    videos = training_data.of("train")
     assert flat(first[: len(videos)]) != flat(first[len(videos) :])
 
 
-def test_a_draw_does_not_depend_on_those_before_it(source):
-    sampler = PairSampler(source.of("train"), frames=FRAMES, pairs="views", crop=(0.5, 1.0), seed=3)
-    late = sampler.draw(7, 2)
+def test_a_draw_does_not_depend_on_those_before_it(training_data):
+    sampler = sampler_of(training_data.of("train"), crop=(0.5, 1.0))
+    late = sampler.draw(3, 7, 2)
     for item in range(4):
-        sampler.draw(6, item)
-    again = sampler.draw(7, 2)
+        sampler.draw(3, 6, item)
+    again = sampler.draw(3, 7, 2)
     for a, b in zip(late, again, strict=True):
         assert (a.video, a.first, a.end) == (b.video, b.first, b.end)
         assert np.array_equal(a.rows, b.rows)
 
 
-def test_an_epoch_has_as_many_pairs_as_there_are_videos(make_batches):
+def test_an_epoch_has_as_many_pairs_as_there_are_videos(make_source):
     for batch_size, sizes in ((1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (8, [5])):
-        batches = make_batches(batch_size=batch_size)
+        batches = make_source(batch_size=batch_size)
         assert batches.steps_per_epoch == len(sizes)
         for clips in zip(*(batches.batch(step) for step in range(batches.steps_per_epoch)), strict=True):
-            assert [len(part.frames) for part in clips] == sizes
+            assert [len(part.features) for part in clips] == sizes
+            assert [(part.first_item, part.items) for part in clips] == [(0, size) for size in sizes]
 
 
-def test_the_batch_size_does_not_change_the_pairs_of_an_epoch(make_batches):
-    singles, pairs = make_batches(batch_size=1), make_batches(batch_size=2)
+def test_the_batch_size_does_not_change_the_pairs_of_an_epoch(make_source):
+    singles, pairs = make_source(batch_size=1), make_source(batch_size=2)
     for view in range(2):
-        by_one = torch.cat([singles.batch(step)[view].frames for step in range(5)])
-        by_two = torch.cat([pairs.batch(step)[view].frames for step in range(3)])
+        by_one = torch.cat([singles.batch(step)[view].features for step in range(5)])
+        by_two = torch.cat([pairs.batch(step)[view].features for step in range(3)])
         assert torch.equal(by_one, by_two)
 
 
-def test_a_batch_holds_the_frames_of_its_draws(source, make_batches):
-    batches = make_batches(crop=(0.5, 1.0), seed=4)
-    sampler = PairSampler(source.of("train"), frames=FRAMES, pairs="views", crop=(0.5, 1.0), seed=4)
-    store = FeatureStore(source, (), 0)
+def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source):
+    batches = make_source(crop=(0.5, 1.0), seed=4)
+    sampler = sampler_of(training_data.of("train"), crop=(0.5, 1.0))
+    store = FeatureStore(training_data, (), 0)
     for step in range(3):
         for view, clips in enumerate(batches.batch(step)):
-            assert clips.frames.dtype == torch.float32
-            for place in range(len(clips.frames)):
-                draw = sampler.draw(0, 2 * step + place)[view]
+            assert clips.features.dtype == torch.float32
+            for place in range(len(clips.features)):
+                draw = sampler.draw(4, 0, 2 * step + place)[view]
                 expected = store.read(draw.video)[draw.first + draw.rows].astype(np.float32)
-                assert np.array_equal(clips.frames[place].numpy(), expected)
+                assert np.array_equal(clips.features[place].numpy(), expected)
                 assert clips.index[place].tolist() == draw.rows.tolist()
+                assert clips.frame[place].tolist() == (draw.first + draw.rows).tolist()
+                assert clips.length[place] == draw.end - draw.first
+                assert clips.video_length[place] == draw.video.frames
+                assert training_data.of("train")[clips.video[place]] == draw.video
+                assert ("ego", "exo")[clips.view[place]] == draw.video.view
 
 
-def test_features_are_standardised_over_the_interval_that_stands_for_the_video(source, make_batches):
-    batches = make_batches(crop=(0.5, 1.0), seed=4, standardize="video", batch_size=1)
-    sampler = PairSampler(source.of("train"), frames=FRAMES, pairs="views", crop=(0.5, 1.0), seed=4)
-    store = FeatureStore(source, (), 0)
+def test_features_are_standardised_over_the_interval_that_stands_for_the_video(training_data, make_source):
+    batches = make_source(crop=(0.5, 1.0), seed=4, standardize="video", batch_size=1)
+    sampler = sampler_of(training_data.of("train"), crop=(0.5, 1.0))
+    store = FeatureStore(training_data, (), 0)
     for step in range(5):
-        for clips, draw in zip(batches.batch(step), sampler.draw(0, step), strict=True):
+        for clips, draw in zip(batches.batch(step), sampler.draw(4, 0, step), strict=True):
             interval = torch.from_numpy(store.read(draw.video)[draw.first : draw.end]).float()
-            assert torch.equal(clips.frames[0], standardized(interval)[draw.rows])
+            assert torch.equal(clips.features[0], standardized(interval)[draw.rows])
 
 
 @pytest.mark.parametrize("standardize", ["none", "video"])
-@pytest.mark.parametrize("pairs", ["views", "any"])
-def test_preloaded_and_lazy_features_give_the_same_batches(make_batches, standardize, pairs):
+@pytest.mark.parametrize("pick", [ego_with_exo, any_two])
+def test_preloaded_and_lazy_features_give_the_same_batches(make_source, standardize, pick):
     preloaded, lazy = (
-        make_batches(preload=preload, standardize=standardize, pairs=pairs, crop=(0.4, 1.0))
-        for preload in (True, False)
+        make_source(preload=preload, standardize=standardize, pick=pick, crop=(0.4, 1.0)) for preload in (True, False)
     )
     for step in range(7):
         assert equal(preloaded.batch(step), lazy.batch(step))
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 9), (4, 9), (3, 4), (5, 5), (0, 2)])
-def test_reading_ahead_gives_the_same_batches_in_order(make_batches, first, end):
-    batches = make_batches(preload=False)
+def test_reading_ahead_gives_the_same_batches_in_order(make_source, first, end):
+    batches = make_source(preload=False)
     ahead = list(batches.ahead(first, end))
     assert len(ahead) == end - first
     for step, batch in zip(range(first, end), ahead, strict=True):
@@ -210,8 +284,8 @@ def test_reading_ahead_gives_the_same_batches_in_order(make_batches, first, end)
     assert reading_threads() == []
 
 
-def test_reading_ahead_stays_a_few_steps_ahead(make_batches):
-    batches = make_batches()
+def test_reading_ahead_stays_a_few_steps_ahead(make_source):
+    batches = make_source()
     read = []
     whole = batches.batch
     batches.batch = lambda step: (read.append(step), whole(step))[1]
@@ -222,24 +296,24 @@ def test_reading_ahead_stays_a_few_steps_ahead(make_batches):
     assert len(read) <= 3 + 4 + 1
 
 
-def test_an_abandoned_reader_ends_its_thread(make_batches):
-    reading = make_batches().ahead(0, 1000)
+def test_an_abandoned_reader_ends_its_thread(make_source):
+    reading = make_source().ahead(0, 1000)
     next(reading)
     assert len(reading_threads()) == 1
     reading.close()
     assert reading_threads() == []
-    reading = make_batches().ahead(0, 1000)
+    reading = make_source().ahead(0, 1000)
     next(reading)
     del reading
     gc.collect()
     assert reading_threads() == []
 
 
-def test_an_error_of_the_reader_arrives_where_its_batch_was_due(source, make_batches):
-    batches = make_batches(preload=False, batch_size=1)
-    sampler = PairSampler(source.of("train"), frames=FRAMES, pairs="views", crop=(1.0, 1.0), seed=0)
-    lost = sampler.draw(0, 3)[0].video
-    good = next(step for step in range(5) if lost in [draw.video for draw in sampler.draw(0, step)])
+def test_an_error_of_the_reader_arrives_where_its_batch_was_due(training_data, make_source):
+    batches = make_source(preload=False, batch_size=1)
+    sampler = sampler_of(training_data.of("train"))
+    lost = sampler.draw(0, 0, 3)[0].video
+    good = next(step for step in range(5) if lost in [draw.video for draw in sampler.draw(0, 0, step)])
     lost.path.write_bytes(b"damaged")
     reading = batches.ahead(0, 5)
     for _ in range(good):
@@ -249,23 +323,23 @@ def test_an_error_of_the_reader_arrives_where_its_batch_was_due(source, make_bat
     assert reading_threads() == []
 
 
-def test_what_is_embedded_is_what_was_trained_on(source, make_model):
+def test_what_is_embedded_is_what_was_trained_on(training_data, make_method):
     """One place prepares the features: a clip that is the whole video reaches the encoder in both the same."""
-    video = max(source.of("train"), key=lambda video: video.frames)
-    model = make_model(width=source.width, standardize="video")
-    store = FeatureStore(source, (), 0)
-    sampler = PairSampler([video], frames=video.frames, pairs="any", crop=(1.0, 1.0), seed=0)
-    clips, _ = BatchSource(sampler, store, batch_size=1, prepare=model.prepare).batch(0)
+    video = max(training_data.of("train"), key=lambda video: video.frames)
+    model = make_method(width=training_data.width, standardize="video")
+    store = FeatureStore(training_data, (), 0)
+    sampler = sampler_of([video], any_two, frames=video.frames)
+    clips, _ = BatchSource(sampler, store, seed=0, batch_size=1, prepare=model.prepare).batch(0)
     assert clips.index[0].tolist() == list(range(video.frames))
-    trained_on = model.encoder.embed(clips.frames[0])
+    trained_on = model.encoder.embed(clips.features[0])
     assert torch.equal(model.embed(torch.from_numpy(store.read(video))), trained_on)
 
 
-def test_repeats_of_the_last_frame_are_marked_as_padding(source, make_batches):
-    short = min(video.frames for video in source.of("train"))
-    longer = max(video.frames for video in source.of("train")) + 5
-    assert all(clips.padding is None for clips in make_batches(frames=short).batch(0))
-    for clips in make_batches(frames=longer).batch(0):
+def test_repeats_of_the_last_frame_are_marked_as_padding(training_data, make_source):
+    short = min(video.frames for video in training_data.of("train"))
+    longer = max(video.frames for video in training_data.of("train")) + 5
+    assert all(clips.padding is None for clips in make_source(frames=short).batch(0))
+    for clips in make_source(frames=longer).batch(0):
         for index, padding in zip(clips.index, clips.padding, strict=True):
             frames = len(index.unique())
             assert padding.tolist() == [False] * frames + [True] * (longer - frames)

@@ -115,10 +115,10 @@ def test_perfect_and_hopeless_embeddings():
     assert cross_view_map(apart) == {"ego2exo": 0, "exo2ego": 0}
 
 
-def test_the_validator_scores_what_the_model_embeds(features_dir, make_model):
+def test_the_validator_scores_what_the_model_embeds(features_dir, make_method):
     source = open_training_data(features_dir, None, None, 0.3)
     videos, store = source.of("val"), FeatureStore(source, (), 0)
-    model = make_model(width=16, standardize="video")
+    model = make_method(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
 
     whole, clips = [], []
@@ -145,8 +145,8 @@ def test_the_validator_scores_what_the_model_embeds(features_dir, make_model):
     )
 
 
-def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_model, make_cache):
-    model = make_model(width=16)
+def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_method, make_cache):
+    model = make_method(width=16)
     source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
     assert set(Validator("demo", source.of("val", "ego"), store, CPU)(model)) == {"tau"}
@@ -158,9 +158,9 @@ def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_model, make
     assert set(found) == {"tau"}
 
 
-def test_validation_leaves_the_model_and_the_random_numbers_alone(features_dir, make_model):
+def test_validation_leaves_the_model_and_the_random_numbers_alone(features_dir, make_method):
     source = open_training_data(features_dir, None, None, 0.3)
-    model = make_model(width=16)
+    model = make_method(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     state = torch.get_rng_state()
     validator = Validator("demo", source.of("val"), FeatureStore(source, (), 0), CPU)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from byov.train.feature_store import open_training_data
-from byov.train.settings import choose
+from byov.train.method_settings import choose
 from byov.train.train_run import Machine, train_run
 
 

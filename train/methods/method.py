@@ -23,7 +23,7 @@ class Method(HubModel):
 
     @classmethod
     def kind(cls, settings: TrainSettings) -> type[Self]:
-        from byov.train.methods.registry import METHODS  # which knows them all, and this file
+        from byov.train.methods.method_registry import METHODS  # which knows them all, and this file
 
         kind = METHODS[settings.method]
         if not issubclass(kind, cls):

@@ -19,8 +19,6 @@ from byov.train.method_settings import TimelineSettings
 from byov.train.methods.method import Losses, Method
 from byov.train.sampling import Sampler, part, several
 
-HIDDEN = -1e4  # a logit whose probability is 0, and 0 times whose logarithm is 0
-
 
 class Timeline(Method):
     """Groups of clips of different videos; views are not told apart: another view is another video."""
@@ -63,8 +61,8 @@ def place_losses(
     """(B, C, T, D) unit vectors of the frames of C clips, (B, C, T) their places from 0 to 1 → two cross-entropies.
 
     For frame i and the frames j of another clip: target q_ij ∝ exp(-(s_i - s_j)² / 2 sigma²) against p_ij ∝
-    exp(z_i·z_j / temperature); the mean over all i and other clips. Then the same with all frames of all other clips
-    as the j. Padding, True: neither an i nor a j.
+    exp(z_i·z_j / temperature); the mean over all i and other clips of an item, then over the items. Then the same with
+    all frames of all other clips as the j. Padding, True: neither an i nor a j.
     """
     batch, clips, frames = places.shape
     with torch.autocast(z.device.type, enabled=False):
@@ -75,12 +73,18 @@ def place_losses(
         hidden = padding[:, None, None].expand_as(found)
         own = torch.eye(clips, dtype=torch.bool, device=z.device)[:, None, :, None]
         counted = ~(padding[:, :, :, None] | own[..., 0])  # (B, C, T, C)
-        in_each = _cross_entropy(wanted, found, hidden)[counted].mean()
-        among_all = _cross_entropy(wanted.flatten(3), found.flatten(3), (hidden | own).flatten(3))[~padding].mean()
-    return in_each, among_all
+        in_each = _cross_entropy(wanted, found, hidden)
+        among_all = _cross_entropy(wanted.flatten(3), found.flatten(3), (hidden | own).flatten(3))
+    return _mean(in_each, counted), _mean(among_all, ~padding)
 
 
 def _cross_entropy(wanted: Tensor, found: Tensor, hidden: Tensor) -> Tensor:
     """(..., T) logits of the target and of the prediction → (...), over what is not hidden."""
-    target = wanted.masked_fill(hidden, HIDDEN).softmax(dim=-1)
-    return -(target * found.masked_fill(hidden, HIDDEN).log_softmax(dim=-1)).sum(dim=-1)
+    target = wanted.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    logarithm = found.masked_fill(hidden, -torch.inf).log_softmax(dim=-1)
+    return -(target * logarithm.masked_fill(hidden, 0)).sum(dim=-1)
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """(B, ...) → the mean over what counts of each item, then over the items, however much of one is padding."""
+    return ((values * counted).flatten(1).sum(dim=1) / counted.flatten(1).sum(dim=1)).mean()

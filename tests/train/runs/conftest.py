@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,15 @@ import pytest
 
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
+from byov.train.method_settings import SETTINGS, choose
+from byov.train.settings import TrainSettings
 
 RATIOS = (0.3, 1.0)
 TOKENS, WIDTH = 9, 16
 PHASES = ("reach", "pour", "leave")
 # A model and a run as small as they can be while everything in them still happens.
-TINY = (
-    *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8", "--lr", "1e-3"),
-    *("--epochs", "3", "--validate-every", "1", "--checkpoint-every", "1"),
-)
+SIZES = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 2}
+SHORT = {"lr": 1e-3, "epochs": 3, "validate_every": 1}
 UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_RUNS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
     "PYTHONSAFEPATH": "1",
@@ -217,7 +218,28 @@ def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
 @pytest.fixture
 def tiny() -> tuple[str, ...]:
     """Options of a run that takes a second: 4 steps per epoch, 3 epochs, each validated and checkpointed."""
-    return TINY
+    return _tiny("byov")
+
+
+@pytest.fixture
+def tiny_settings(each_method: str) -> TrainSettings:
+    """What `tiny_of_each` says, for the library."""
+    return choose("toy", method=each_method, **_tiny_settings(each_method))
+
+
+@pytest.fixture
+def tiny_of_each(each_method: str) -> tuple[str, ...]:
+    """Options of such a run of the method at hand."""
+    return _tiny(each_method)
+
+
+def _tiny_settings(method: str) -> dict[str, Any]:
+    return {name: value for name, value in (SIZES | SHORT).items() if name in SETTINGS[method].model_fields}
+
+
+def _tiny(method: str) -> tuple[str, ...]:
+    given = {"method": method} | _tiny_settings(method) | {"checkpoint_every": 1}
+    return tuple(text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value)))
 
 
 def _provenance(**changes: Any) -> Provenance:
@@ -308,13 +330,31 @@ def cache(shared_cache: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reference(server: Server, shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run (`byov-train --run toy` and TINY) that was never stopped; only to look at."""
-    folder = tmp_path_factory.mktemp("reference")
-    folders = ("--features-dir", shared_cache.parent, "--runs-dir", folder / "runs")
-    ran = Command(server, folder, (*folders, "--ratio", 0.3, "--run", "toy", *TINY), {}).finish()
-    assert ran.code == 0, ran
-    return folder / "runs" / "toy"
+def make_reference(
+    server: Server, shared_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """make_reference(method): the folder of its tiny run, called toy, that was never stopped; only to look at."""
+
+    @lru_cache
+    def make(method: str) -> Path:
+        folder = tmp_path_factory.mktemp("reference")
+        folders = ("--features-dir", shared_cache.parent, "--runs-dir", folder / "runs")
+        ran = Command(server, folder, (*folders, "--ratio", 0.3, "--run", "toy", *_tiny(method)), {}).finish()
+        assert ran.code == 0, ran
+        return folder / "runs" / "toy"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference(make_reference: Callable[[str], Path]) -> Path:
+    return make_reference("byov")
+
+
+@pytest.fixture
+def reference_of_each(make_reference: Callable[[str], Path], each_method: str) -> Path:
+    """The same of the method at hand."""
+    return make_reference(each_method)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 from byov.cache.embeddings import read_embedding
 from byov.cache.row_reader import read_array, read_digest
 from byov.cache.sub_clips import trimmed_clips
-from byov.train.autoencoder import Autoencoder
+from byov.train.methods.method import Method
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -25,10 +25,10 @@ def records(run):
 
 def untrained_model(run):
     from byov.cache.runs import read_run
-    from byov.train.settings import settings_of
-    from byov.train.train_run import build_model
+    from byov.train.method_settings import settings_of
+    from byov.train.methods.method_registry import build_method
 
-    return build_model(16, settings_of(read_run(run.parent, run.name))).eval()
+    return build_method(16, settings_of(read_run(run.parent, run.name))).eval()
 
 
 def test_a_run_has_all_its_files_and_nothing_else(reference):
@@ -45,7 +45,8 @@ def test_the_last_two_checkpoints_are_kept(reference):
 
 
 def test_config_tells_the_later_stages_what_was_trained_on_what(reference):
-    training = json.loads((reference / "config.json").read_text())["training"]
+    config = json.loads((reference / "config.json").read_text())
+    training = config["training"]
     told = {key: training[key] for key in ("dataset", "encoder", "encoder_folder", "column", "recipe", "seed")}
     assert told == {
         "dataset": "toy",
@@ -55,8 +56,9 @@ def test_config_tells_the_later_stages_what_was_trained_on_what(reference):
         "recipe": "paper",
         "seed": 0,
     }
-    assert training["settings"]["latent"] == 32
-    assert training["settings"]["lr"] == 1e-3
+    assert config.keys() == {"width", "settings", "training"}
+    assert (config["width"], config["settings"]["method"]) == (16, "byov")
+    assert (config["settings"]["latent"], config["settings"]["lr"]) == (32, 1e-3)
 
 
 def test_the_kept_model_is_the_best_by_the_metrics(reference):
@@ -90,7 +92,7 @@ def test_every_frame_of_every_video_is_embedded_as_the_model_embeds_the_cached_f
     reference, shared_cache, untrained
 ):
     folder = reference / ("embeddings-untrained" if untrained else "embeddings")
-    model = untrained_model(reference) if untrained else Autoencoder.from_pretrained(str(reference)).eval()
+    model = untrained_model(reference) if untrained else Method.from_pretrained(str(reference)).eval()
     videos = sorted(path.relative_to(shared_cache / "random--tiny") for path in shared_cache.rglob("*.h5"))
     assert sorted(path.relative_to(folder) for path in folder.rglob("*.h5")) == videos
     assert len(videos) == 8
@@ -104,7 +106,7 @@ def test_every_frame_of_every_video_is_embedded_as_the_model_embeds_the_cached_f
 @pytest.mark.parametrize("untrained", [False, True])
 def test_sub_clips_of_val_and_test_videos_are_embedded_on_their_own(reference, shared_cache, untrained):
     folder = reference / ("embeddings-untrained-trimmed" if untrained else "embeddings-trimmed")
-    model = untrained_model(reference) if untrained else Autoencoder.from_pretrained(str(reference)).eval()
+    model = untrained_model(reference) if untrained else Method.from_pretrained(str(reference)).eval()
     seen = set()
     for path in sorted((shared_cache / "random--tiny").rglob("*.h5")):
         if path.stem.startswith("train"):
@@ -151,6 +153,36 @@ def test_features_that_are_read_as_needed_give_the_same_run(byov_train, tiny, re
     assert ran.code == 0
     assert "are read as they are needed" in ran.err
     assert contents(run) == contents(reference)
+
+
+def test_a_run_of_every_method_reproduces_itself_from_features_read_as_needed(
+    byov_train, tiny_of_each, reference_of_each, contents, run
+):
+    assert byov_train("--ratio", 0.3, "--run", "toy", *tiny_of_each, "--preload-gib", 0).code == 0
+    assert contents(run) == contents(reference_of_each)
+
+
+def test_a_run_of_every_method_says_which_it_is_and_embeds_what_it_learnt(reference_of_each, each_method, shared_cache):
+    config = json.loads((reference_of_each / "config.json").read_text())
+    assert config["settings"]["method"] == each_method
+    assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()
+    found = records(reference_of_each)
+    assert found[-1]["loss"] < found[1]["loss"]
+    model, untrained = Method.from_pretrained(reference_of_each), untrained_model(reference_of_each)
+    features = torch.from_numpy(read_array(shared_cache / "random--tiny" / "ego" / "val_ego_0.h5", "merged/0.3"))
+    for folder, embedder in (("embeddings", model), ("embeddings-untrained", untrained)):
+        embedding, _ = read_embedding(reference_of_each / folder / "ego" / "val_ego_0.h5")
+        np.testing.assert_array_equal(embedding, embedder.embed(features).numpy())
+    assert not torch.equal(model.embed(features), untrained.embed(features))
+
+
+def test_a_run_of_every_method_can_be_evaluated(reference_of_each, shared_cache, call, tmp_path):
+    from byov.cli.evaluate import main
+
+    shutil.copytree(reference_of_each, tmp_path / "runs" / "toy")
+    folders = ("--features-dir", shared_cache.parent, "--runs-dir", tmp_path / "runs")
+    ran = call(main, "byov-eval", *folders, "--run", "toy", "--task", "retrieval", "--json")
+    assert ran.code == 0, ran
 
 
 @pytest.mark.parametrize("option", [("--seed", "1"), ("--clip-grad", "0.01"), ("--ratio", "1.0")])
@@ -243,8 +275,8 @@ def test_help_and_version_do_without_pytorch(option):
 def test_copied_elsewhere_the_model_still_loads(reference, tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(reference / name, tmp_path)
-    model = Autoencoder.from_pretrained(str(tmp_path))
-    assert (model.width, model.latent) == (16, 32)
+    model = Method.from_pretrained(str(tmp_path))
+    assert (model.width, model.settings.latent) == (16, 32)
     assert model.record["dataset"] == "toy"
 
 
@@ -252,7 +284,7 @@ def test_nothing_in_the_trainer_unpickles():
     import byov.train.official
 
     source = Path(byov.train.official.__file__).parent
-    for path in source.glob("*.py"):
+    for path in source.rglob("*.py"):
         text = path.read_text()
         assert "pickle.load" not in text, path
         assert "allow_pickle=True" not in text, path

@@ -109,12 +109,36 @@ def test_a_checkpoint_of_another_model_or_optimiser_is_one_line(refused, finishe
     assert contents(finished) == contents(reference)
 
 
+def test_checkpoints_of_another_method_are_passed_over_and_never_mixed_in(
+    refused, byov_train, finished, reference, make_reference, contents
+):
+    theirs = checkpoints(make_reference("timeline"))[-1]
+    older, newer = checkpoints(finished)
+    newer.write_bytes(theirs.read_bytes())
+    ran = byov_train(*RESUME)
+    assert ran.code == 0, ran
+    assert f"{newer}: " in ran.err
+    assert "falling back to the one before" in ran.err
+    assert contents(finished) == contents(reference)
+    for path in (older, newer):
+        path.write_bytes(theirs.read_bytes())
+    assert "none of its 2 checkpoints can be read" in refused(*RESUME)
+    assert contents(finished) == contents(reference)
+
+
+def test_the_model_of_another_method_is_refused(refused, finished, make_reference):
+    theirs = make_reference("timeline")
+    (finished / "model.safetensors").write_bytes((theirs / "model.safetensors").read_bytes())
+    told = f"{finished / 'model.safetensors'}: weights of another model than config.json says"
+    assert refused("--run", "toy", "--embed-only") == told
+
+
 def hostile(config, **training):
     return config | {"training": config["training"] | training}
 
 
 def with_setting(config, **settings):
-    return hostile(config, settings=config["training"]["settings"] | settings)
+    return config | {"settings": config["settings"] | settings}
 
 
 CONFIGS = {
@@ -131,7 +155,12 @@ CONFIGS = {
     "column not a number": lambda config: hostile(config, column="merged/nan"),
     "column control characters": lambda config: hostile(config, column="merged/\x1b[2J\n0.3"),
     "seed text": lambda config: hostile(config, seed="0"),
-    "no settings": lambda config: hostile(config, settings=None),
+    "no settings": lambda config: config | {"settings": None},
+    "settings of another kind": lambda config: config | {"settings": [1]},
+    "settings as up to 0.2, and none": lambda config: hostile(config, settings=None),
+    "method unknown": lambda config: with_setting(config, method="\x1b[2J"),
+    "method list": lambda config: with_setting(config, method=["byov"]),
+    "another method": lambda config: with_setting(config, method="timeline"),
     "a setting too many": lambda config: with_setting(config, unknown=1),
     "latent negative": lambda config: with_setting(config, latent=-32),
     "latent text": lambda config: with_setting(config, latent="32"),

@@ -12,27 +12,28 @@ import torch
 
 from byov.errors import Interrupted
 from byov.train.feature_store import open_training_data
+from byov.train.method_settings import ByovSettings
 from byov.train.settings import TrainSettings
 from byov.train.train_run import Machine, embed_again, train_run
 
-SETTINGS = TrainSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
+SETTINGS = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
 MACHINE = Machine(torch.device("cpu"), preload_bytes=2**30, checkpoint_every=1, tensorboard=False)
 
 
-def train(features: Path, folder: Path, **how) -> dict:
+def train(features: Path, folder: Path, settings: TrainSettings = SETTINGS, **how) -> dict:
     torch.set_num_threads(1)
-    return train_run(folder, open_training_data(features, "toy", None, 0.3), SETTINGS, MACHINE, **how)
+    return train_run(folder, open_training_data(features, "toy", None, 0.3), settings, MACHINE, **how)
 
 
 IN_A_PROCESS = """
 import sys, torch
 from pathlib import Path
 from byov.train.feature_store import open_training_data
-from byov.train.settings import TrainSettings
+from byov.train.method_settings import ByovSettings
 from byov.train.train_run import Machine, train_run
 torch.set_num_threads(1)
 data = open_training_data(Path(sys.argv[1]), "toy", None, 0.3)
-settings = TrainSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
+settings = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
 train_run(Path(sys.argv[2]), data, settings, Machine(torch.device("cpu"), 2**30, 1, False))
 """
 
@@ -98,6 +99,20 @@ def test_it_advances_what_it_is_handed_and_stops_when_it_is_told(shared_cache, t
     assert summary["embedding_files"] == len(list(folder.rglob("embeddings*/*/*.h5")))
     train(features, tmp_path / "whole/toy")
     assert contents(folder) == contents(tmp_path / "whole/toy")
+
+
+def test_every_method_stopped_after_every_step_goes_on_to_the_same_end(
+    shared_cache, tmp_path, contents, reference_of_each, tiny_settings
+):
+    features, folder = shared_cache.parent, tmp_path / "runs/toy"
+    steps = json.loads((reference_of_each / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert steps >= 6
+    for step in range(steps):
+        with pytest.raises(Interrupted, match=f"stopped after step {step + 1} of {steps}"):
+            train(features, folder, tiny_settings, resume=step > 0, stop=lambda: True)
+    assert not (folder / "embeddings").exists()
+    train(features, folder, tiny_settings, resume=True)
+    assert contents(folder) == contents(reference_of_each)
 
 
 def test_the_embedding_pass_stops_between_videos_and_is_done_again(shared_cache, tmp_path):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from byov.train.method_settings import SETTINGS
+
 
 def edit_manifest(dataset, change):
     path = dataset / "manifest.json"
@@ -71,6 +73,52 @@ def test_the_official_recipe_trains_on_one_view(byov_train, write_cache, tiny):
 def test_no_videos_to_train_on(refused, write_cache, recipe):
     write_cache(train=(0, 0))
     assert "the train split has no" in refused("--recipe", recipe)
+
+
+@pytest.mark.parametrize("train", [(1, 0), (0, 1), (0, 0)])
+def test_the_timeline_needs_two_videos(refused, write_cache, tmp_path, train):
+    write_cache(train=train)
+    told = "1 video" if sum(train) else "0 videos"
+    assert refused("--method", "timeline") == f"the train split has {told}; videos are compared with each other"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_timeline_trains_on_one_view_and_on_two_videos(byov_train, write_cache):
+    write_cache(train=(2, 0), val=(1, 0), test=(0, 0))
+    sizes = ("--latent", "32", "--depth", "1", "--heads", "4", "--frames", "8")
+    ran = byov_train("--method", "timeline", "--epochs", 2, *sizes)
+    assert ran.code == 0, ran
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_unknown_method_lists_those_there_are(refused, tmp_path):
+    for name in ("best", "", "Byov", "paper", "../byov"):
+        assert refused("--method", name) == f"method {name!r}; choose one of {', '.join(SETTINGS)}"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--sigma", "0.1"), "sigma is a setting of timeline; the method is byov"),
+        (("--recipe", "cycle", "--clips", "4"), "clips is a setting of timeline; the method is byov"),
+        (
+            ("--method", "timeline", "--decoder-depth", "2"),
+            "decoder-depth is a setting of byov; the method is timeline",
+        ),
+        (("--method", "timeline", "--recipe", "cycle"), "recipe is a setting of byov; the method is timeline"),
+        (("--method", "timeline", "--no-causal"), "causal is a setting of byov; the method is timeline"),
+        (("--method", "timeline", "--clips", "1"), "clips is 1; it must be at least 2"),
+        (("--method", "timeline", "--sigma", "0"), "sigma is 0.0; it must be above 0"),
+        (("--method", "timeline", "--temperature", "nan"), "temperature is nan"),
+        (("--method", "timeline", "--feature-dropout", "1"), "feature_dropout is 1.0; it must be below 1"),
+        (("--method", "timeline", "--whole", "2"), "whole is 2.0; it must be at most 1"),
+    ],
+)
+@pytest.mark.usefixtures("cache")
+def test_a_setting_of_another_method_says_whose_it_is(refused, tmp_path, options, told):
+    assert refused(*options).startswith(told)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_without_val_videos_the_last_model_is_kept_and_that_is_said(byov_train, write_cache, tiny, run):

@@ -12,7 +12,7 @@ from byov.cache.row_reader import read_array
 
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
-KILLS = 8
+KILLS = 20
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -54,21 +54,37 @@ def test_killed_before_any_file_has_its_name_it_goes_on_to_the_same_end(
 
 @pytest.mark.slow
 def test_killed_at_random_moments_again_and_again_it_goes_on_to_the_same_end(
-    start_train, byov_train, tiny, reference, contents, run
+    start_train, byov_train, tiny_of_each, contents, run, tmp_path
 ):
-    random = np.random.default_rng(0)
-    arguments = (*START, *tiny)
+    """Of every method. After a kill it goes on for a few files: their names are what happens in a run."""
+    long = (*tiny_of_each, "--epochs", KILLS // 2)
+    assert byov_train(*START, *long, "--runs-dir", tmp_path / "whole").code == 0
+    random, unfinished = np.random.default_rng(0), 0
+    arguments = (*START, *long)
     for _ in range(KILLS):
         command = start_train(
-            *arguments, "--preload-gib", random.choice([0, 1]), pause_before=("", random.integers(1, 20).item())
+            *arguments, "--preload-gib", random.choice([0, 1]), pause_before=("", random.integers(1, 8).item())
         )
-        command.paused()
+        unfinished += command.paused() and not (run / "model-last.safetensors").exists()
         command.kill()
         if (run / "config.json").exists():
-            arguments = (*RESUME, "--checkpoint-every", 2)
+            arguments = (*RESUME, "--checkpoint-every", random.integers(1, 3))
+    assert unfinished > KILLS // 2
     ran = byov_train(*arguments)
     assert ran.code == 0, ran
-    assert contents(run) == contents(reference)
+    assert contents(run) == contents(tmp_path / "whole" / "toy")
+
+
+@pytest.mark.parametrize("point", [("metrics.jsonl", 2), ("step-", 2), ("model-last.safetensors", 1)])
+def test_a_run_of_every_method_that_was_killed_goes_on_to_the_same_end(
+    start_train, byov_train, tiny_of_each, reference_of_each, contents, run, point
+):
+    command = start_train(*START, *tiny_of_each, pause_before=point)
+    assert command.paused()
+    command.kill()
+    again = byov_train(*RESUME)
+    assert again.code == 0, again
+    assert contents(run) == contents(reference_of_each)
 
 
 def test_killed_half_way_through_a_checkpoint_it_goes_on_to_the_same_end(byov_train, tiny, reference, contents, run):
@@ -185,9 +201,18 @@ def test_other_settings_than_the_runs_are_shown(refused, given, told):
     assert told in refused("--run", "toy", "--embed-only", *given)
 
 
+@pytest.mark.parametrize("how", ["--resume", "--embed-only"])
+def test_a_run_of_one_method_is_not_gone_on_with_as_another(refused, finished, reference, contents, how):
+    for other in ("timeline", "best"):
+        told = f"toy is a run of the method byov, not of {other}"
+        assert refused("--run", "toy", how, "--method", other) == told
+    assert refused("--run", "toy", how, "--sigma", 0.1) == "sigma is a setting of timeline; the method is byov"
+    assert contents(finished) == contents(reference)
+
+
 @pytest.mark.usefixtures("finished")
 def test_the_runs_own_settings_may_be_given_again(byov_train, tiny):
-    same = ("--dataset", "toy", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
+    same = ("--dataset", "toy", "--method", "byov", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
     for encoder in ("random/tiny", "random--tiny"):
         assert byov_train(*RESUME, *tiny, *same, "--encoder", encoder).code == 0
 

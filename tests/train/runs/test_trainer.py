@@ -1,4 +1,4 @@
-"""The training loop by itself: any objective, any batches."""
+"""The training loop by itself: any method, any batches."""
 
 import json
 import math
@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from byov.errors import Diverged, Interrupted
-from byov.train.autoencoder import Autoencoder
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from byov.train.sampling import Clips
-from byov.train.settings import TrainSettings
+from byov.train.clips import Clips
+from byov.train.method_settings import ByovSettings
+from byov.train.methods.byov import Byov
 from byov.train.trainer import MetricsLog, Trainer, learning_rate
 
 EPOCHS, STEPS_PER_EPOCH = 3, 4
@@ -43,16 +43,33 @@ class RandomBatches:
             if step == self._stop_at:
                 self._stop.set()
             random = torch.Generator().manual_seed(step)
-            frames = torch.randn(2, 1, FRAMES, WIDTH, generator=random)
-            index = torch.arange(FRAMES)[None]
-            yield Clips(frames[0], index), Clips(frames[1], index)
+            features = torch.randn(2, 1, FRAMES, WIDTH, generator=random)
+            yield clips_of(features[0]), clips_of(features[1])
 
 
-def noisy_length(model, first, second, generator):
-    """An objective that uses everything that it is given."""
-    noise = torch.randn(first.frames.shape, generator=generator)
-    apart = model(first.frames + noise) - model(second.frames)
+def clips_of(features):
+    """One whole video."""
+    zero, length = torch.tensor([0]), torch.tensor([FRAMES])
+    return Clips(features, torch.arange(FRAMES)[None], zero, length, length, zero, zero, None, first_item=0, items=1)
+
+
+def noisy_length(method, clips, random):
+    """A loss that uses everything that it is given."""
+    first, second = clips
+    noise = torch.randn(first.features.shape, generator=random)
+    seen = [method.encoder.see(clips_of(first.features + noise)), method.encoder.see(second)]
+    ((there, back),) = method.encoder(seen)
+    apart = there - back
     return {"loss": apart.square().mean(), "half": apart.square().mean().detach() / 2}
+
+
+class Learner(Byov):
+    """A method with a loss of the test's."""
+
+    loss = staticmethod(noisy_length)
+
+    def forward(self, clips, random):
+        return self.loss(self, clips, random)
 
 
 def score(model):
@@ -66,7 +83,7 @@ def trainer(tmp_path):
     def make(
         stop=None,
         *,
-        objective=noisy_length,
+        loss=noisy_length,
         stop_at=None,
         select="score",
         folder=tmp_path,
@@ -76,12 +93,13 @@ def trainer(tmp_path):
     ):
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model = Autoencoder(width=WIDTH, latent=8, depth=1, decoder_depth=1, heads=2, frames=FRAMES)
+            sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": FRAMES}
+            settings = ByovSettings(epochs=epochs, lr=lr, weight_decay=0, validate_every=1, seed=3, **sizes)
+            method = Learner(WIDTH, settings)
+        method.loss = loss
         return Trainer(
-            model,
-            objective,
+            method,
             RandomBatches(stop or threading.Event(), stop_at),
-            TrainSettings(epochs=epochs, lr=lr, weight_decay=0, validate_every=1, seed=3),
             folder=folder,
             device=torch.device("cpu"),
             validate=validate,
@@ -132,7 +150,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_steps_and_other_losses_come_a
         seen.append(losses["loss"].item())
         return losses
 
-    trainer(objective=listening).train()
+    trainer(loss=listening).train()
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     means = [sum(seen[first : first + STEPS_PER_EPOCH]) / STEPS_PER_EPOCH for first in range(0, TOTAL, STEPS_PER_EPOCH)]
     assert [record["loss"] for record in records[1:]] == pytest.approx(means)
@@ -143,7 +161,7 @@ def test_a_metric_that_never_comes_keeps_the_last_model_and_its_figures(trainer,
     alone = trainer(select="unknown")
     alone.train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
-    assert alone.state.best_metrics == score(alone.model)
+    assert alone.state.best_metrics == score(alone.method)
 
 
 def test_of_models_that_score_the_same_the_first_is_kept(trainer, tmp_path):
@@ -153,37 +171,37 @@ def test_of_models_that_score_the_same_the_first_is_kept(trainer, tmp_path):
     last = load_file(tmp_path / "model-last.safetensors")
     one_epoch = trainer(folder=tmp_path / "short", epochs=1)
     one_epoch.train()
-    assert all(torch.equal(first[name], weights) for name, weights in one_epoch.model.state_dict().items())
+    assert all(torch.equal(first[name], weights) for name, weights in one_epoch.method.state_dict().items())
     assert any(not torch.equal(first[name], last[name]) for name in first)
 
 
 def test_the_learning_rate_rises_to_its_value_and_falls_to_zero_along_a_cosine():
-    settings = TrainSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
+    settings = ByovSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
     rates = [learning_rate(settings, step, 4) for step in range(41)]
     assert rates[:8] == pytest.approx([(step + 1) / 9 for step in range(8)])
     assert rates[8] == pytest.approx(1)  # the cosine begins where the warm-up ends, not at the first step
     assert rates[24] == pytest.approx(0.5)
     assert rates[16] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
     assert rates[40] == pytest.approx(0)
-    constant = TrainSettings(epochs=10, lr=1.0, warmup=2)
+    constant = ByovSettings(epochs=10, lr=1.0, warmup=2)
     assert [learning_rate(constant, step, 4) for step in (7, 8, 39)] == pytest.approx([8 / 9, 1, 1])
 
 
 def at_step(step, change):
-    """An objective whose losses are changed at one step."""
+    """A loss that is changed at one step."""
     calls = iter(range(TOTAL))
 
-    def objective(model, *arguments):
-        losses = noisy_length(model, *arguments)
-        return losses | {"loss": change(model, losses["loss"])} if next(calls) == step else losses
+    def loss(method, *arguments):
+        losses = noisy_length(method, *arguments)
+        return losses | {"loss": change(method, losses["loss"])} if next(calls) == step else losses
 
-    return objective
+    return loss
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_it_and_keeps_the_last_good_checkpoint(trainer, tmp_path, value):
     with pytest.raises(Diverged, match=rf"the loss became {value} at step 6 \(epoch 1\); the last checkpoint is kept"):
-        trainer(objective=at_step(6, lambda _, loss: loss * value)).train()
+        trainer(loss=at_step(6, lambda _, loss: loss * value)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
     assert all(tensor.isfinite().all() for tensor in load_file(kept).values())
@@ -196,17 +214,17 @@ def test_a_loss_that_is_not_finite_stops_it_and_keeps_the_last_good_checkpoint(t
 
 def test_without_a_checkpoint_the_message_does_not_promise_one(trainer):
     with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\); there is no checkpoint yet"):
-        trainer(objective=at_step(2, lambda _, loss: loss * float("nan"))).train()
+        trainer(loss=at_step(2, lambda _, loss: loss * float("nan"))).train()
 
 
-def infinite_slope(model, loss):
+def infinite_slope(method, loss):
     """Finite itself, with a gradient that is not."""
-    return loss + (model.encoder.norm.weight - model.encoder.norm.weight.detach()).abs().sum().sqrt()
+    return loss + (method.encoder.norm.weight - method.encoder.norm.weight.detach()).abs().sum().sqrt()
 
 
 def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trainer, tmp_path):
     with pytest.raises(Diverged, match=r"the weights are no longer finite at step 8 \(epoch 2\)"):
-        trainer(objective=at_step(7, infinite_slope)).train()
+        trainer(loss=at_step(7, infinite_slope)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
     for path in (kept, tmp_path / "model.safetensors"):
@@ -216,7 +234,7 @@ def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trai
 def test_a_stop_right_after_a_gradient_that_is_not_finite_leaves_no_checkpoint_of_it(trainer, tmp_path):
     stop = threading.Event()
     with pytest.raises(Diverged, match="the weights are no longer finite at step 6"):
-        trainer(stop, objective=at_step(5, infinite_slope), stop_at=5).train(stop.is_set)
+        trainer(stop, loss=at_step(5, infinite_slope), stop_at=5).train(stop.is_set)
     assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
 
 
