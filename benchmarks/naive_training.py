@@ -35,16 +35,15 @@ def naive_losses(method: Byov, clips: Batch, random: torch.Generator) -> Losses:
 
 def _self_view(method: Byov, view: Clips, kept: Tensor) -> Tensor:
     tokens = _mask_filled(method, view, kept)
-    ((decoded,),) = method.decoder([ToDecode(tokens, own=view.sampled, causal=method.settings.causal)])
+    (decoded,) = method.decoder([ToDecode(tokens, causal=method.settings.causal)])
     return _error(method, view, decoded, kept)
 
 
 def _cross_view(method: Byov, own: Clips, other: Clips, kept: Tensor) -> Tensor:
     positions = _positions(method.encoder.positions, other)
-    ((latents,),) = method.encoder([Seen(other.features, positions, other.index)])
+    (latents,) = method.encoder([Seen(other.features, positions, other.index)])
     context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
-    tokens = torch.cat([_mask_filled(method, own, kept), context], dim=1)
-    ((decoded,),) = method.decoder([ToDecode(tokens, own=own.sampled)])
+    (decoded,) = method.decoder([ToDecode(_mask_filled(method, own, kept), beside=context)])
     return _error(method, own, decoded, kept)
 
 
@@ -52,7 +51,7 @@ def _mask_filled(method: Byov, view: Clips, kept: Tensor) -> Tensor:
     """Encode what is visible of each clip, and put it back frame by frame."""
     given = (view.features, _positions(method.encoder.positions, view), view.index)
     visible = (torch.stack([clip[rows] for clip, rows in zip(values, kept, strict=True)]) for values in given)
-    ((latents,),) = method.encoder([Seen(*visible)])
+    (latents,) = method.encoder([Seen(*visible)])
     tokens = method.decoder.mask_token.repeat(len(kept), view.sampled, 1)
     projected = method.decoder.project(latents)
     for clip, rows in enumerate(kept):

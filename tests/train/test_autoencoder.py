@@ -1,12 +1,11 @@
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
 
 from byov.train import transformer
-from byov.train.autoencoder import Seen, ToDecode
+from byov.train.autoencoder import Seen, ToDecode, side_by_side
 from byov.train.method_settings import ByovSettings
 from byov.train.methods.method_registry import build_method
 
@@ -24,7 +23,7 @@ def encode(make_clips):
     def run(encoder, features):
         batch, frames = features.shape[:2]
         clips = make_clips(batch, frames, features=features, index=torch.arange(frames).expand(batch, -1))
-        ((latents,),) = encoder([encoder.see(clips)])
+        (latents,) = encoder([encoder.see(clips)])
         return latents
 
     return run
@@ -48,24 +47,55 @@ def test_encoder_and_decoder_have_their_share_of_the_parameters():
 
 def test_clips_that_pass_together_are_those_that_pass_alone(make_method, make_clips, encode):
     encoder, clips, others = make_method().encoder, make_clips(3, 9), make_clips(2, 4, seed=1)
-    ((of_clips,), (of_others,)) = encoder([encoder.see(clips)], [encoder.see(others)])
+    of_clips, of_others = encoder([encoder.see(clips), encoder.see(others)])
     for given, latents in ((clips, of_clips), (others, of_others)):
         for clip in range(len(given.features)):
             alone = encode(encoder, given.features[clip : clip + 1])[0]
             torch.testing.assert_close(alone, latents[clip], atol=1e-6, rtol=1e-5)
 
 
-def test_results_come_in_the_parts_that_were_asked_for(make_method, make_clips):
-    method, clips, others = make_method(), make_clips(3, 9), make_clips(2, 4, seed=1)
-    see = method.encoder.see
-    parts = method.encoder([see(clips), see(others)], [], [see(others)])
-    assert [[tuple(latents.shape) for latents in part] for part in parts] == [[(3, 9, 8), (2, 4, 8)], [], [(2, 4, 8)]]
-    torch.testing.assert_close(parts[0][1], parts[2][0])
-    tokens = ToDecode(torch.randn(2, 7, 8), own=3)
-    parts = method.decoder([], [tokens], [replace(tokens, own=7), tokens])
-    assert [[tuple(frames.shape) for frames in part] for part in parts] == [[], [(2, 3, 12)], [(2, 7, 12), (2, 3, 12)]]
-    torch.testing.assert_close(parts[2][0][:, :3], parts[1][0])
-    assert method.decoder([], []) == [[], []]
+def test_the_decoder_gives_back_the_frames_of_the_tokens_and_not_those_beside_them(make_method):
+    decoder = make_method().decoder
+    tokens, beside = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
+    alone, helped, all_of_them = decoder(
+        [ToDecode(tokens), ToDecode(tokens, beside=beside), ToDecode(torch.cat([tokens, beside], dim=1))]
+    )
+    assert alone.shape == helped.shape == (2, 3, 12)
+    torch.testing.assert_close(helped, all_of_them[:, :3])
+    assert not torch.allclose(helped, alone)
+
+
+def test_parts_that_run_side_by_side_get_the_answers_to_their_own_questions(make_method, make_clips):
+    """Whatever else is asked, in whatever order, and by how many at once."""
+    method = make_method()
+    clips, others = make_clips(3, 4), make_clips(2, 9, seed=1)
+    shared, alone = method.encoder.see(clips), method.encoder.see(others)
+    passes = []
+    for network in (method.encoder, method.decoder):
+        network.register_forward_pre_hook(lambda _, given: passes.append(len(given[0])))
+
+    def asking(*seen):
+        latents = yield list(seen)
+        frames = yield [ToDecode(sequence) for sequence in latents[:1]]
+        return torch.stack([part.sum() for part in (*latents, *frames)])
+
+    def silent():
+        latents = yield [shared]
+        yield []
+        return latents[0].sum()
+
+    parts = {"a": asking(shared, alone), "b": asking(alone), "c": silent()}
+    found = side_by_side(method.encoder, method.decoder, parts)
+    assert passes == [2, 2]  # each sequence once
+    (of_shared,), (of_alone,) = method.encoder([shared]), method.encoder([alone])
+    expected = {
+        "a": [of_shared, of_alone, *method.decoder([ToDecode(of_shared)])],
+        "b": [of_alone, *method.decoder([ToDecode(of_alone)])],
+    }
+    assert list(found) == ["a", "b", "c"]
+    for name, tensors in expected.items():
+        torch.testing.assert_close(found[name], torch.stack([tensor.sum() for tensor in tensors]))
+    torch.testing.assert_close(found["c"], of_shared.sum())
 
 
 def test_kept_frames_are_seen_with_their_own_positions_and_numbers(make_method, make_clips):
@@ -122,7 +152,7 @@ def test_positions_are_added_to_the_features_or_to_what_they_are_projected_to(ma
 def test_mask_tokens_always_have_positions(make_method, make_clips, position):
     decoder = make_method(position=position).decoder
     kept = torch.zeros(1, 0, dtype=torch.int64)
-    tokens = decoder.mask_filled(make_clips(1, 6), kept, torch.zeros(1, 0, 8))
+    tokens = decoder.mask_filled(make_clips(1, 6), torch.zeros(1, 0, 8), kept)
     assert not torch.allclose(tokens[0, 0], tokens[0, 3], atol=1e-3)
 
 

@@ -50,7 +50,7 @@ def compare(encoder, golden, make_clips):
         index = torch.arange(frames.shape[1]).expand(len(frames), -1)
         clips = make_clips(*frames.shape[:2], features=frames, index=index)
         with torch.no_grad():
-            ((found,),) = encoder([encoder.see(clips)])
+            (found,) = encoder([encoder.see(clips)])
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
         for clip, frames_of_clip in enumerate(frames):
             np.testing.assert_allclose(encoder.embed(frames_of_clip).numpy(), expected[clip], atol=1e-5, rtol=0)

@@ -202,7 +202,7 @@ def test_with_all_own_frames_masked_mcm_sees_the_other_view_alone(make_method, m
 def test_the_decoder_lets_nothing_flow_backwards_in_msm(make_method, causal):
     decoder = make_method().decoder
     tokens, others = torch.randn(2, 6, 8, requires_grad=True), torch.randn(2, 9, 8)
-    (decoded,), _ = decoder([ToDecode(tokens, own=6, causal=causal)], [ToDecode(others, own=9)])
+    decoded, _ = decoder([ToDecode(tokens, causal=causal), ToDecode(others)])
     for frame in range(6):
         (gradient,) = torch.autograd.grad(decoded[:, frame].square().sum(), tokens, retain_graph=True)
         found = (gradient.abs().sum(-1) > 0).tolist()
@@ -235,10 +235,10 @@ def test_positions_belong_to_the_frame_and_not_to_its_place_among_the_visible(ma
     ego, exo = make_clips(2, 8), make_clips(2, 8, seed=1)
     kept = kept_frames(method, (ego, exo))["self"][0]
     encoded = []
-    hook = method.encoder.register_forward_hook(lambda _, __, parts: encoded.append(parts))
+    hook = method.encoder.register_forward_hook(lambda _, __, latents: encoded.append(latents))
     method((ego, exo), seeded())
     hook.remove()
-    (_, (of_ego, _), _) = encoded[0]
+    of_ego, _ = encoded[0]
     for clip, rows in enumerate(kept):
         alone = replace(
             ego,
@@ -246,14 +246,14 @@ def test_positions_belong_to_the_frame_and_not_to_its_place_among_the_visible(ma
             index=ego.index[clip, rows][None],
             length=ego.length[clip : clip + 1],
         )
-        ((latents,),) = method.encoder([method.encoder.see(alone)])
+        (latents,) = method.encoder([method.encoder.see(alone)])
         torch.testing.assert_close(of_ego[clip], latents[0], atol=1e-6, rtol=1e-5)
 
 
 def test_the_cycle_term_is_added_with_its_weight_in_both_directions(make_method, pair):
     method = make_method(cycle=3.0)
     plain, losses = make_method()(pair, seeded()), method(pair, seeded())
-    ((there,), (back,)) = method.encoder(*([method.encoder.see(view)] for view in pair))
+    there, back = method.encoder([method.encoder.see(view) for view in pair])
     expected = (cycle_loss(there, None, back, None) + cycle_loss(back, None, there, None)).item()
     assert losses["cycle"].item() == pytest.approx(expected, rel=1e-4)
     assert losses["loss"].item() == pytest.approx(plain["loss"].item() + 3 * expected, rel=1e-5)
@@ -263,7 +263,7 @@ def test_the_cycle_term_is_told_of_padding_and_of_the_order_prior(make_method, p
     padding = [torch.arange(view.sampled).expand(2, -1) >= view.sampled - 2 for view in pair]
     padded = tuple(replace(view, padding=repeats) for view, repeats in zip(pair, padding, strict=True))
     method = make_method(cycle=1.0, order_prior=0.2)
-    ((there,), (back,)) = method.encoder(*([method.encoder.see(view)] for view in padded))
+    there, back = method.encoder([method.encoder.see(view) for view in padded])
     ways = (there, padding[0], back, padding[1]), (back, padding[1], there, padding[0])
     expected = sum(cycle_loss(*way, 0.2).item() for way in ways)
     assert method(padded, seeded())["cycle"].item() == pytest.approx(expected, rel=1e-4)

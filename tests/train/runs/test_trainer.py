@@ -58,7 +58,7 @@ def noisy_length(method, clips, random):
     first, second = clips
     noise = torch.randn(first.features.shape, generator=random)
     seen = [method.encoder.see(clips_of(first.features + noise)), method.encoder.see(second)]
-    ((there, back),) = method.encoder(seen)
+    there, back = method.encoder(seen)
     apart = there - back
     return {"loss": apart.square().mean(), "half": apart.square().mean().detach() / 2}
 
