@@ -165,4 +165,4 @@ class BatchSource:
 
 def _need(videos: Sequence[CachedVideo], count: int, why: str) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {len(videos)} video{'s' * (len(videos) != 1)}; {why}")
+        raise TrainError(f"the train split has {len(videos) or 'no'} video{'s' * (len(videos) != 1)}; {why}")

@@ -139,7 +139,7 @@ def test_several_are_different_videos_half_of_each_view_as_far_as_there_are(vide
     assert len(seen) == sum(there)
 
 
-@pytest.mark.parametrize(("ego", "exo", "told"), [(0, 0, "0 videos"), (1, 0, "1 video"), (0, 1, "1 video")])
+@pytest.mark.parametrize(("ego", "exo", "told"), [(0, 0, "no videos"), (1, 0, "1 video"), (0, 1, "1 video")])
 def test_several_of_fewer_than_two_videos_are_refused_in_one_line(videos, ego, exo, told):
     with pytest.raises(TrainError, match=f"^the train split has {told}; videos are compared with each other$"):
         several(videos(ego, exo), 8)
@@ -147,7 +147,7 @@ def test_several_of_fewer_than_two_videos_are_refused_in_one_line(videos, ego, e
 
 def test_what_is_not_there_to_pick_from_is_refused_in_one_line(videos):
     for pick in (any_two, one_twice):
-        with pytest.raises(TrainError, match=r"^the train split has 0 videos; there is nothing to learn from$"):
+        with pytest.raises(TrainError, match=r"^the train split has no videos; there is nothing to learn from$"):
             pick([])
     for there, view in (((0, 2), "ego"), ((2, 0), "exo"), ((0, 0), "ego")):
         with pytest.raises(TrainError, match=f"^the train split has no {view} video, and so it is$"):

@@ -78,7 +78,7 @@ def test_no_videos_to_train_on(refused, write_cache, recipe):
 @pytest.mark.parametrize("train", [(1, 0), (0, 1), (0, 0)])
 def test_the_timeline_needs_two_videos(refused, write_cache, tmp_path, train):
     write_cache(train=train)
-    told = "1 video" if sum(train) else "0 videos"
+    told = "1 video" if sum(train) else "no videos"
     assert refused("--method", "timeline") == f"the train split has {told}; videos are compared with each other"
     assert not (tmp_path / "runs").exists()
 
