@@ -1,7 +1,7 @@
-"""Runs survive a new version: a cache and two runs that byov 0.1.0 has written are used by this one.
+"""Runs survive a new version: caches and runs that older versions have written are used by this one.
 
-The archives beside this file are never made anew. byov-0.1.0.tar.xz: ten small videos, their features by a tiny
-encoder, a finished run (paper) with its results.json, and one that was interrupted after 5 of 40 epochs (cycle).
+The archives beside this file are never made anew. Each: ten small videos, their features by a tiny encoder, a finished
+run (0.1.0: paper, 0.2.0: official) with its results.json, and one that was interrupted after 5 of 40 epochs (cycle).
 """
 
 import json
