@@ -84,10 +84,11 @@ class TimelineSettings(EncoderSettings, TrainSettings):
     method: Literal["timeline"] = "timeline"
     clips: int = Field(8, ge=2, le=LARGEST, description="Clips of different videos that are compared, half ego.")
     whole: Share = Field(0.3, description="Probability of a clip that is the whole video, not a part.")
-    sigma: Positive = Field(0.15, description="Deviation of the places that count as the same, in shares of a video.")
+    sigma: Positive = Field(0.08, description="Deviation of the places that count as the same, in shares of a video.")
     temperature: Positive = Field(0.1, description="Of the similarities between frames.")
-    feature_dropout: float = Field(0.1, ge=0, lt=1, description="Share of the features' values set to zero.")
+    feature_dropout: float = Field(0.3, ge=0, lt=1, description="Share of the features' values set to zero.")
 
+    # Chosen on the val split of the demo: docs/training.md
     DEFAULTS: ClassVar[dict[str, Any]] = {
         "depth": 6,
         "heads": 8,
@@ -96,9 +97,10 @@ class TimelineSettings(EncoderSettings, TrainSettings):
         "crop": (0.3, 1.0),
         "standardize": "video",
         "optimiser": "adamw",
-        "lr": 3e-4,
+        "epochs": 100,
+        "lr": 6e-4,
         "weight_decay": 0.05,
-        "warmup": 25.0,
+        "warmup": 10.0,
         "schedule": "cosine",
         "select": "both",
     }
