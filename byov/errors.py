@@ -35,7 +35,11 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """A training that has gone wrong by itself: the loss or the weights are no longer finite."""
+    """A training that has gone wrong by itself: the loss or the weights are no longer finite, or processes disagree."""
+
+
+class ProcessLost(Exception):
+    """Work that several processes share, of which one is gone."""
 
 
 class EvaluationError(ByovError):

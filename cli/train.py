@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import signal
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -13,11 +14,13 @@ import typer
 from pydantic.fields import FieldInfo
 
 from byov.cache.runs import CONFIG_NAME, RunRecord, list_runs, read_run, run_folder
-from byov.cli import command
+from byov.cli import command, torchrun
 from byov.cli.command import BARS, Stopped, deferred_stop, note
 from byov.device import Device, pick_device
-from byov.errors import Diverged, Interrupted, TrainError
+from byov.errors import Diverged, Interrupted, ProcessLost, TrainError
+from byov.progress import SILENT
 from byov.train.method_settings import SETTINGS, ByovSettings, choose, owners, refuse_of_others, settings_of
+from byov.train.parallel import ALONE, join
 from byov.train.settings import DATASETS, GROUPS, TrainSettings, checked, differences
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and wrong usage get by without it
@@ -157,11 +160,15 @@ def train(
     _version: command.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
-    started = time.monotonic()
+    started, processes = time.monotonic(), join()
+    if embed_only:  # which is the work of one
+        if not processes.leads:
+            return
+        processes = ALONE
     if resume or embed_only:
         if resume and embed_only:
             raise command.UsageMistake("give --resume or --embed-only, not both")
-        record = _existing(runs_dir, run)
+        record = read_run(runs_dir, processes.agree(lambda: _existing(runs_dir, run)))
         settings = _same_settings(record, method, given)
         data = _same_data(features_dir, record, dataset, encoder, ratio)
         folder = record.folder
@@ -170,26 +177,34 @@ def train(
         choose(dataset or "", **chosen)  # mistakes first, before anything is read
         data = _open(features_dir, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
         settings = choose(data.dataset, **chosen)
-        folder = _new(runs_dir, _default_name(data, settings) if run is None else run)
+        name = _default_name(data, settings) if run is None else run
+        folder = run_folder(runs_dir, processes.agree(lambda: _new(runs_dir, name)))
     from byov.train.train_run import Machine, embed_again, train_run
 
-    machine = Machine(pick_device(device), int(preload_gib * 2**30), checkpoint_every, tensorboard)
+    machine = Machine(processes.device(pick_device(device)), int(preload_gib * 2**30), checkpoint_every, tensorboard)
+    how_to_resume = f"resume with byov-train --run {folder.name} --resume"
+    progress = BARS if processes.leads else SILENT
     with deferred_stop() as stop:
         try:
             if embed_only:
-                summary = embed_again(folder, data, settings, machine, progress=BARS, stop=stop)
+                summary = embed_again(folder, data, settings, machine, progress=progress, stop=stop)
             else:
-                summary = train_run(folder, data, settings, machine, resume=resume, progress=BARS, stop=stop)
+                summary = train_run(
+                    folder, data, settings, machine, resume=resume, progress=progress, stop=stop, processes=processes
+                )
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(command.FAILED) from None
+        except ProcessLost as error:
+            torchrun.end(processes, f"{error}; {how_to_resume}" if (folder / CONFIG_NAME).exists() else str(error))
         except (Interrupted, Stopped) as stopped:
             if not embed_only and (folder / CONFIG_NAME).exists():
-                note(f"stopped; resume with byov-train --run {folder.name} --resume")
-            if isinstance(stopped, Interrupted):
-                stop.obey()
+                note(f"stopped; {how_to_resume}")
+            if isinstance(stopped, Interrupted):  # by a signal to this process, or to another that trains with it
+                raise Stopped(stop.signal_number or signal.SIGTERM) from None
             raise
-    _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
+    if processes.leads:
+        _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
 
 
 def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> "TrainingData":
@@ -203,11 +218,11 @@ def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: f
     return data
 
 
-def _new(runs_dir: Path, run: str) -> Path:
+def _new(runs_dir: Path, run: str) -> str:
     folder = run_folder(runs_dir, run)
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise TrainError(f"{folder} exists; resume it with --run {run} --resume, or choose another name with --run")
-    return folder
+    return folder.name
 
 
 def _default_name(data: "TrainingData", settings: TrainSettings) -> str:
@@ -215,14 +230,14 @@ def _default_name(data: "TrainingData", settings: TrainSettings) -> str:
     return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
 
 
-def _existing(runs_dir: Path, run: str | None) -> RunRecord:
-    if run is None:
-        runs = list_runs(runs_dir)
-        if not runs:
-            raise TrainError(f"{runs_dir}: no run here; start one with byov-train --ratio {DEFAULT_RATIO}")
-        run = runs[0]
-        note(f"run: {run}, the newest (choose with --run)")
-    return read_run(runs_dir, run)
+def _existing(runs_dir: Path, run: str | None) -> str:
+    if run is not None:
+        return run
+    runs = list_runs(runs_dir)
+    if not runs:
+        raise TrainError(f"{runs_dir}: no run here; start one with byov-train --ratio {DEFAULT_RATIO}")
+    note(f"run: {runs[0]}, the newest (choose with --run)")
+    return runs[0]
 
 
 def _same_settings(record: RunRecord, method: str | None, given: dict[str, Any]) -> TrainSettings:
@@ -270,4 +285,4 @@ def _report(summary: dict[str, Any], *, as_json: bool) -> None:
 
 
 def main() -> None:
-    command.run(app)
+    torchrun.run(app)

@@ -113,19 +113,22 @@ class BatchSource:
         seed: int,
         batch_size: int,
         prepare: Callable[[Tensor], Tensor],
+        own: Callable[[int], range] = range,
     ) -> None:
-        """prepare: the method's own, (T, width) features of a clip to what it takes."""
+        """prepare: the method's own, (T, width) features of a clip to what it takes.
+        own: which of a step's so many items to give; where it is none, the first stands in, for the shapes."""
         self._sampler, self._store, self._seed = sampler, store, seed
-        self._batch_size, self._prepare = batch_size, prepare
+        self._batch_size, self._prepare, self._own = batch_size, prepare, own
         self._numbers = {video.path: number for number, video in enumerate(sampler.videos)}
         self.steps_per_epoch = -(-sampler.items // batch_size)
 
     def batch(self, step: int) -> Batch:
-        """The clips of a step, the same for the same step."""
+        """The clips of a step's own items, the same for the same step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         items = range(place * self._batch_size, min((place + 1) * self._batch_size, self._sampler.items))
-        draws = [self._sampler.draw(self._seed, epoch, item) for item in items]
-        return tuple(self._clips(side, items=len(items)) for side in zip(*draws, strict=True))
+        own = self._own(len(items)) or range(1)
+        draws = [self._sampler.draw(self._seed, epoch, items[number]) for number in own]
+        return tuple(self._clips(side, first_item=own.start, items=len(items)) for side in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
         """Batches in order, read in a thread of their own while the model is busy with those before."""
@@ -141,7 +144,7 @@ class BatchSource:
                 for future in waiting:
                     future.cancel()
 
-    def _clips(self, draws: Sequence[Draw], *, items: int) -> Clips:
+    def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
         rows = np.stack([draw.rows for draw in draws])
         repeated = np.diff(rows, axis=1, prepend=-1) == 0
         return Clips(
@@ -153,7 +156,7 @@ class BatchSource:
             video=torch.tensor([self._numbers[draw.video.path] for draw in draws]),
             view=torch.tensor([VIEWS.index(draw.video.view) for draw in draws]),
             padding=torch.from_numpy(repeated) if repeated.any() else None,
-            first_item=0,
+            first_item=first_item,
             items=items,
         )
 

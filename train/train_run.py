@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from byov.train.embedding_pass import EmbeddingModel, embed_run
 from byov.train.feature_store import FeatureStore, TrainingData
 from byov.train.methods.method import Method
 from byov.train.methods.method_registry import build_method
+from byov.train.parallel import ALONE, Processes
 from byov.train.sampling import BatchSource, Sampler
 from byov.train.settings import TrainSettings
 from byov.train.trainer import LAST_MODEL_NAME, MetricsLog, Trainer
@@ -70,21 +71,32 @@ def train_run(
     resume: bool = False,
     progress: Progress = SILENT,
     stop: Callable[[], bool] = lambda: False,
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
-    """Train into `folder`, then embed; returns a summary.
+    """Train into `folder`, then embed; returns a summary, of the process that leads.
 
     stop: asked after every step; once it says so, a checkpoint is left and Interrupted raised, and `resume` continues.
+    processes: those that train this run together. Each calls this function; only the one that leads writes.
     """
+    if processes.size > settings.batch_size:
+        raise TrainError(
+            f"--batch-size {settings.batch_size} is less than the {processes.size} processes; each takes its part of a "
+            "batch"
+        )
     method = build_method(data.width, settings)
     sampler = method.sampler(data.of("train"))
-    with _alone(folder):
-        remove_abandoned(folder)
-        record = _record_to_train(folder, data, settings, resume=resume)
-        store = FeatureStore(data, (*data.of("train"), *data.of("val")), machine.preload_bytes)
+    with _alone(folder) if processes.leads else nullcontext():
+        record: dict[str, Any] = {}
+        if processes.leads:
+            remove_abandoned(folder)
+            record = _record_to_train(folder, data, settings, resume=resume)
+        read = (*data.of("train"), *data.of("val")) if processes.leads else data.of("train")
+        store = FeatureStore(data, read, machine.preload_bytes)
         if not store.preloaded:
             LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
-        trainer = _trainer(folder, data, machine, method, sampler, store)
-        write_config(folder, method, record)  # the run exists from here on
+        trainer = _trainer(folder, data, machine, method, sampler, store, processes)
+        if processes.leads:
+            write_config(folder, method, record)  # the run exists from here on
         if resume:
             trainer.resume()
             if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
@@ -93,6 +105,9 @@ def train_run(
                 )
             LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
         trainer.train(stop, progress)
+        processes.leave()
+        if not processes.leads:
+            return {}
         record["validation"] = trainer.state.best_metrics
         write_config(folder, method, record)
         files = _embed(folder, data, build_method(data.width, settings), store, machine.device, progress, stop)
@@ -174,18 +189,32 @@ def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trainer(
-    folder: Path, data: TrainingData, machine: Machine, method: Method, sampler: Sampler, store: FeatureStore
+    folder: Path,
+    data: TrainingData,
+    machine: Machine,
+    method: Method,
+    sampler: Sampler,
+    store: FeatureStore,
+    processes: Processes,
 ) -> Trainer:
     settings, val = method.settings, data.of("val")
     return Trainer(
         method,
-        BatchSource(sampler, store, seed=settings.seed, batch_size=settings.batch_size, prepare=method.prepare),
+        BatchSource(
+            sampler,
+            store,
+            seed=settings.seed,
+            batch_size=settings.batch_size,
+            prepare=method.prepare,
+            own=processes.own,
+        ),
         folder=folder,
         device=machine.device,
         validate=Validator(data.dataset, val, store, machine.device) if val else None,
         select=_selection(data, settings),
         checkpoint_every=machine.checkpoint_every,
         log=MetricsLog(folder, tensorboard=machine.tensorboard),
+        processes=processes,
     )
 
 

@@ -17,6 +17,7 @@ from byov.progress import SILENT, Progress
 from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
 from byov.train.clips import Batch
 from byov.train.methods.method import Method
+from byov.train.parallel import ALONE, Processes
 from byov.train.settings import OptimiserSettings
 from byov.train.state import TrainingState, read_state
 
@@ -82,8 +83,11 @@ class Trainer:
         select: str,
         checkpoint_every: int,
         log: Log,
+        processes: Processes = ALONE,
     ) -> None:
+        """processes: those that train together; batches then gives this one its own items of each step."""
         self.method = method.to(device)
+        self._processes, self._spread = processes, processes.spread(self.method)
         self._batches, self._settings = batches, method.settings
         self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
         self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
@@ -112,7 +116,8 @@ class Trainer:
 
     def train(self, stop: Callable[[], bool] = lambda: False, progress: Progress = SILENT) -> None:
         """Train to the end, or until `stop` says so; then leave a checkpoint and raise Interrupted."""
-        if self.state.step == 0:
+        self._processes.refuse_differences(self.method, self.state.step)
+        if self.state.step == 0 and self._processes.leads:
             self._start()
         first, per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
@@ -121,12 +126,14 @@ class Trainer:
                 bar.advance(latest=f"epoch={self.state.step // per_epoch}, loss={losses['loss']:.4f}")
                 if self.state.step % per_epoch == 0:
                     self._end_epoch(self.state.step // per_epoch)
-                if stop():
+                if self._processes.any(stop()):
                     self._checkpoint()
+                    self._processes.wait()  # torchrun ends all as soon as one has ended
                     raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
-        write_bytes(self._last_path, model_bytes(self.method))
-        if self.state.best is None:
-            write_bytes(self._best_path, model_bytes(self.method))
+        if self._processes.leads:
+            write_bytes(self._last_path, model_bytes(self.method))
+            if self.state.best is None:
+                write_bytes(self._best_path, model_bytes(self.method))
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
@@ -139,11 +146,11 @@ class Trainer:
             group["lr"] = learning_rate(self._settings, step, self._batches.steps_per_epoch)
         random = torch.Generator().manual_seed(_seed(self._settings.seed, step))
         with self._autocast():
-            losses = self.method(tuple(clips.to(self._device) for clips in batch), random)
-        values = {name: loss.item() for name, loss in losses.items()}
+            losses = self._spread(tuple(clips.to(self._device) for clips in batch), random)
+        values = self._processes.whole(losses, batch[0].items)
         if not math.isfinite(values["loss"]):
             raise Diverged(self._not_finite(f"loss became {values['loss']}"))
-        losses["loss"].backward()
+        self._processes.backward(losses["loss"], batch[0].items)
         if self._settings.clip_grad is not None:
             torch.nn.utils.clip_grad_norm_(self.method.parameters(), self._settings.clip_grad)
         self._optimizer.step()
@@ -154,11 +161,17 @@ class Trainer:
         return values
 
     def _end_epoch(self, epoch: int) -> None:
+        self._processes.refuse_differences(self.method, self.state.step)
         self._refuse_weights_that_are_not_finite()
+        sums, self.state.loss_sums = self.state.loss_sums, {}
+        if self._processes.leads:
+            self._record(epoch, {name: total / self._batches.steps_per_epoch for name, total in sums.items()})
+
+    def _record(self, epoch: int, losses: dict[str, float]) -> None:
+        """What an epoch has come to, in the log, and on disk if it is the time for it."""
         state, last = self.state, epoch == self._settings.epochs
         record: dict[str, Any] = {"epoch": epoch, "step": state.step, "lr": self._optimizer.param_groups[0]["lr"]}
-        record |= {name: total / self._batches.steps_per_epoch for name, total in state.loss_sums.items()}
-        state.loss_sums = {}
+        record |= losses
         if last or epoch % self._settings.validate_every == 0:
             metrics = self._validation()
             record |= metrics
@@ -187,7 +200,8 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         self._refuse_weights_that_are_not_finite()
-        save_checkpoint(self._checkpoints, self.method, self._optimizer, self.state.model_dump(), self.state.step)
+        if self._processes.leads:
+            save_checkpoint(self._checkpoints, self.method, self._optimizer, self.state.model_dump(), self.state.step)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._device.type == "cuda":
