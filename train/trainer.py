@@ -98,7 +98,7 @@ class Trainer:
             weight_decay=self._settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        self.state = TrainingState()
+        self.state = TrainingState(method=self._settings.method)
 
     @property
     def total_steps(self) -> int:
@@ -107,7 +107,10 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the newest checkpoint that can be read; from the beginning if there is none."""
         state = load_checkpoint(
-            self._checkpoints, self.method, self._optimizer, lambda raw: read_state(raw, self.total_steps)
+            self._checkpoints,
+            self.method,
+            self._optimizer,
+            lambda raw: read_state(raw, self._settings.method, self.total_steps),
         )
         if state is not None:
             self.state = state
