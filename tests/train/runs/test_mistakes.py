@@ -70,7 +70,7 @@ def test_the_official_recipe_trains_on_one_view(byov_train, write_cache, tiny):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"), [("paper", "no ego video"), ("official", "0 videos; there is nothing to learn from")]
+    ("recipe", "told"), [("paper", "no ego video"), ("official", "no videos; there is nothing to learn from")]
 )
 def test_no_videos_to_train_on(refused, write_cache, recipe, told):
     write_cache(train=(0, 0))
