@@ -1,5 +1,6 @@
 """Models in folders and on the HuggingFace hub: config.json and model.safetensors, read as data."""
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,9 +57,9 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
 
     @classmethod
+    @abstractmethod
     def kind(cls, settings: TrainSettings) -> type[Self]:
         """The class of a model with these settings; raises TrainError if it is not one of this class."""
-        raise NotImplementedError
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         return ModelCard(card_text(self))
