@@ -1,6 +1,7 @@
 """Commands in this process, and Python processes of their own for what a test must not do to itself."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -9,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 # What decides how output looks and when it is written must not depend on who runs the tests.
 UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_DATASETS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
@@ -26,6 +30,21 @@ def usual_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have moved theirs."""
     for variable in ("BYOV_RUNS", "BYOV_FEATURES", "BYOV_DATASETS"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="session")
+def load_benchmark() -> Callable[[str], ModuleType]:
+    """load_benchmark(name): a file of benchmarks/, which are not installed."""
+
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @dataclass(frozen=True)

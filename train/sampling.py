@@ -39,7 +39,7 @@ Cut = Callable[[CachedVideo, np.random.Generator], Draw]  # a clip of one of the
 
 def ego_with_exo(videos: Sequence[CachedVideo], why: str) -> Pick:
     """why: said where one of the views is not there."""
-    sides = [[video for video in videos if video.view == view] for view in VIEWS]
+    sides = _by_view(videos)
     for view, side in zip(VIEWS, sides, strict=True):
         if not side:
             raise TrainError(f"the train split has no {view} video, and {why}")
@@ -60,7 +60,7 @@ def one_twice(videos: Sequence[CachedVideo]) -> Pick:
 def several(videos: Sequence[CachedVideo], count: int) -> Pick:
     """`count` different ones, or as many as there are: half of each view, unless one has too few."""
     _need(videos, 2, "videos are compared with each other")
-    sides = [[video for video in videos if video.view == view] for view in VIEWS]
+    sides = _by_view(videos)
     total = min(count, len(videos))
     of_ego = min(max(total // 2, total - len(sides[1])), len(sides[0]))
     counts = (of_ego, total - of_ego)
@@ -164,6 +164,11 @@ class BatchSource:
         """(N, width): the drawn frames, on the scale of the interval that they were drawn from."""
         clip = torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
         return self._prepare(clip)[torch.from_numpy(draw.rows)]
+
+
+def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
+    """The ego and the exo videos."""
+    return [[video for video in videos if video.view == view] for view in VIEWS]
 
 
 def _need(videos: Sequence[CachedVideo], count: int, why: str) -> None:

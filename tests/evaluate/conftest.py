@@ -1,4 +1,3 @@
-import importlib.util
 import json
 from pathlib import Path
 
@@ -11,12 +10,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def naive():
+def naive(load_benchmark):
     """The tasks in plain loops, which the benchmark times as well."""
-    spec = importlib.util.spec_from_file_location("naive_evaluator", ROOT / "benchmarks" / "naive_evaluator.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("naive_evaluator")
 
 
 @pytest.fixture(params=["three_phases", "missing_phase_time_column"])

@@ -29,13 +29,9 @@ needs_wheel = pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reas
 
 
 @pytest.fixture(scope="session")
-def naive():
+def naive(load_benchmark):
     """The network in plain calls, which the benchmark times as well."""
-    path = ROOT / "benchmarks" / "naive_efficientnet.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("naive_efficientnet")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Tiny models, clips of random frames, and small caches of features."""
 
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -102,21 +101,6 @@ def make_clips() -> Callable[..., Clips]:
         return Clips(**(values | fields))
 
     return make
-
-
-@pytest.fixture(scope="session")
-def load_benchmark() -> Callable[[str], ModuleType]:
-    """load_benchmark(name): a file of benchmarks/, which are not installed."""
-
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(scope="session")
