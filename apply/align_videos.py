@@ -12,7 +12,7 @@ from byov.apply.alignment import Match, Matching, match
 from byov.apply.run_embedder import EmbeddedVideo, RunEmbedder
 from byov.apply.side_by_side import Side, write_side_by_side
 from byov.cache.atomic import write_text
-from byov.data.video import OnTruncated
+from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError
 from byov.progress import SILENT, Progress
 
@@ -46,7 +46,7 @@ class AlignedVideos:
         scratch: Path,
         *,
         height: int = 360,
-        on_truncated: OnTruncated = "error",
+        policy: DecodingPolicy = STRICT,
         progress: Progress = SILENT,
     ) -> None:
         """a at its own times on the left, on the right the frame of b that goes with each of a.
@@ -60,7 +60,7 @@ class AlignedVideos:
             Side("B", self.b.path, self.b.pts_seconds, b_events),
             self.match.frames,
             height=height,
-            on_truncated=on_truncated,
+            policy=policy,
             scratch=scratch,
             progress=progress,
         )
@@ -74,14 +74,14 @@ def align_videos(
     *,
     method: Matching = "dtw",
     events: tuple[float, ...] | None = None,
-    on_truncated: OnTruncated = "error",
+    policy: DecodingPolicy = STRICT,
     progress: Progress = SILENT,
 ) -> AlignedVideos:
     """Embed both videos and match their frames. events: of a, in seconds, to carry over to b.
 
     scratch: an empty folder for the features of both, no longer needed on return.
     """
-    failures, embedded = embedder.embed({"A": a, "B": b}, scratch, on_truncated, progress)
+    failures, embedded = embedder.embed({"A": a, "B": b}, scratch, policy, progress)
     if failures:
         raise ApplyError(f"nothing to align without {' and '.join(sorted(failures))}")
     videos = dict(embedded)

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from byov.cache.atomic import replacing
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
-from byov.cache.layout import ratio_key
 from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import RunRecord, model_digest
 from byov.data.dataset import Dataset, Video
-from byov.data.video import OnTruncated
+from byov.data.video import STRICT, DecodingPolicy
 from byov.device import Device
 from byov.errors import ApplyError
 from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
@@ -64,7 +63,7 @@ class RunEmbedder:
         self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = SILENT
     ) -> None:
         self._run, self._encoder = run, recorded_encoder(run, encoder)
-        self._model_sha256 = model_digest(run.folder)
+        self._model_sha256 = model_digest(run.folder, run.training)
         self._frame_encoder = load_encoder(
             self._encoder.name, resize=self._encoder.resize, device=device, progress=progress
         )
@@ -75,7 +74,7 @@ class RunEmbedder:
         self,
         videos: Mapping[str, Path],
         scratch: Path,
-        on_truncated: OnTruncated = "error",
+        policy: DecodingPolicy = STRICT,
         progress: Progress = SILENT,
     ) -> tuple[dict[str, str], Iterator[tuple[str, EmbeddedVideo]]]:
         """Videos by names of one's own: those that failed with their reasons, and the others, one at a time.
@@ -83,7 +82,7 @@ class RunEmbedder:
         scratch: an empty folder for the features in between, to be kept until the last video is read.
         """
         plan = self._plan(videos, scratch)
-        options = ExtractionOptions(on_truncated=on_truncated)
+        options = ExtractionOptions(policy=policy)
         failures = extract_jobs(self._frame_encoder, plan, plan.jobs, options, progress).failures
         done = (job for job in plan.jobs if job.video.id not in failures)
         return failures, ((job.video.id, self._embed(job)) for job in done)
@@ -161,7 +160,7 @@ def recorded_encoder(run: RunRecord, given: str | None) -> RunEncoder:
     return RunEncoder(
         name=_recorded_name(run, revision) if given is None else parse_encoder(given),
         resize=_resize(run, preprocessing),
-        ratio=_ratio(run),
+        ratio=run.ratio,
         revision=revision,
         sha256=sha256,
         preprocessing=preprocessing,
@@ -188,16 +187,6 @@ def _resize(run: RunRecord, preprocessing: str) -> Resize:
     if word not in get_args(Resize):
         raise ApplyError(f"{run.config}: its preprocessing {preprocessing!r} is none that byov knows")
     return cast(Resize, word)
-
-
-def _ratio(run: RunRecord) -> float:
-    try:
-        ratio = float(run.column.removeprefix("merged/"))
-    except ValueError:
-        ratio = 0.0
-    if not 0 < ratio <= 1 or run.column != f"merged/{ratio_key(ratio)}":
-        raise ApplyError(f"{run.config}: its column {run.column!r} is none of a ratio")
-    return ratio
 
 
 def _text(run: RunRecord, key: str) -> str:

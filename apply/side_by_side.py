@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from byov.apply.video_writer import write_video
-from byov.data.video import FrameReader, OnTruncated
+from byov.data.video import DecodingPolicy, FrameReader
 from byov.errors import ApplyError
 from byov.extract.extraction import decoder_threads
 from byov.progress import SILENT, Progress, track
@@ -41,11 +41,11 @@ class Side:
             return text
         return f"{text}   phase {np.searchsorted(self.event_seconds, seconds, side='right')}"
 
-    def panels(self, height: int, on_truncated: OnTruncated) -> Iterator[Image.Image]:
+    def panels(self, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
         """All frames in the panel of the first one; as many as there were when the video was embedded."""
         count, size = 0, None
         _, threads = decoder_threads(1)
-        reader = FrameReader(self.path, threads=threads, on_truncated=on_truncated)
+        reader = FrameReader(self.path, threads=threads, policy=policy)
         for block in reader.blocks():
             for pixels in block.pixels:
                 frame = Image.fromarray(pixels)
@@ -60,11 +60,11 @@ class Side:
 class PanelStore:
     """Some frames of a video as panels, in one file."""
 
-    def __init__(self, path: Path, side: Side, wanted: set[int], height: int, on_truncated: OnTruncated) -> None:
+    def __init__(self, path: Path, side: Side, wanted: set[int], height: int, policy: DecodingPolicy) -> None:
         self._path = path
         self._places: dict[int, tuple[int, int]] = {}  # frame → where in the file, and how many bytes
         with path.open("wb") as file:
-            for index, panel in enumerate(side.panels(height, on_truncated)):
+            for index, panel in enumerate(side.panels(height, policy)):
                 if index in wanted:
                     self._places[index] = (file.tell(), self._append(file, panel))
 
@@ -112,17 +112,17 @@ def write_side_by_side(
     matched: NDArray[np.int64],
     *,
     height: int,
-    on_truncated: OnTruncated,
+    policy: DecodingPolicy,
     scratch: Path,
     progress: Progress = SILENT,
 ) -> None:
     """matched (Ta,): for each frame of A, that of B. scratch: a folder for B's frames."""
     frames = matched.tolist()
-    panels = PanelStore(scratch / "panels", b, set(frames), height, on_truncated)
+    panels = PanelStore(scratch / "panels", b, set(frames), height, policy)
     captions = Captions(height)
 
     def pictures() -> Iterator[NDArray[np.uint8]]:
-        pairs = zip(a.panels(height, on_truncated), panels.take(frames), strict=True)
+        pairs = zip(a.panels(height, policy), panels.take(frames), strict=True)
         drawn = track(pairs, progress, "drawing", unit="frame", total=len(frames))
         for index, (left, right) in enumerate(drawn):
             texts = [(0, a.caption(index)), (left.width + GAP, b.caption(frames[index]))]

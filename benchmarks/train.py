@@ -1,7 +1,7 @@
 """Speed and memory of training from the cache, as ratios measured in one run.
 
 python benchmarks/train.py            everything, about six minutes on two cores
-python benchmarks/train.py joined     one of: in_loop waiting joined timeline memory
+python benchmarks/train.py joined     one of: in_loop waiting joined methods timeline soft-dtw memory
 """
 
 import importlib.util
@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
+from byov.train.baseline_settings import BASELINES
 from byov.train.clips import Batch, Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.method_settings import choose
@@ -32,6 +34,7 @@ from byov.train.methods.method import Losses
 from byov.train.methods.method_registry import build_method
 from byov.train.methods.timeline import place_losses
 from byov.train.sampling import BatchSource
+from byov.train.soft_dtw import soft_dtw
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
 
@@ -39,8 +42,8 @@ WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a 
 class Step:
     """One training step of a method at its default settings, on clips that are there already."""
 
-    def __init__(self, method: str = "byov") -> None:
-        self.method = build_method(WIDTH, choose("bench", method=method))
+    def __init__(self, method: str = "byov", **settings: Any) -> None:
+        self.method = build_method(WIDTH, choose("bench", method=method, **settings))
         self._optimizer = torch.optim.Adam(self.method.parameters(), lr=self.method.settings.lr, fused=True)
         self._random = torch.Generator().manual_seed(0)
 
@@ -87,6 +90,27 @@ def bench_joined(_: Path) -> None:
         )
 
 
+def bench_methods(root: Path) -> None:
+    """A step of each method at its published sizes against BYOV's, both of four items."""
+    source, four = write_cache(root, 24), {"batch_size": 4}
+    byov = Step(**four)
+    pair = _batches(source, byov, 1 << 40).batch(0)
+    kinds = [{"tcn": kind} for kind in ("single", "multi", "unpaired")] + [{"tcn_loss": "triplet"}]
+    for method, settings in [*(("tcn", kind) for kind in kinds), *((name, {}) for name in BASELINES if name != "tcn")]:
+        for backbone in dict.fromkeys((choose("bench", method=method).backbone, "encoder")):
+            step = Step(method, backbone=backbone, **settings, **four)
+            clips = _batches(source, step, 1 << 40).batch(0)
+            compare(
+                f"{method}{''.join(f' {value}' for value in settings.values())}, {backbone}",
+                "BYOV",
+                lambda: byov(pair),
+                "this",
+                lambda step=step, clips=clips: step(clips),
+                ">= 1",
+                7,
+            )
+
+
 def bench_timeline(_: Path) -> None:
     """The share of a step's time that goes into its losses, with their gradients."""
     step = Step("timeline")
@@ -108,6 +132,23 @@ def bench_timeline(_: Path) -> None:
             f"({shares[0]:.1%} to {shares[-1]:.1%}; want <= 20%)",
             flush=True,
         )
+
+
+def bench_soft_dtw(_: Path) -> None:
+    """One cell after the other against one anti-diagonal after the other, with the gradients of the last cells."""
+    naive_soft_dtw, threads = _load("naive_soft_dtw").naive_soft_dtw, torch.get_num_threads()
+    for used in (1, 2):
+        torch.set_num_threads(used)
+        for tables in (4, 12):  # one and three for each item of a batch of 4
+            costs = torch.rand(tables, FRAMES, FRAMES, requires_grad=True)
+
+            def run(dtw: Callable[..., torch.Tensor], costs: torch.Tensor = costs) -> None:
+                dtw(costs, 0.1)[:, -1, -1].mean().backward()
+
+            title = f"soft DTW of {tables} tables, {used} thread{'s' * (used > 1)}"
+            slow, quick = partial(run, naive_soft_dtw), partial(run, soft_dtw)
+            compare(title, "by cells", slow, "by anti-diagonals", quick, ">= 10", 9)
+    torch.set_num_threads(threads)
 
 
 def bench_in_loop(_: Path) -> None:
@@ -186,7 +227,7 @@ def write_cache(features: Path, videos: int) -> TrainingData:
         writer.append({0.3: merged}, order, None, np.arange(VIDEO_FRAMES) / 30)
         provenance = Provenance("random/bench", "", "0", "none", "float32", "none", name, 0, "0", "0")
         writer.finish(provenance, fps=30.0, truncated=False)
-        entries.append(VideoEntry(name, view, "train", VIDEO_FRAMES, 30.0, None, None))
+        entries.append(VideoEntry(name, view, "train", VIDEO_FRAMES, 30.0, None, None, f"p{index // 2}"))
     Manifest("bench", (), (), tuple(entries)).save(features / "bench" / "manifest.json")
     return open_training_data(features, None, None, 0.3)
 
@@ -194,7 +235,8 @@ def write_cache(features: Path, videos: int) -> TrainingData:
 def _batches(source: TrainingData, step: Step, budget_bytes: int) -> BatchSource:
     train, method = source.of("train"), step.method
     store = FeatureStore(source, train, budget_bytes)
-    return BatchSource(method.sampler(train), store, seed=0, batch_size=1, prepare=method.prepare)
+    batch_size = method.settings.batch_size
+    return BatchSource(method.sampler(train), store, seed=0, batch_size=batch_size, prepare=method.prepare)
 
 
 def compare(
@@ -238,7 +280,9 @@ BENCHMARKS = {
     "in_loop": bench_in_loop,
     "waiting": bench_waiting,
     "joined": bench_joined,
+    "methods": bench_methods,
     "timeline": bench_timeline,
+    "soft-dtw": bench_soft_dtw,
     "memory": bench_memory,
 }
 

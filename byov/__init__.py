@@ -1,12 +1,73 @@
 """Frame embeddings from unpaired ego and exo videos: Bootstrap Your Own Views, from a feature cache.
 
-The rooms, each a sub-package: data, cache, extract, train, evaluate, apply, report, cli; see docs/architecture.md.
+>>> import byov
+>>> byov.extract_features("demo", encoder="random/tiny").failures
+{}
+>>> byov.load_run("demo-paper").embeddings("test")["pour_ego_015"].shape
+(12, 32)
+
+The names below are all that most need; docs/python.md shows them. The rooms, each a sub-package: data, cache, extract,
+train, evaluate, apply, report, cli; see docs/architecture.md.
 """
 
 import logging
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = version("byov")
+if TYPE_CHECKING:
+    from byov.apply.loaded_run import Run, load_run
+    from byov.apply.new_run import train_run
+    from byov.apply.video_arrays import VideoArrays, load_features
+    from byov.errors import ByovError, Interrupted
+    from byov.evaluate.task import EvaluationOptions
+    from byov.extract.extract_features import ExtractedFeatures, extract_features
+
+    __version__: str
+
+__all__ = [
+    "ByovError",
+    "EvaluationOptions",
+    "ExtractedFeatures",
+    "Interrupted",
+    "Run",
+    "VideoArrays",
+    "__version__",
+    "extract_features",
+    "load_features",
+    "load_run",
+    "train_run",
+]
 
 # Libraries print nothing: who wants to read what they say adds a handler to the logger "byov".
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+# Where each name is from: imported when it is first asked for, since torch, h5py and NumPy take their time.
+_HOMES = {
+    "ByovError": "byov.errors",
+    "EvaluationOptions": "byov.evaluate.task",
+    "ExtractedFeatures": "byov.extract.extract_features",
+    "Interrupted": "byov.errors",
+    "Run": "byov.apply.loaded_run",
+    "VideoArrays": "byov.apply.video_arrays",
+    "extract_features": "byov.extract.extract_features",
+    "load_features": "byov.apply.video_arrays",
+    "load_run": "byov.apply.loaded_run",
+    "train_run": "byov.apply.new_run",
+}
+
+
+if not TYPE_CHECKING:  # to a type checker, a name that is not above is none
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":  # to look it up takes longer than all else that happens here
+            found = import_module("importlib.metadata").version("byov-egoexo")
+        elif name in _HOMES:
+            found = getattr(import_module(_HOMES[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,6 @@
-"""Where PyTorch works."""
+"""Where work is done: what PyTorch computes with, and how many cores there are."""
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 from byov.errors import ByovError
@@ -20,3 +21,8 @@ def pick_device(name: Device) -> "torch.device":
     if not available[name]:
         raise ByovError(f"--device {name}: PyTorch finds none here; use --device auto")
     return torch.device(name)
+
+
+def usable_cores() -> int:
+    """How many threads can work side by side."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

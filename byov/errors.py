@@ -30,6 +30,10 @@ class SettingsError(TrainError):
     """Settings of a training that cannot be, or do not go together."""
 
 
+class ClusterError(ByovError):
+    """A cluster that cannot be reached, or workers that cannot do the work."""
+
+
 class Interrupted(Exception):
     """Work that was asked to stop, and has left what it needs to be resumed."""
 
@@ -44,6 +48,10 @@ class ProcessLost(Exception):
 
 class EvaluationError(ByovError):
     """Embeddings, labels or results that cannot be scored."""
+
+
+class SweepError(ByovError):
+    """A grid of runs that cannot be, or runs that stand in its way."""
 
 
 class ApplyError(ByovError):

@@ -15,7 +15,7 @@ class Bar(Protocol):
     """One piece of work that is under way."""
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
-        """So many more units are done; `latest` is a word on the last one."""
+        """So many more units are done; `latest` is a word on the last one. count 0: a word that is worth being seen."""
 
 
 class Progress(Protocol):

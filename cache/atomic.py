@@ -5,17 +5,26 @@ temporary file for as long as it lives, so that a later process can tell the lef
 lock: remove) from the work of a live one (locked: leave alone).
 """
 
+import errno
 import fcntl
+import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+LOGGER = logging.getLogger(__name__)
+
 PARTIAL_SUFFIX = ".partial"
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+LOOKS, LOOK_SECONDS = 20, 0.005
+_without_locks: set[Path] = set()  # folders of which it was said
 _live: set[Path] = set()  # this process's own temporary files
-# Held while one is made, and by a writer that opens it by name, which could make it anew: none slips past an exit.
+# Held while one is made or gets its final name, and by a writer that opens it by name, which could make it anew: none
+# slips past an exit.
 creation = threading.RLock()
 
 
@@ -23,7 +32,7 @@ class PartialFile:
     """A locked temporary file beside `final`: `commit` gives it that name, `discard` removes it."""
 
     def __init__(self, final: Path) -> None:
-        final.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(final.parent)
         self.final = final
         with creation:
             try:
@@ -36,7 +45,8 @@ class PartialFile:
     def commit(self) -> None:
         try:
             _sync(self.path)
-            self.path.replace(self.final)
+            with creation:
+                self.path.replace(self.final)
             _sync(self.final.parent)
         finally:
             self.discard()
@@ -67,7 +77,11 @@ def replacing(final: Path) -> Iterator[Path]:
 
 def write_text(final: Path, text: str) -> None:
     """Replace the text file `final`, unless it holds exactly this text already."""
-    content = text.encode()
+    write_bytes(final, text.encode())
+
+
+def write_bytes(final: Path, content: bytes) -> None:
+    """The same of a file of any kind."""
     if final.is_file() and final.read_bytes() == content:
         return
     with replacing(final) as partial:
@@ -98,20 +112,53 @@ def discard_own() -> None:
 def exclusive(lock_file: Path, *, wait: bool = True) -> Iterator[None]:
     """Let one process at a time through, on this machine and on shared disks that support locks.
 
-    With wait=False, a BlockingIOError instead of a wait for the other.
+    With wait=False, a BlockingIOError instead of a wait for the other. Where nothing can be written (a read-only disk)
+    there is nothing to guard: who writes after all gets the error of that.
     """
-    lock_file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+    make_folder(lock_file.parent)
+    try:
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        yield
+        return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, wait=wait)
         except BlockingIOError:
             raise
-        except OSError:
-            pass  # a disk without locks: the rename still keeps the file whole
+        except OSError as error:  # the rename still keeps every file whole
+            _say_without_locks(lock_file.parent, error)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool) -> None:
+    """Who only looks whether a lock is held (run_progress.at_work) holds it for an instant: that is waited for."""
+    for _ in range(0 if wait else LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(LOOK_SECONDS)
+    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, such that they outlast a loss of power."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in absent:
+        _sync(path.parent)
+
+
+def _say_without_locks(folder: Path, error: OSError) -> None:
+    if folder not in _without_locks:
+        _without_locks.add(folder)
+        LOGGER.warning(
+            f"{folder}: its file system has no locks ({error.strerror}); let one process at a time work there"
+        )
 
 
 def _create_locked(final: Path) -> tuple[Path, int | None]:

@@ -1,18 +1,24 @@
 """One video's frame embeddings in a run: what its file holds, how it is written, and how it is read back."""
 
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.row_reader import DTYPES, open_file, read_checked, read_complete_attributes, typed_attribute
+from byov import __version__
+from byov.cache.row_reader import (
+    DTYPES,
+    SCHEMA_VERSION,
+    open_file,
+    read_checked,
+    read_complete_attributes,
+    typed_attribute,
+)
 from byov.cache.row_writer import RowWriter
 from byov.errors import CacheError
 
-SCHEMA_VERSION = 1
 EMBED_AGAIN = "make it again with byov-train --run NAME --embed-only"
 
 
@@ -32,7 +38,7 @@ class EmbeddingProvenance:
     column_sha256: str
     first_frame: int  # of the video; above 0 in sub-clips that were embedded on their own
     schema_version: int = SCHEMA_VERSION
-    byov_version: str = version("byov")
+    byov_version: str = __version__
 
 
 def write_embedding(
@@ -53,18 +59,22 @@ def write_embedding(
 def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance]:
     """The (T, D) embeddings of a file, and where they come from."""
     with open_file(path, EMBED_AGAIN) as file:
-        attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
+        attrs = read_complete_attributes(file, path, EMBED_AGAIN)
         embedding: NDArray[np.float32] = read_checked(file, "embedding")
-        frames = read_checked(file, "pts_seconds")
-    if len(embedding) != len(frames):
-        raise CacheError(f"{path}: {len(embedding)} embeddings of {len(frames)} frames; {EMBED_AGAIN}")
     return embedding, _source(path, attrs)
+
+
+def read_view(path: Path) -> str | None:
+    """The view that a file says of its video; None if it says none, as in a run, where the folder does."""
+    with open_file(path, EMBED_AGAIN) as file:
+        view = read_complete_attributes(file, path, EMBED_AGAIN).get("view")
+    return None if view is None else str(view)
 
 
 def read_source(path: Path) -> EmbeddingProvenance:
     """Where a file's embeddings come from, without reading them."""
     with open_file(path, EMBED_AGAIN) as file:
-        attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EMBED_AGAIN)
+        attrs = read_complete_attributes(file, path, EMBED_AGAIN)
     return _source(path, attrs)
 
 

@@ -1,8 +1,8 @@
 """One video's features: what its file holds, how it is written, and how it is read back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import version
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -10,25 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byov import __version__
 from byov.cache.layout import ratio_key
 from byov.cache.row_reader import (
     DTYPES,
     EXTRACT_AGAIN,
+    SCHEMA_VERSION,
     STORED_DTYPE,
     open_file,
     read_checked,
     read_complete_attributes,
-    stored_ratios,
+    stored_digest,
     typed_attribute,
 )
 from byov.cache.row_writer import RowWriter
 from byov.errors import CacheError
 
-SCHEMA_VERSION = 1
 MOST_TOKENS = 2**16  # of a frame: `order` counts them in 16 bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a file's numbers come from. Two files may stand in one cache only if their identities agree."""
 
@@ -44,33 +45,50 @@ class Provenance:
     source_fingerprint: str  # of a sample of it, quick enough to look at on every run
     stored_dtype: str = STORED_DTYPE
     schema_version: int = SCHEMA_VERSION
-    byov_version: str = version("byov")
+    byov_version: str = __version__
 
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> Mapping[str, str]:
         """What must be the same in all files of one encoder's folder."""
-        return {
-            "encoder": self.encoder,
-            "revision": self.encoder_revision,
-            "weights": self.encoder_sha256,
-            "preprocessing": self.preprocessing,
-            "compute type": self.compute_dtype,
-        }
+        return _identity(
+            self.encoder, self.encoder_revision, self.encoder_sha256, self.preprocessing, self.compute_dtype
+        )
 
 
-@dataclass(frozen=True)
+_PROVENANCE_TYPES = {field.name: field.type for field in fields(Provenance)}
+
+
+@lru_cache
+def _identity(encoder: str, revision: str, weights: str, preprocessing: str, compute_type: str) -> Mapping[str, str]:
+    """One copy in memory for all files alike."""
+    return {
+        "encoder": encoder,
+        "revision": revision,
+        "weights": weights,
+        "preprocessing": preprocessing,
+        "compute type": compute_type,
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself, and the times of its frames; without the large arrays."""
+    """What a file says of itself, without its arrays."""
 
     path: Path
     provenance: Provenance
+    frames: int
     fps: float
     truncated: bool  # the source broke off, and its user chose to keep the frames before the break
+    corrupt_frames: int  # that FFmpeg has marked, and its user chose to keep; up to byov 0.2 they were not counted
     ratios: tuple[str, ...]
-    pts_seconds: NDArray[np.float64]
 
-    @property
-    def frames(self) -> int:
-        return len(self.pts_seconds)
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is asked of a file before its features are: its header, the times of its frames, its digests."""
+
+    header: Header
+    pts_seconds: NDArray[np.float64]
+    digests: dict[str, str]  # column → the SHA-256 that the writer has left beside it
 
 
 class FeatureWriter:
@@ -105,8 +123,9 @@ class FeatureWriter:
             rows["cls"] = cls
         self._rows.append(rows)
 
-    def finish(self, provenance: Provenance, *, fps: float, truncated: bool) -> None:
-        self._rows.finish(asdict(provenance) | {"fps": float(fps), "truncated": truncated, "complete": True})
+    def finish(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
+        facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
+        self._rows.finish(asdict(provenance) | facts)
 
     def close(self) -> None:
         self._rows.close()
@@ -115,29 +134,47 @@ class FeatureWriter:
 def read_header(path: Path) -> Header:
     """What a file says of itself; raises CacheError if it is not a whole file of this schema."""
     with open_file(path) as file:
-        attrs = read_complete_attributes(file, path, SCHEMA_VERSION, EXTRACT_AGAIN)
-        ratios = stored_ratios(file)
+        attrs = read_complete_attributes(file, path, EXTRACT_AGAIN)
+        return header_of(path, attrs, len(read_checked(file, "pts_seconds")))
+
+
+def read_facts(path: Path) -> Facts:
+    """The same, with the times of the frames and the digests of the arrays, from one look into the file."""
+    with open_file(path) as file:
+        attrs = read_complete_attributes(file, path, EXTRACT_AGAIN)
         pts_seconds = read_checked(file, "pts_seconds")
+        digests = {name: stored_digest(file, name) for name in attrs["columns"]}
+    return Facts(header_of(path, attrs, len(pts_seconds)), pts_seconds, digests)
+
+
+def header_of(path: Path, attrs: dict[str, Any], frames: int) -> Header:
+    """From the attributes of a file, and "columns", the names of its arrays."""
     try:
         return Header(
             path=path,
             provenance=Provenance(
-                **{field.name: typed_attribute(attrs, field.name, field.type) for field in fields(Provenance)}
+                **{name: typed_attribute(attrs, name, kind) for name, kind in _PROVENANCE_TYPES.items()}
             ),
+            frames=frames,
             fps=_finite(typed_attribute(attrs, "fps", float)),
             truncated=typed_attribute(attrs, "truncated", bool),
-            ratios=ratios,
-            pts_seconds=pts_seconds,
+            corrupt_frames=typed_attribute({"corrupt_frames": 0} | attrs, "corrupt_frames", int),
+            ratios=_ratios(attrs["columns"]),
         )
     except (KeyError, ValueError) as error:
         raise CacheError(f"{path}: incomplete header ({error}); {EXTRACT_AGAIN}") from error
 
 
+def _ratios(columns: Iterable[str]) -> tuple[str, ...]:
+    """ "cls", "merged/0.3", "order" → "0.3" """
+    return tuple(name.removeprefix("merged/") for name in columns if name.startswith("merged/"))
+
+
 def check_same_identity(header: Header, other: Header) -> None:
+    expected = other.provenance.identity()
     for what, value in header.provenance.identity().items():
-        other_value = other.provenance.identity()[what]
-        if value != other_value:
-            raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {other_value!r}")
+        if value != expected[what]:
+            raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {expected[what]!r}")
 
 
 def _finite(value: float) -> float:

@@ -60,7 +60,7 @@ def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path
 
 
 def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
-    return encoder_folder / view / f"{check_name(video_id, 'video id')}.h5"
+    return encoder_folder.joinpath(view, f"{check_name(video_id, 'video id')}.h5")
 
 
 def cached_files(encoder_folder: Path) -> Iterator[Path]:

@@ -8,16 +8,17 @@ found there is the video only if its fingerprint says so.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
-from functools import partial
+from dataclasses import fields
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from byov.cache.atomic import write_text
+from byov.cache.atomic import write_bytes, write_text
 from byov.cache.layout import check_name
+from byov.cache.seal import UNSEAL, SealError, blank_seal, check_seal, sealed
 from byov.errors import CacheError
 from byov.records import problem
 
@@ -27,15 +28,16 @@ SOURCES_NAME = "sources.json"
 _CHECKED = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-@dataclass(frozen=True, config=_CHECKED)
+@dataclass(frozen=True, slots=True, config=_CHECKED)
 class VideoEntry:
     id: Annotated[str, AfterValidator(partial(check_name, what="video id"))]
     view: Literal["ego", "exo"]
     split: Literal["train", "val", "test"]
     frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
-    labels: tuple[int, ...] | None  # phase index of each frame, if the dataset has phases
+    labels: tuple[int, ...] | None  # phase index of each frame or UNLABELLED, if the dataset has phases
     actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
+    pair: str | None = None  # what an ego and an exo video of the same performance share; manifests up to 0.2 lack it
 
 
 @dataclass(frozen=True, config=_CHECKED)
@@ -46,28 +48,48 @@ class Manifest:
     videos: tuple[VideoEntry, ...]
 
     def save(self, path: Path) -> None:
-        write_text(path, self.to_json())
+        write_bytes(path, self._content())
 
     def to_json(self) -> str:
-        """JSON with one video on a line, so that people can read it and diffs stay small."""
+        """JSON with one video on a line, so that people can read it and diffs stay small; sealed."""
+        return self._content().decode()
+
+    def _content(self) -> bytes:
         head = {
             "schema_version": SCHEMA_VERSION,
+            **blank_seal(),
             "dataset": self.dataset,
             "phases": self.phases,
             "actions": self.actions,
         }
-        videos = ",\n".join("  " + json.dumps(asdict(video), ensure_ascii=False) for video in self.videos)
-        return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "videos": [\n{videos}\n ]\n}}\n'
+        start = json.dumps(head, indent=1, ensure_ascii=False)[:-2]
+        content = bytearray(f'{start},\n "videos": [\n'.encode())  # which grows without a second copy of it
+        for number, video in enumerate(self.videos):
+            content += b",\n  " if number else b"  "
+            content += json.dumps(_values(video), ensure_ascii=False).encode()
+        content += b"\n ]\n}\n"
+        return sealed(content)
+
+
+_NAMES = tuple(field.name for field in fields(VideoEntry))
+
+
+def _values(video: VideoEntry) -> dict[str, Any]:
+    """As asdict, which copies every label for itself."""
+    return {name: getattr(video, name) for name in _NAMES}
 
 
 def load_manifest(path: Path) -> Manifest:
     try:
         content = path.read_bytes()
         _check_schema(content)
+        check_seal(content)
         return _MANIFEST.validate_json(content)
     except FileNotFoundError:
         remedy = "run byov-extract, or say where the cache is with --features-dir"
         raise CacheError(f"{path}: no such file; {remedy}") from None
+    except SealError as error:
+        raise CacheError(f"{path}: {error}; run byov-extract again, or, if you have edited it, {UNSEAL}") from None
     except (CacheError, OSError, ValueError) as error:  # ValidationError is a ValueError
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
@@ -91,7 +113,13 @@ _SCHEMA, _MANIFEST = TypeAdapter(_Schema), TypeAdapter(Manifest)
 def write_sources(folder: Path, videos: Mapping[str, Path]) -> None:
     """Video id → its file; folder: of the dataset in the cache."""
     start = os.path.realpath(folder)
-    paths = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
+    relative = cache(lambda place: os.path.relpath(os.path.realpath(place), start))  # most videos share a folder
+
+    def from_start(path: Path) -> str:
+        parent, name = os.path.split(path)
+        return relative(path) if path.is_symlink() else os.path.normpath(f"{relative(parent)}/{name}")
+
+    paths = {video: from_start(path) for video, path in sorted(videos.items())}
     write_text(folder / SOURCES_NAME, json.dumps(paths, indent=1) + "\n")
 
 

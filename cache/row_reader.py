@@ -1,5 +1,9 @@
-"""Reading back what RowWriter has written: arrays of one row per frame, and attributes; hostile files included."""
+"""Reading back what RowWriter has written: arrays of one row per frame, and attributes; hostile files included.
 
+Whatever is read is compared with its digest: an array with that of its bytes, the attributes with that of all of them.
+"""
+
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -11,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.layout import ratio_key
+from byov.cache.row_writer import CHUNK_ROWS
+from byov.cache.seal import header_digest
 from byov.errors import CacheError
 
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
+# Of feature and embedding files alike. Those of 1, up to byov 0.2, have digests of their arrays only.
+SCHEMA_VERSION, SCHEMAS = 2, (1, 2)
 
 
 @contextmanager
@@ -24,7 +32,9 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (OSError, KeyError, RuntimeError, TypeError, ValueError, MemoryError) as error:  # h5py's, of damaged files
+    except MemoryError as error:
+        raise CacheError(f"{path}: not enough memory to read it; close other programs, or raise the limit") from error
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py's, of damaged files
         if isinstance(error, FileNotFoundError):
             raise CacheError(f"{path}: no such file") from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -45,27 +55,36 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN) -> NDArray
     """One column as an array: "merged/0.3", "cls", "order", "pts_seconds" or "embedding"."""
     with open_file(path, remedy) as file:
         _refuse_absent(file, path, name)
-        values = read_checked(file, name)
-        _check_rows(file, name, len(values))
-        return values
+        return read_checked(file, name)
 
 
 def read_digest(path: Path, name: str) -> str:
     """The SHA-256 that the writer has left beside a column."""
     with open_file(path) as file:
         _refuse_absent(file, path, name)
-        return str(typed_attribute(read_attributes(file[name]), "sha256", str))
+        return stored_digest(file, name)
 
 
-def read_complete_attributes(file: h5py.File, path: Path, schema_version: int, remedy: str) -> dict[str, Any]:
-    """The attributes of a file of the schema that this byov reads, if it was finished."""
+def read_complete_attributes(file: h5py.File, path: Path, remedy: str) -> dict[str, Any]:
+    """The attributes of a file of a schema that this byov reads, if it was finished and they are as they were written.
+
+    "columns" among them: the names of its arrays.
+    """
     attrs = read_attributes(file)
     schema = attrs.get("schema_version")
-    if type(schema) is not int or schema != schema_version:
-        raise CacheError(f"{path}: cache schema {schema!r}, this byov reads {schema_version}; {remedy}")
+    if type(schema) is not int or schema not in SCHEMAS:
+        raise CacheError(
+            f"{path}: cache schema {schema!r}, this byov reads {' and '.join(map(str, SCHEMAS))}; {remedy}"
+        )
     if attrs.get("complete") is not True:
         raise CacheError(f"{path}: not marked complete; {remedy}")
-    return attrs
+    written = attrs.pop("header_sha256", None)
+    if schema > 1 and written != header_digest(attrs):
+        raise CacheError(f"{path}: its attributes do not match their digest; {remedy}")
+    columns = _names(file)
+    if schema > 1 and attrs.get("columns") != " ".join(columns):
+        raise CacheError(f"{path}: holds {' '.join(columns)}, written were {attrs.get('columns')}; {remedy}")
+    return attrs | {"columns": columns}
 
 
 def _refuse_absent(file: h5py.File, path: Path, name: str) -> None:
@@ -78,11 +97,12 @@ def _refuse_absent(file: h5py.File, path: Path, name: str) -> None:
 # takes several times as long.
 
 
-def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
+def read_attributes(item: h5py.File | h5py.h5d.DatasetID) -> dict[str, Any]:
     """Attributes as Python's own values; of the kinds that byov writes, since HDF5 is not safe to read all others."""
     values: dict[str, Any] = {}
-    for index in range(h5py.h5a.get_num_attrs(item.id)):
-        stored = h5py.h5a.open(item.id, index=index)
+    where = item.id if isinstance(item, h5py.File) else item
+    for index in range(h5py.h5a.get_num_attrs(where)):
+        stored = h5py.h5a.open(where, index=index)
         name, kind = stored.name.decode("utf-8", "surrogateescape"), stored.get_type()
         is_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
         dtype = np.dtype(f"S{kind.get_size()}") if is_text else stored.dtype
@@ -97,17 +117,16 @@ def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
 
 def _names(file: h5py.File) -> list[str]:
     """The names in the file itself, one level below merged/; what lies behind soft and external links is left out."""
-    plain = [name for name in _links(file.id) if name != "merged"]
-    return sorted(plain + [f"merged/{ratio}" for ratio in stored_ratios(file)])
+    there = _links(file.id)
+    plain = [name for name in there if name != "merged"]
+    return sorted(plain + [f"merged/{ratio}" for ratio in _ratios(file)]) if "merged" in there else sorted(plain)
 
 
-def stored_ratios(file: h5py.File) -> tuple[str, ...]:
-    if "merged" not in _links(file.id):
-        return ()
+def _ratios(file: h5py.File) -> list[str]:
     group = h5py.h5o.open(file.id, b"merged")
     if not isinstance(group, h5py.h5g.GroupID):
         raise ValueError("'merged' is not a group")
-    ratios = tuple(_links(group))
+    ratios = _links(group)
     for ratio in ratios:
         if ratio != ratio_key(float(ratio)):
             raise ValueError(f"{ratio!r} is not a ratio")
@@ -132,10 +151,15 @@ def _open_checked(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
     size_bytes = prod(shape) * dtype.itemsize
     if size_bytes > file.id.get_filesize():
         raise ValueError(f"{name!r} claims {size_bytes} bytes, more than the file has")
-    chunks = prod(-(-size // chunk) for size, chunk in zip(shape, settings.get_chunk(), strict=True))
-    if dataset.get_num_chunks() != chunks:  # HDF5 would read the missing ones as zeros
+    if settings.get_chunk() != (CHUNK_ROWS, *shape[1:]) or _filters(settings) != [h5py.h5z.FILTER_FLETCHER32]:
+        raise ValueError(f"{name!r} is stored in another way than byov's")  # which may take any memory or time to read
+    if dataset.get_num_chunks() != -(-shape[0] // CHUNK_ROWS):  # HDF5 would read the missing ones as zeros
         raise ValueError(f"{name!r} lacks blocks")
     return dataset
+
+
+def _filters(settings: h5py.h5p.PropDCID) -> list[int]:
+    return [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
 
 
 def _check_rows(file: h5py.File, name: str, rows: int) -> None:
@@ -145,11 +169,38 @@ def _check_rows(file: h5py.File, name: str, rows: int) -> None:
 
 
 def read_checked(file: h5py.File, name: str) -> NDArray[Any]:
+    """A column, if it is as it was written."""
     dataset = _open_checked(file, name)
+    _check_rows(file, name, dataset.shape[0])
     values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
     if values.size:
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    if hashlib.sha256(values.data).hexdigest() != stored_digest(file, name):
+        raise ValueError(f"{name} does not match its digest")
     return values
+
+
+def stored_digest(file: h5py.File, name: str) -> str:
+    """The SHA-256 beside a column, which says too of which column it is."""
+    attrs = read_attributes(h5py.h5o.open(file.id, name.encode()))
+    column = attrs.get("column")
+    if column is None and _schema(file) == 1:  # which did not say
+        column = name
+    if column != name:
+        raise ValueError(f"{name!r} was written as {column!r}")
+    return str(typed_attribute(attrs, "sha256", str))
+
+
+def _schema(file: h5py.File) -> int:
+    """As far as it says; where it matters, read_complete_attributes has refused what it must."""
+    try:
+        found = h5py.h5a.open(file.id, b"schema_version")
+    except KeyError:
+        return SCHEMA_VERSION
+    value = np.zeros((), np.int64)
+    if found.shape == () and found.dtype.kind in "iu":
+        found.read(value)
+    return int(value)
 
 
 def typed_attribute(attrs: dict[str, Any], name: str, kind: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from byov.cache.atomic import PartialFile, creation
+from byov.cache.seal import header_digest
 
 CHUNK_ROWS = 64  # unit of storage: what a short video wastes at most, what a read of one frame costs
 BLOCK_ROWS = 4 * CHUNK_ROWS  # unit of writing: each call into HDF5 costs, whatever it writes
@@ -73,9 +74,13 @@ class RowWriter:
         if self._buffered or not self.rows:
             self._write_block()
         for name, column in self._columns.items():
-            self._file[name].attrs["sha256"] = _storable(column.digest.hexdigest())
-        for key in sorted(attrs):
-            self._file.attrs[key] = _storable(attrs[key])
+            # Its name too: a damaged link could give one column the name of another.
+            for key, value in (("column", name), ("sha256", column.digest.hexdigest())):
+                self._file[name].attrs[key] = _storable(value)
+        header = dict(attrs) | {"columns": " ".join(sorted(self._columns))}
+        header["header_sha256"] = header_digest(header)
+        for key in sorted(header):
+            self._file.attrs[key] = _storable(header[key])
         self._file.flush()
         size = self._file.id.get_filesize()
         self._file.close()

@@ -7,21 +7,25 @@ runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationError
 
-from byov.cache.layout import check_name
+from byov.cache.layout import check_name, ratio_key
+from byov.cache.seal import UNSEAL, SealError, check_seal, refuse_nameless, unsealed
 from byov.cache.sub_clips import clip_name
+from byov.cache.weights import WeightsFile, check_weights
 from byov.errors import CacheError
 from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)
 
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
+LAST_MODEL_NAME = "model-last.safetensors"  # written when the last step is done
+FILES_KEY = "files_sha256"  # of config.json, under "training"
 
 
 class RunRecord(Record, extra="ignore"):
@@ -34,6 +38,7 @@ class RunRecord(Record, extra="ignore"):
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
     recipe: str
+    title: str = ""  # of its method, for tables; up to byov 0.2 it was not said
     seed: int
     untrained_sha256: str  # of the model at its initialisation
     training: dict[str, Any]  # all of it
@@ -47,6 +52,17 @@ class RunRecord(Record, extra="ignore"):
         """What it was trained with, for people to read; {} if it does not say."""
         settings = self.training.get("settings")
         return settings if isinstance(settings, dict) else {}
+
+    @property
+    def ratio(self) -> float:
+        """STM, as its column says."""
+        try:
+            ratio = float(self.column.removeprefix("merged/"))
+        except ValueError:
+            ratio = 0.0
+        if not 0 < ratio <= 1 or self.column != f"merged/{ratio_key(ratio)}":
+            raise CacheError(f"{self.config}: its column {self.column!r} is none of a ratio")
+        return ratio
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
@@ -122,23 +138,56 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
 def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_NAME
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        is_sealed, config = check_seal(content), json.loads(content)
+        if isinstance(config, dict) and not is_sealed:
+            refuse_nameless(config)
     except FileNotFoundError:
         there = ", ".join(list_runs(folder.parent))
         instead = f"choose one of {there}" if there else "there is none yet; make one with byov-train --ratio 0.3"
         raise CacheError(f"{folder}: no such run; {instead}") from None
+    except SealError as error:
+        raise CacheError(f"{path}: {error}; restore it from a copy, or, if you have edited it, {UNSEAL}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
     if not isinstance(config, dict):
         raise CacheError(f"{path}: not a JSON object")
-    return config
+    return unsealed(config)
 
 
-def model_digest(run: Path) -> str:
-    """The SHA-256 of a run's model file, which its embeddings carry too."""
-    path = run / MODEL_NAME
+def written_files(training: Mapping[str, Any]) -> dict[str, str]:
+    """File name → SHA-256 of what a finished run has written beside its config.json; {} if that does not say."""
+    files = training.get(FILES_KEY)
+    return {name: str(digest) for name, digest in files.items()} if isinstance(files, dict) else {}
+
+
+def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> WeightsFile:
+    """A run's model file, if it is whole and the run's own; training: what the run's config.json says."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume") from None
+        found = check_weights(run / name)
+    except CacheError as error:
+        if not (run / name).exists():
+            raise CacheError(
+                f"{run / name}: no model yet; finish the run with byov-train --run {run.name} --resume"
+            ) from None
+        raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
+    if found.sealed and found.identity != training.get("identity"):
+        raise CacheError(f"{found.path}: a model of another run ({found.origin}); restore the run's own")
+    recorded = written_files(training).get(name, found.sha256)
+    if recorded != found.sha256:
+        raise CacheError(
+            f"{found.path}: model {found.sha256[:12]}, the run was finished with {recorded[:12]}; restore the run's own"
+        )
+    return found
+
+
+def check_file(path: Path, training: Mapping[str, Any]) -> None:
+    """Raise CacheError if a file of a finished run is not as the run has left it."""
+    recorded = written_files(training).get(path.name)
+    if recorded is not None and hashlib.sha256(path.read_bytes()).hexdigest() != recorded:
+        raise CacheError(f"it is not as the run has left it: its digest is not that in {CONFIG_NAME}")
+
+
+def model_digest(run: Path, training: Mapping[str, Any]) -> str:
+    """The SHA-256 of a run's own model file, which its embeddings carry too."""
+    return check_model(run, training).sha256

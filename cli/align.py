@@ -13,10 +13,10 @@ from byov.cache.runs import RunRecord, choose_run
 from byov.cli import command
 from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS
+from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
 from byov.cli.embedding_options import (
     DeviceOption,
     EncoderOption,
-    OnTruncatedOption,
     Overwrite,
     RunOption,
     in_scratch,
@@ -24,7 +24,7 @@ from byov.cli.embedding_options import (
 )
 from byov.cli.outputs import refuse_outputs
 from byov.data.own_videos import read_events
-from byov.data.video import open_video
+from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
 
 if TYPE_CHECKING:  # it imports torch, scipy and Pillow
@@ -60,6 +60,8 @@ def align(
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     on_truncated: OnTruncatedOption = "error",
+    on_corrupt: OnCorruptOption = "error",
+    max_pixels: MaxPixelsOption = MAX_PIXELS,
     overwrite: Overwrite = False,
     as_json: command.Json = False,
     runs_dir: command.RunsDir = Path("runs"),
@@ -83,6 +85,7 @@ def align(
         with open_video(path):
             pass
     refuse_outputs((out, table), (a, b), overwrite=overwrite)
+    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     record = choose_run(runs_dir, run)
 
     def work(scratch: Path) -> "AlignedVideos":
@@ -96,10 +99,10 @@ def align(
             scratch,
             method=method,
             events=events,
-            on_truncated=on_truncated,
+            policy=policy,
             progress=BARS,
         )
-        aligned.write_video(out, scratch, height=height, on_truncated=on_truncated, progress=BARS)
+        aligned.write_video(out, scratch, height=height, policy=policy, progress=BARS)
         aligned.write_table(table)
         return aligned
 

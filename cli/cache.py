@@ -1,4 +1,4 @@
-"""byov-cache: look into the feature cache and check it."""
+"""byov-cache: look into the feature cache, and check it and the runs."""
 
 import json
 from dataclasses import asdict
@@ -11,14 +11,15 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from byov.cache.contents import summarise, verify_folder
+from byov.cache.contents import summarise
 from byov.cache.features import Header, read_header
-from byov.cache.layout import cached_files, encoder_folders
+from byov.cache.layout import encoder_folders
 from byov.cache.row_reader import read_columns
+from byov.cache.verification import count_files, verify_all
 from byov.cli import command
-from byov.text import printable, size_text
+from byov.text import counted, printable, size_text
 
-app = command.new_app(help="Look into the feature cache and check it.", no_args_is_help=True)
+app = command.new_app(help="Look into the feature cache, and check it and the runs.", no_args_is_help=True)
 
 
 @app.callback()
@@ -44,6 +45,7 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
             Text(printable(summary.dataset)),
             Text(printable(summary.encoder)),
             f"{summary.cached_videos}/{summary.dataset_videos}"
+            + (f", pairs: {summary.dataset_pairs}" if summary.dataset_pairs else "")
             + (f", {summary.unreadable} unreadable" if summary.unreadable else "")
             + (f", {summary.failures} failed" if summary.failures else ""),
             f"{summary.frames:,}",
@@ -56,6 +58,10 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="A .h5 file of the cache.")], as_json: command.Json = False) -> None:
     """Show one file's arrays and where its numbers come from."""
+    if file.is_dir():
+        first = next((path for path in sorted(file.rglob("*.h5")) if not path.name.startswith(".")), None)
+        advice = f"byov-cache show {first}" if first else "byov-cache ls lists what is cached"
+        raise command.UsageMistake(f"{file}: a folder, and show takes one file of it; {advice}")
     header = read_header(file)
     columns = read_columns(file)
     facts = _facts(header)
@@ -74,23 +80,36 @@ def show(file: Annotated[Path, typer.Argument(help="A .h5 file of the cache.")],
 def verify(
     dataset: Annotated[str | None, typer.Argument(help="One dataset; all of them if left out.")] = None,
     features_dir: command.FeaturesDir = Path("features"),
+    runs_dir: command.RunsDir = Path("runs"),
     as_json: command.Json = False,
 ) -> None:
-    """Read every file from end to end and compare its arrays with their digests."""
-    bad: dict[str, str] = {}
-    checked = 0
-    for folder in encoder_folders(features_dir, dataset):
-        total = sum(1 for _ in cached_files(folder))
-        for path, problem in tqdm(verify_folder(folder), desc=folder.name, total=total, unit="file", disable=None):
-            checked += 1
-            if problem is not None:
-                bad[str(path)] = problem
+    """Read every file of the cache and of the runs from end to end and compare it with its digest."""
+    total = count_files(features_dir, runs_dir, dataset)
+    checks = verify_all(features_dir, runs_dir, dataset)
+    checked = list(tqdm(checks, desc="verifying", total=total, unit="file", disable=None))
+    bad = [file for file in checked if file.problem is not None]
+    uncovered = [file for file in checked if file.problem is None and not file.covered]
     if as_json:
-        _print_json({"checked": checked, "bad": bad})
+        _print_json(
+            {
+                "checked": len(checked),
+                "bad": {str(file.path): file.problem for file in bad},
+                "remedies": {str(file.path): file.remedy for file in bad},
+                "without_digest": [str(file.path) for file in uncovered],
+            }
+        )
     else:
-        for name, problem in bad.items():
-            print(printable(f"{name}: {problem}"))
-        print(f"{checked} files checked, {len(bad)} bad")
+        for file in bad:
+            remedy = "" if file.remedy in str(file.problem) else f"; {file.remedy}"
+            print(printable(f"{file.path}: {file.problem}{remedy}"))
+        if uncovered:
+            print(
+                printable(
+                    f"{len(uncovered)} files carry no digest of all they hold (byov 0.2 and before wrote none), "
+                    f"like {uncovered[0].path}: the rest of them is not checked"
+                )
+            )
+        print(f"{counted(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(command.FAILED if bad else 0)
 
 
@@ -99,6 +118,7 @@ def _facts(header: Header) -> dict[str, Any]:
         "frames": header.frames,
         "fps": header.fps,
         "truncated": header.truncated,
+        "corrupt_frames": header.corrupt_frames,
         **asdict(header.provenance),
     }
 

@@ -1,22 +1,21 @@
 """byov-extract --check, for people."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from byov.cli.tables import wide_console
 from byov.extract.check import VideoCheck, free_bytes
 from byov.extract.plan import Plan
-from byov.text import printable, size_text
+from byov.text import counted, printable, size_text
 
-WIDE = 160  # columns, where the output is no terminal
 STATE_NAMES = {"missing": "to do"}  # for people, whose videos are not what is missing
 
 
-def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, features_dir: Path) -> None:
+def print_checks(checks: Sequence[VideoCheck]) -> None:
+    """What each video is, and what is wrong with some."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("video", overflow="fold")
     for name in ("view", "split", "state"):
@@ -25,7 +24,7 @@ def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, fe
         table.add_column(name, justify="right", no_wrap=True)
     for check in checks:
         table.add_row(*_row(check))
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = wide_console()
     console.print(table)
     for check in checks:
         if check.problem:
@@ -35,19 +34,24 @@ def print_checks(plan: Plan, checks: Sequence[VideoCheck], needed_bytes: int, fe
                 f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
                 soft_wrap=True,
             )
+
+
+def print_plan(plan: Plan, needed_bytes: int | None, features_dir: Path) -> None:
+    """How many videos are to be done, and the disk that they need."""
     counts = ", ".join(f"{count} {STATE_NAMES.get(state, state)}" for state, count in plan.count().items())
-    console.print(
-        f"\n{plan.dataset.name} with {plan.encoder.id}: {len(plan.jobs)} videos: {counts}; "
-        f"needs {size_text(needed_bytes)} of disk, {size_text(free_bytes(features_dir))} free",
+    needed = "an unknown amount" if needed_bytes is None else size_text(needed_bytes)
+    wide_console().print(
+        f"\n{plan.dataset.name} with {plan.encoder.id}: {counted(len(plan.jobs), 'video')}: {counts}; "
+        f"needs {needed} of disk, {size_text(free_bytes(features_dir))} free",
         soft_wrap=True,
     )
 
 
 def _row(check: VideoCheck) -> list[str]:
     job, seen = check.job, check.probe
-    decoded = str(job.header.frames) if job.header else "-"
+    decoded = "-" if job.frames is None else str(job.frames)
     events = job.video.event_seconds
-    labels = str(job.label_count or "-") if events is None else f"{len(events)} events"
+    labels = str(job.label_count or "-") if events is None else counted(len(events), "event")
     start = [escape(job.video.id), job.video.view, job.video.split, STATE_NAMES.get(job.state, job.state)]
     if seen is None:
         return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]

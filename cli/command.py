@@ -4,11 +4,11 @@ import _thread
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn, TypeVar
@@ -16,7 +16,12 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 from tqdm import tqdm
 
+from byov import __version__
 from byov.cache.atomic import creation, discard_own
+from byov.cli.app import App, HelpfulGroup
+from byov.cli.app import UsageMistake as UsageMistake
+from byov.cli.hub_retries import retries_said_once
+from byov.cli.progress_lines import ProgressLines
 from byov.errors import ByovError
 from byov.progress import Bar
 from byov.text import printable
@@ -43,7 +48,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to sta
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"byov {version('byov')}")
+        print(f"byov {__version__}")
         raise typer.Exit()
 
 
@@ -51,11 +56,7 @@ Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_
 
 
 def new_app(**settings: object) -> typer.Typer:
-    return typer.Typer(pretty_exceptions_enable=False, add_completion=False, **settings)  # type: ignore[arg-type]
-
-
-class UsageMistake(ByovError):
-    """Options that do not go together, or values that an option does not take."""
+    return App(pretty_exceptions_enable=False, cls=HelpfulGroup, **settings)  # type: ignore[arg-type]
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -66,7 +67,7 @@ def run(app: typer.Typer) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            with showing_log():
+            with showing_log(), retries_said_once(note):
                 app()
         finally:
             if sys.stdout is not None:
@@ -82,6 +83,12 @@ def run(app: typer.Typer) -> NoReturn:
     except BrokenPipeError:
         _drop_output()
         sys.exit(FAILED)
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not is_shortage(error):
+            raise
+        reason = (str(error).splitlines() or ["no more to be had"])[0]
+        note(f"error: not enough memory ({reason}); close other programs, or raise the limit, like that of ulimit -v")
+        sys.exit(FAILED)
     except OSError as error:
         note(f"error: {describe(error)}")
         _drop_output()
@@ -93,6 +100,21 @@ def describe(error: OSError) -> str:
     """`path: reason` of an operating-system error."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+# How PyTorch, Python's threads and the loader of libraries say that there is no memory left.
+_SHORTAGE = (
+    "can't allocate memory",
+    "not enough memory",
+    "can't start new thread",
+    "failed to map segment",
+    "out of memory",
+)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Of memory, whoever says it and in whatever words."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _SHORTAGE)
 
 
 def _drop_output() -> None:
@@ -141,18 +163,24 @@ class _TqdmBar:
 
 
 class TerminalBars:
-    """A bar for each piece of work, below each other if there are several at once."""
+    """A bar for each piece of work, below each other if there are several at once; lines where there is no terminal."""
+
+    def __init__(self, lines: ProgressLines) -> None:
+        self._lines = lines
 
     @contextmanager
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> Iterator[Bar]:
+        if sys.stderr is None or not sys.stderr.isatty():
+            with self._lines.bar(name, unit=unit, total=total, done=done, brief=brief) as line:
+                yield line
+            return
         with tqdm(
             desc=name,
             unit=unit,
             total=total,
             initial=done,
-            disable=None,
             dynamic_ncols=True,
             leave=not brief,
             delay=1 if brief else 0,
@@ -160,7 +188,7 @@ class TerminalBars:
             yield _TqdmBar(bar)
 
 
-BARS = TerminalBars()
+BARS = TerminalBars(ProgressLines(note))
 
 
 # Ctrl-C and SIGTERM: how a command hears them, and how it ends.
@@ -236,21 +264,29 @@ def run_in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def interruptible(work: Callable[[], T], said: str = "interrupted", *, tidy: Callable[[], object] = lambda: None) -> T:
+def interruptible(
+    work: Callable[[], T],
+    said: str = "interrupted",
+    *,
+    close: Callable[[], object] = lambda: None,
+    scratch: Path | None = None,
+) -> T:
     """As run_in_thread; Ctrl-C ends the process at once: decoders and fits in other threads are not waited for.
 
-    tidy: what is to be done before that end.
+    close: what is to be done before that end. scratch: a folder that goes with it.
     """
     try:
         return run_in_thread(work)
     except Stopped as stopped:
         note(said)
-        tidy()
-        exit_at_once(stopped.exit_code)
+        close()
+        exit_at_once(stopped.exit_code, scratch)
 
 
-def exit_at_once(code: int) -> NoReturn:
-    """End the process without waiting for its writers, and leave none of their temporary files."""
+def exit_at_once(code: int, scratch: Path | None = None) -> NoReturn:
+    """End the process without waiting for its writers, and leave neither their temporary files nor that folder."""
     with creation:
         discard_own()
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
         os._exit(code)

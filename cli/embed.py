@@ -14,17 +14,19 @@ from byov.cache.runs import choose_run
 from byov.cli import command
 from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import BARS
+from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
 from byov.cli.embedding_options import (
     DeviceOption,
     EncoderOption,
-    OnTruncatedOption,
     Overwrite,
     RunOption,
     in_scratch,
     refuse_absent,
 )
 from byov.cli.outputs import refuse_outputs
+from byov.cli.unfinished import say_unfinished
 from byov.data.dataset import View
+from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.errors import ApplyError
 from byov.text import printable
 
@@ -55,6 +57,8 @@ def embed(
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     on_truncated: OnTruncatedOption = "error",
+    on_corrupt: OnCorruptOption = "error",
+    max_pixels: MaxPixelsOption = MAX_PIXELS,
     overwrite: Overwrite = False,
     as_json: command.Json = False,
     runs_dir: command.RunsDir = Path("runs"),
@@ -71,7 +75,9 @@ def embed(
     refuse_absent(videos)
     outputs = _outputs(videos, out, view, file_format)
     refuse_outputs([path for _, path in outputs.values()], videos, overwrite=overwrite)
+    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     record = choose_run(runs_dir, run)
+    say_unfinished([record])
     written: list[dict[str, str | int]] = []
 
     def work(scratch: Path) -> dict[str, str]:
@@ -79,7 +85,7 @@ def embed(
 
         embedder = RunEmbedder(record, encoder, device, BARS)
         sources = {name: path for name, (path, _) in outputs.items()}
-        failures, embedded = embedder.embed(sources, scratch, on_truncated, BARS)
+        failures, embedded = embedder.embed(sources, scratch, policy, BARS)
         for name, video in embedded:
             _, target = outputs[name]
             video.write(target, view)

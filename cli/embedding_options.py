@@ -1,6 +1,5 @@
 """What byov-embed and byov-align have in common: their options, their scratch folder, and how they are stopped."""
 
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +8,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from byov.cli.command import interruptible
-from byov.data.video import OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError
 
@@ -23,10 +21,6 @@ EncoderOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where encoder and model run.")]
-OnTruncatedOption = Annotated[
-    OnTruncated,
-    typer.Option("--on-truncated", help="A file that breaks off: fail it, or keep the frames before the break."),
-]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there.")]
 
 
@@ -42,5 +36,5 @@ def in_scratch(work: Callable[[Path], T]) -> T:
         return interruptible(
             lambda: work(Path(scratch)),
             "interrupted; files that were written before are whole",
-            tidy=lambda: shutil.rmtree(scratch, ignore_errors=True),
+            scratch=Path(scratch),
         )

@@ -1,14 +1,12 @@
 """byov-eval: how good frame embeddings are, by the benchmark's own measures."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.manifest import Manifest
@@ -17,10 +15,14 @@ from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import print_table
+from byov.cli.shares import refuse_percent
+from byov.cli.tables import wide_console
+from byov.cli.unfinished import say_unfinished
 from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
+from byov.evaluate.embedded_files import is_embedded
 from byov.evaluate.embedding_readers import read_manifest
 from byov.evaluate.evaluation import refuse_missing_labels
-from byov.evaluate.npz import evaluate_npz
+from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
 from byov.evaluate.results import document, npz_document, write_results
@@ -30,7 +32,6 @@ from byov.evaluate.tasks import TASKS
 from byov.text import printable
 
 ALL = "all"
-WIDE = 160  # columns, where the output is no terminal
 if TYPE_CHECKING:
     TaskChoice = str
 else:  # the tasks' own list, which a type checker cannot read
@@ -55,9 +56,14 @@ def evaluate(
     ] = None,
     embeddings: Annotated[
         Path | None,
-        typer.Option(help="An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, anybody's."),
+        typer.Option(
+            help="An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, anybody's; or what byov-embed has "
+            "written, a file or a folder."
+        ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="The dataset, where no run says it.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The dataset, where no run says it; of byov-embed's files, for their labels.")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="The encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="test, or val for choosing.")] = "test",
     protocol: Annotated[
@@ -94,10 +100,14 @@ def evaluate(
     if task is None and (embeddings is not None or as_json):
         raise UsageMistake(f"which task? --task {' | '.join((*TASKS, ALL))}")
     if embeddings is not None and task is not None:
-        _refuse_with_npz(run=run, features=features, dataset=dataset, encoder=encoder, protocol=protocol, split=split)
-        _score_npz(embeddings, task, options, out, as_json=as_json)
+        known = dataset if is_embedded(embeddings) else None  # whose videos they are
+        other = None if known else dataset
+        _refuse_with_npz(run=run, features=features, dataset=other, encoder=encoder, protocol=protocol, split=split)
+        manifest = read_manifest(features_dir, known) if known else None
+        _score_npz(embeddings, task, options, manifest, out, as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
+    say_unfinished(runs)
     say_differences(runs)
     if not runs and not features:
         _say_no_run(runs_dir, task)
@@ -135,7 +145,8 @@ def parse_column(text: str) -> str:
     try:
         if (name, ratio) == ("cls", ""):
             return "cls"
-        if name == "merged" and 0 < float(ratio) <= 1:
+        if name == "merged":
+            refuse_percent("--features", float(ratio), prefix="merged:")
             return f"merged/{ratio_key(float(ratio))}"
     except ValueError:
         pass
@@ -226,9 +237,17 @@ def _scope(
     return scope
 
 
-def _score_npz(path: Path, task: str, options: EvaluationOptions, out: Path | None, *, as_json: bool) -> None:
-    options = replace(options, training_progression=True)
-    comparison = interruptible(lambda: evaluate_npz(path, None if task == ALL else [task], options, BARS))
+def _score_npz(
+    path: Path,
+    task: str,
+    options: EvaluationOptions,
+    manifest: Manifest | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    options, tasks = replace(options, training_progression=True), None if task == ALL else [task]
+    comparison = interruptible(lambda: evaluate_own(path, tasks, options, BARS, manifest))
     _deliver(npz_document(comparison), tables(comparison), out, _stem(task, None, "test"), as_json=as_json)
 
 
@@ -239,7 +258,7 @@ def _deliver(
     if as_json:
         print(json.dumps(results, indent=1))
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+        console = wide_console()
         for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
             print_table(table, console)
             console.print()

@@ -11,6 +11,7 @@ from byov.cache.runs import choose_run, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.outputs import refuse_outputs
+from byov.cli.unfinished import say_unfinished
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files
 from byov.text import printable, size_text
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 REPORT_NAME = "report.html"
 PARTS = {  # of Content, by the headings that they have on the page
-    "matches": "player",
+    "vectors": "player",
     "tables": "scores",
     "projection": "before and after training",
     "strips": "retrieval",
@@ -39,7 +40,8 @@ app = command.new_app()
 def report(
     run: Annotated[str | None, typer.Option(help="The run. Default: the newest.")] = None,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Another run of the same dataset, beside it in the tables.")
+        list[str] | None,
+        typer.Option(help="Another run of the same dataset, beside it in the tables; the first one everywhere."),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the figures as PNG and PDF too, for a paper.")
@@ -51,6 +53,9 @@ def report(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace figures that are there; the page always is.")
     ] = False,
+    max_mb: Annotated[
+        float, typer.Option(min=3, max=500, help="Megabytes of the page, at most: how large its pictures may be.")
+    ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of t-SNE.")] = 0,
     as_json: command.Json = False,
     runs_dir: command.RunsDir = Path("runs"),
@@ -64,10 +69,11 @@ def report(
         refuse_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
+    say_unfinished([chosen, *compared])
     refuse_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
     from byov.report.collect import Request
 
-    request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed)
+    request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed, max_mb)
     content, page, drawn = interruptible(lambda: _make(request, figures))
     _say_missing(content)
     if as_json:

@@ -4,30 +4,27 @@ import inspect
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from byov.cache.runs import CONFIG_NAME, RunRecord, list_runs, read_run, run_folder
+from byov.cache.runs import CONFIG_NAME
 from byov.cli import command, torchrun
 from byov.cli.command import BARS, Stopped, deferred_stop, note
+from byov.cli.shares import refuse_percent
 from byov.device import Device, pick_device
-from byov.errors import Diverged, Interrupted, ProcessLost, TrainError
+from byov.errors import Diverged, Interrupted, ProcessLost
 from byov.progress import SILENT
-from byov.train.method_settings import SETTINGS, ByovSettings, choose, owners, refuse_of_others, settings_of
+from byov.train.method_settings import SETTINGS, ByovSettings, option_name, owners
 from byov.train.parallel import ALONE, join
-from byov.train.settings import DATASETS, GROUPS, TrainSettings, checked, differences
+from byov.train.settings import CHECKPOINT_EVERY, DATASETS, DEFAULT_RATIO, GROUPS, PRELOAD_GIB
 
-if TYPE_CHECKING:  # torch takes seconds to import; --help and wrong usage get by without it
-    from byov.train.feature_store import TrainingData
-
-DEFAULT_RATIO = 0.3  # paper, sec. 4.2
-SHORTER = {"self_view": "self", "cross_view": "cross"}  # the options' names where they are not the settings'
+SEVERAL = "Several methods"  # the panel of what some have in common
 
 METHOD_HELP = (
     "What to learn. " + " ".join(f"{name}: {kind.summary}" for name, kind in SETTINGS.items()) + " Default byov."
@@ -59,16 +56,17 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    shown = SHORTER.get(name, name).replace("_", "-")
+    shown = option_name(name)
     kind, names = _plain_type(field.annotation), f"--{shown}"
     is_pair = get_origin(kind) is tuple
     if is_pair:
         kind = str  # which the parser reads
     if kind is bool:
         names = f"--{shown}/--no-{shown}"
+    whose = f"{', '.join(owners(name))}: " if _panel(name) == SEVERAL else ""
     option = typer.Option(
         names,
-        help=f"{field.description} {_defaults(name)}",
+        help=f"{whose}{field.description} {_defaults(name)}",
         rich_help_panel=_panel(name),
         parser=_parse_pair if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
@@ -88,25 +86,33 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _panel(name: str) -> str | None:
-    """A method's own settings are under its name, those of some methods under their group's and all their names."""
-    of = owners(name)
-    if len(of) == 1:
-        return f"--method {of[0]}"
+    """A method's own settings are under its name, those of a group under the group's."""
     groups = [group for group, kind in GROUPS.items() if name in kind.model_fields]
-    if not groups:
-        return None
-    return groups[0] if len(of) == len(SETTINGS) else f"{groups[0]} ({', '.join(of)})"
+    if groups:
+        return groups[0]
+    of = owners(name)
+    return f"--method {of[0]}" if len(of) == 1 else None if len(of) == len(SETTINGS) else SEVERAL
 
 
 def _defaults(name: str) -> str:
     """ "Default 0; cycle: 5." """
     by_method = {method: kind.model_fields[name].default for method, kind in SETTINGS.items() if method in owners(name)}
     usual = next(iter(by_method.values()))
-    presets = (*ByovSettings.RECIPES.items(), *ByovSettings.DATASETS.items(), *DATASETS.items())
-    others = {method: value for method, value in by_method.items() if value != usual}
-    others |= {where: values[name] for where, values in presets if name in values}
-    texts = [f"Default {_text(usual)}", *(f"{where}: {_text(value)}" for where, value in others.items())]
+    presets = (*ByovSettings.RECIPES.items(), *DATASETS.items(), *_of_datasets(owners(name)))
+    others = [(method, value) for method, value in by_method.items() if value != usual]
+    others += [(where, values[name]) for where, values in presets if name in values]
+    of_value: dict[str, list[str]] = {}
+    for where, value in others:
+        of_value.setdefault(_text(value), []).append(where)
+    texts = [f"Default {_text(usual)}", *(f"{', '.join(where)}: {text}" for text, where in of_value.items())]
     return "; ".join(texts) + "."
+
+
+def _of_datasets(methods: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """ "tcc on break_eggs", of one method "break_eggs", and what is there in the place of its defaults."""
+    for method in methods:
+        for dataset, values in SETTINGS[method].OF_DATASETS.items():
+            yield dataset if len(methods) == 1 else f"{method} on {dataset}", values
 
 
 def _text(value: Any) -> str:
@@ -143,16 +149,22 @@ def train(
     given: dict[str, Any],
     checkpoint_every: Annotated[
         int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel="Machine")
-    ] = 10,
+    ] = CHECKPOINT_EVERY,
     device: Annotated[Device, typer.Option(help="Where to train.", rich_help_panel="Machine")] = "auto",
     preload_gib: Annotated[
         float,
         typer.Option(
             min=0, max=2**20, help="Features up to this size are held in memory, in GiB.", rich_help_panel="Machine"
         ),
-    ] = 4.0,
+    ] = PRELOAD_GIB,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard's files too.", rich_help_panel="Machine")
+    ] = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="Log to Weights & Biases too (WANDB_MODE=offline: to files).", rich_help_panel="Machine"
+        ),
     ] = False,
     as_json: command.Json = False,
     features_dir: command.FeaturesDir = Path("features"),
@@ -160,28 +172,24 @@ def train(
     _version: command.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
+    from byov.train.run_choices import GivenRun, earlier_run, new_run  # h5py, which --help has no need of
+
     started, processes = time.monotonic(), join()
+    if ratio is not None:
+        refuse_percent("--ratio", ratio)
     if embed_only:  # which is the work of one
         if not processes.leads:
             return
         processes = ALONE
-    if resume or embed_only:
-        if resume and embed_only:
-            raise command.UsageMistake("give --resume or --embed-only, not both")
-        record = read_run(runs_dir, processes.agree(lambda: _existing(runs_dir, run)))
-        settings = _same_settings(record, method, given)
-        data = _same_data(features_dir, record, dataset, encoder, ratio)
-        folder = record.folder
-    else:
-        chosen = given | {"method": "byov" if method is None else method}
-        choose(dataset or "", **chosen)  # mistakes first, before anything is read
-        data = _open(features_dir, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
-        settings = choose(data.dataset, **chosen)
-        name = _default_name(data, settings) if run is None else run
-        folder = run_folder(runs_dir, processes.agree(lambda: _new(runs_dir, name)))
-    from byov.train.train_run import Machine, embed_again, train_run
+    if resume and embed_only:
+        raise command.UsageMistake("give --resume or --embed-only, not both")
+    said = GivenRun(run, method, dataset, encoder, ratio, given)
+    choose = earlier_run if resume or embed_only else new_run
+    folder, data, settings = choose(features_dir, runs_dir, said, processes.agree)
+    from byov.train.train_run import Machine, embed_again, train_run  # torch takes seconds to import
 
-    machine = Machine(processes.device(pick_device(device)), int(preload_gib * 2**30), checkpoint_every, tensorboard)
+    preload_bytes = int(preload_gib * 2**30)
+    machine = Machine(processes.device(pick_device(device)), preload_bytes, checkpoint_every, tensorboard, wandb)
     how_to_resume = f"resume with byov-train --run {folder.name} --resume"
     progress = BARS if processes.leads else SILENT
     with deferred_stop() as stop:
@@ -205,71 +213,6 @@ def train(
             raise
     if processes.leads:
         _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
-
-
-def _open(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> "TrainingData":
-    from byov.train.feature_store import open_training_data
-
-    data = open_training_data(features_dir, dataset, encoder, ratio)
-    if dataset is None or encoder is None:
-        note(f"features: {data.folder} at ratio {data.column.removeprefix('merged/')}")
-    if data.absent:
-        note(f"{data.absent} videos of {data.dataset} are not in the cache; see byov-cache ls")
-    return data
-
-
-def _new(runs_dir: Path, run: str) -> str:
-    folder = run_folder(runs_dir, run)
-    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise TrainError(f"{folder} exists; resume it with --run {run} --resume, or choose another name with --run")
-    return folder.name
-
-
-def _default_name(data: "TrainingData", settings: TrainSettings) -> str:
-    ratio = data.column.removeprefix("merged/")
-    return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
-
-
-def _existing(runs_dir: Path, run: str | None) -> str:
-    if run is not None:
-        return run
-    runs = list_runs(runs_dir)
-    if not runs:
-        raise TrainError(f"{runs_dir}: no run here; start one with byov-train --ratio {DEFAULT_RATIO}")
-    note(f"run: {runs[0]}, the newest (choose with --run)")
-    return runs[0]
-
-
-def _same_settings(record: RunRecord, method: str | None, given: dict[str, Any]) -> TrainSettings:
-    """The run's own settings; what is given beside must not contradict them."""
-    theirs = settings_of(record)
-    if method not in (None, theirs.method):
-        raise TrainError(f"{record.name} is a run of the method {theirs.method}, not of {method}")
-    refuse_of_others(theirs.method, given)
-    other = differences(checked(type(theirs), **(theirs.model_dump() | given)), theirs)
-    if other:
-        raise TrainError(
-            f"{record.name} was started with {'; '.join(other)}. Leave the option out, or start another run"
-        )
-    return theirs
-
-
-def _same_data(
-    features_dir: Path, record: RunRecord, dataset: str | None, encoder: str | None, ratio: float | None
-) -> "TrainingData":
-    try:
-        theirs = float(record.column.removeprefix("merged/"))
-    except ValueError:
-        raise TrainError(f"{record.folder / CONFIG_NAME}: its column {record.column!r} is none of a ratio") from None
-    encoder = record.encoder if encoder == record.encoder_folder else encoder
-    for name, ours, their in (
-        ("dataset", dataset, record.dataset),
-        ("encoder", encoder, record.encoder),
-        ("ratio", ratio, theirs),
-    ):
-        if ours is not None and ours != their:
-            raise TrainError(f"{record.name} was started with {name} {their!r}, not {ours!r}")
-    return _open(features_dir, record.dataset, record.encoder_folder, theirs)
 
 
 def _report(summary: dict[str, Any], *, as_json: bool) -> None:

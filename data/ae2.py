@@ -2,9 +2,14 @@
 
 Break Eggs and Tennis Forehand: {ego,exo}/*.mp4 with {train,val,test}.csv (a file name per line) in each view's folder.
 Pour Milk and Pour Liquid: {train,val,test}/{ego,exo}/*.mp4. Each has a label.pickle: file stem → phase per frame.
+
+A stem that both views have is a pair: one performance, filmed at once. AE2 does not say so; it is inferred from its
+labels, one entry per stem for both views, and from its boxes, whose entries have the view before the stem.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,9 +45,23 @@ def read_ae2(name: str, root: Path) -> Dataset:
                 f"{path}: phase {max(labels[path.stem])} in {root / 'label.pickle'}, {name} has {len(phases)} phases"
             )
         videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
-    dataset = Dataset(name, root, tuple(videos), phase_names=phases)
+    dataset = Dataset(name, root, tuple(_pair_up(videos)), phase_names=phases)
     require_views(dataset, SPLITS)
     return dataset
+
+
+def _pair_up(videos: list[Video]) -> Iterator[Video]:
+    """Where both views have a stem, the view becomes part of the id; the two are a pair if they are in one split."""
+    views, splits = defaultdict(set), defaultdict(set)
+    for video in videos:
+        views[video.id].add(video.view)
+        splits[video.id].add(video.split)
+    for video in videos:
+        stem = video.id
+        if len(views[stem]) == 1:
+            yield video
+        else:
+            yield replace(video, id=f"{stem}-{video.view}", pair=stem if len(splits[stem]) == 1 else None)
 
 
 def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:

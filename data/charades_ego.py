@@ -1,11 +1,13 @@
 """Charades-Ego, read from its download as it is: CharadesEgo_v1_{train,test}.csv and <id>.mp4.
 
 Its labels are actions of the whole video (157 classes), not phases. It has no val split.
+A pair is one script performed twice, for one camera after the other: alike in its course, not filmed at once.
 """
 
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from byov.data.dataset import Dataset, Split, Video, inside, require_views
@@ -13,17 +15,33 @@ from byov.errors import DatasetError
 
 CLASSES = 157
 COLUMNS = ("id", "egocentric", "actions")
+PARTNER = "charades_video"  # id of the same script in the other view; older copies do not have it
 _ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
 
 def read_charades_ego(name: str, root: Path) -> Dataset:
-    videos = [video for split in ("train", "test") for video in _read_list(root, split)]
+    videos = _pair_up([row for split in ("train", "test") for row in _read_list(root, split)])
     dataset = Dataset(name, root, tuple(videos), action_names=tuple(f"c{index:03d}" for index in range(CLASSES)))
     require_views(dataset, ("train", "test"))
     return dataset
 
 
-def _read_list(root: Path, split: Split) -> Iterator[Video]:
+def _pair_up(rows: list[tuple[Video, str]]) -> Iterator[Video]:
+    """Pair videos of two views and one split of which one names the other; of several claims the first counts."""
+    videos = {video.id: video for video, _ in rows}
+    pairs: dict[str, str] = {}  # video id → pair
+    for video, partner in rows:
+        other = videos.get(partner)
+        if other is None or other.view == video.view or other.split != video.split:
+            continue
+        if video.id not in pairs and other.id not in pairs:
+            pairs[video.id] = pairs[other.id] = video.id
+    for video, _ in rows:
+        yield replace(video, pair=pairs.get(video.id))
+
+
+def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
+    """The videos of a split, each with the id of its partner."""
     path = root / f"CharadesEgo_v1_{split}.csv"
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -32,7 +50,7 @@ def _read_list(root: Path, split: Split) -> Iterator[Video]:
             if missing:
                 raise DatasetError(f"{path}: no column {missing[0]!r}; it has {reader.fieldnames}")
             for row in reader:
-                yield _read_row(root, split, row, f"{path}:{reader.line_num}")
+                yield _read_row(root, split, row, f"{path}:{reader.line_num}"), row.get(PARTNER) or ""
     except FileNotFoundError:
         raise DatasetError(f"{path}: not there; it is part of the dataset's download") from None
     except (UnicodeDecodeError, csv.Error) as error:

@@ -1,4 +1,4 @@
-"""Digests of files: of all of it, and of a sample of it that is quick to take of a large file."""
+"""Is a file still the same? Digests of all of it, of a sample that is quick to take of a large file, and its state."""
 
 import hashlib
 from pathlib import Path
@@ -10,6 +10,12 @@ SAMPLE_BYTES = 16 << 10
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_state(path: Path) -> tuple[int, int, int]:
+    """What changes with every change of a file: another file in its place, another size, a write."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def fingerprint(path: Path) -> str:

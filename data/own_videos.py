@@ -1,89 +1,207 @@
-"""One's own videos from a CSV file: path,view,split and, if wanted, id and events.
+"""One's own videos from a CSV file: path,view,split and, if wanted, id, events, phases and pair.
 
-path: relative to the CSV's folder. events: key-event times in seconds from the first frame, separated by ";".
+path: relative to the CSV's folder, or absolute and below it. events: key-event times in seconds from the first frame,
+separated by ";"; a name after the time is that of the phase that begins there. "-" after a time: no event, but from
+there on no phase is known, up to the next event or to a time with "+", from which the phase before goes on. phases: the
+names of all phases, separated by ";", in one row or in every one. pair: the same name for an ego and an exo video that
+were filmed at once.
 """
 
 import csv
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, inside, require_views
 from byov.errors import DatasetError
+from byov.text import counted
+
+T = TypeVar("T")
 
 REQUIRED = ("path", "view", "split")
-OPTIONAL = ("id", "events")
+OPTIONAL = ("id", "events", "phases", "pair")
+MOST_VIDEOS = 200_000  # of one file; Ego-Exo4D has some 30,000
+SEPARATORS = (",", ";", "\t")  # of columns; programs for tables choose by country
+FIRST_PHASE = "start"  # what comes before the first event, where only events have names
+NO_LABEL, GOES_ON = "-", "+"  # in the place of a name: no phase is known from here on; the phase before goes on
 
 
-def read_own_videos(name: str, manifest: Path, phase_names: tuple[str, ...] = ()) -> Dataset:
-    """The dataset that a CSV file lists. Key events, where given, cut every video into the same number of phases."""
-    root = manifest.parent
+@dataclass(frozen=True)
+class _Row:
+    """One line: the video, and the names that it gives to phases."""
+
+    video: Video
+    event_names: tuple[str, ...]  # of the phases after each event; () if there are none
+    phases: tuple[str, ...]  # of all
+
+    @property
+    def events(self) -> int:
+        return len(self.video.event_seconds or ())
+
+    @property
+    def breaks_off(self) -> bool:
+        """Is the end of the video without labels? Events may be there that nobody has looked for."""
+        return bool(self.video.unlabelled_seconds) and self.video.unlabelled_seconds[-1][1] == math.inf
+
+
+@dataclass(frozen=True)
+class _Events:
+    """What a cell of events says."""
+
+    seconds: tuple[float, ...]  # at which phases begin
+    names: tuple[str, ...]  # of these phases; () if they have none
+    unlabelled: tuple[tuple[float, float], ...]  # stretches without labels: from, up to
+
+
+def read_own_videos(
+    name: str, manifest: Path, phase_names: tuple[str, ...] = (), *, folder: Path | None = None
+) -> Dataset:
+    """The dataset that a CSV file lists. Key events, where given, cut every video into the same number of phases.
+
+    folder: that of the videos, if it is not the CSV's own.
+    """
+    root = folder or manifest.parent
     try:
+        with manifest.open("rb") as lines:  # before each of them is looked at
+            if sum(1 for _ in islice(lines, MOST_VIDEOS + 2)) > MOST_VIDEOS + 1:
+                raise DatasetError(f"{manifest}: more than {MOST_VIDEOS:,} videos; list them in several files")
         with manifest.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            separator = _separator(file.readline())
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=separator)
             _check_columns(manifest, list(reader.fieldnames or ()))
-            videos = [_read_row(root, row, f"{manifest}:{reader.line_num}") for row in reader]
+            rows = [_read_row(root, row, f"{manifest}:{reader.line_num}", separator) for row in reader]
     except FileNotFoundError:
         raise DatasetError(f"{manifest}: no such file; it should list your videos as path,view,split") from None
     except IsADirectoryError:
-        raise DatasetError(f"{manifest}: a folder, expected a CSV file that lists videos as path,view,split") from None
+        raise DatasetError(
+            f"{manifest}: a folder, expected a CSV file that lists videos as path,view,split; of a folder: --folder"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{manifest}: not a readable CSV file ({error})") from None
-    phases = _check_phases(manifest, videos, phase_names)
-    dataset = Dataset(name, root, tuple(videos), phase_names=phases)
+    phases = _phases(manifest, rows, phase_names)
+    dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=phases)
     require_views(dataset, ("train",))
     return dataset
+
+
+def _separator(header: str) -> str:
+    """What stands between the columns: whatever the header has most of."""
+    return max(SEPARATORS, key=header.count)
 
 
 def _check_columns(manifest: Path, columns: list[str]) -> None:
     missing = [column for column in REQUIRED if column not in columns]
     unknown = [column for column in columns if column not in REQUIRED + OPTIONAL]
-    if len(columns) == 1 and ";" in columns[0]:
-        raise DatasetError(f"{manifest}: its columns are separated by semicolons; save it with commas")
     if missing or unknown:
         wrong = f"no column {missing[0]!r}" if missing else f"unknown column {unknown[0]!r}"
-        raise DatasetError(f"{manifest}: {wrong}; the header is path,view,split and optionally id,events")
+        raise DatasetError(f"{manifest}: {wrong}; the header is path,view,split and optionally {','.join(OPTIONAL)}")
+    repeated = [column for column, count in Counter(columns).items() if count > 1]
+    if repeated:
+        raise DatasetError(
+            f"{manifest}: the column {repeated[0]!r} is there {columns.count(repeated[0])} times; keep one"
+        )
 
 
-def _read_row(root: Path, row: dict[str, str | None], where: str) -> Video:
+def _read_row(root: Path, row: dict[str, str | None], where: str, separator: str) -> _Row:
     values = {column: (row.get(column) or "").strip() for column in REQUIRED + OPTIONAL}
     if None in row:
-        raise DatasetError(f"{where}: more fields than columns; put a name with commas in quotes")
+        kind = {",": "commas", ";": "semicolons"}.get(separator, "tabs")
+        raise DatasetError(f"{where}: more fields than columns; put what has {kind} in it in quotes")
     path = inside(root, values["path"], where)
-    return Video(
+    events = _read_cell(values["events"], where) if values["events"] else None
+    video = Video(
         id=values["id"] or path.stem,
         view=cast(View, _one_of(values["view"], VIEWS, "view", where)),
         split=cast(Split, _one_of(values["split"], SPLITS, "split", where)),
         path=path,
-        event_seconds=read_events(values["events"], where) if values["events"] else None,
+        event_seconds=events.seconds if events else None,
+        unlabelled_seconds=events.unlabelled if events else (),
+        pair=values["pair"] or None,
     )
+    phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
+    if not all(phases):
+        raise DatasetError(f"{where}: phases {values['phases']!r}, expected names like 'reach;pour;put down'")
+    return _Row(video, events.names if events else (), phases)
 
 
 def _one_of(value: str, choices: tuple[str, ...], what: str, where: str) -> str:
     if value not in choices:
         raise DatasetError(f"{where}: {what} is {value!r}, expected {' or '.join(choices)}")
-    return value
+    return choices[choices.index(value)]  # one copy in memory for all videos
 
 
 def read_events(text: str, where: str) -> tuple[float, ...]:
-    """ "2.5;7.1" → (2.5, 7.1); `where` begins the message of a mistake."""
+    """ "2.5;7.1" → (2.5, 7.1), with names or without; `where` begins the message of a mistake."""
+    events = _read_cell(text, where)
+    if events.unlabelled:
+        raise DatasetError(f"{where}: events {text!r}; {NO_LABEL!r} is for the labels of a CSV, not for this")
+    return events.seconds
+
+
+def _read_cell(text: str, where: str) -> _Events:
+    """ "2.5 pour;7.1 put down;9 -" → (2.5, 7.1), ("pour", "put down"), ((9.0, inf),)."""
+    times, _, notes = zip(*(part.strip().partition(" ") for part in text.split(";")), strict=True)
+    marks = [note.strip() for note in notes]
     try:
-        events = tuple(float(part) for part in text.split(";"))
+        seconds = [float(time) for time in times]
     except ValueError:
-        events = (math.nan,)
-    if not all(math.isfinite(event) and event >= 0 for event in events) or list(events) != sorted(events):
-        raise DatasetError(f"{where}: events {text!r}, expected rising times in seconds like '2.5;7.1'")
-    return events
-
-
-def _check_phases(manifest: Path, videos: list[Video], phase_names: tuple[str, ...]) -> tuple[str, ...]:
-    counts = {len(video.event_seconds): video.id for video in videos if video.event_seconds is not None}
-    if len(counts) > 1:
-        (first, first_id), (second, second_id) = list(counts.items())[:2]
+        seconds = [math.nan]
+    named = tuple(mark for mark in marks if mark not in (NO_LABEL, GOES_ON))
+    if (
+        not all(math.isfinite(time) and time >= 0 for time in seconds)
+        or seconds != sorted(seconds)
+        or (any(named) and not all(any(map(str.isalpha, name)) for name in named))
+    ):
         raise DatasetError(
-            f"{manifest}: {first_id!r} has {first} events and {second_id!r} has {second}; give all the same number"
+            f"{where}: events {text!r}, expected rising times in seconds like '2.5;7.1' or '2.5 pour;7.1 put down'"
         )
-    if not counts:
+    if any(mark == GOES_ON and before != NO_LABEL for before, mark in pairwise(["", *marks])):
+        raise DatasetError(f"{where}: events {text!r}; {GOES_ON!r} ends a stretch that {NO_LABEL!r} begins: '5 -;6 +'")
+    stretches = zip(marks, seconds, [*seconds[1:], math.inf], strict=True)
+    return _Events(
+        seconds=tuple(time for time, mark in zip(seconds, marks, strict=True) if mark not in (NO_LABEL, GOES_ON)),
+        names=named if all(named) else (),
+        unlabelled=tuple((first, end) for mark, first, end in stretches if mark == NO_LABEL),
+    )
+
+
+def _phases(manifest: Path, rows: Sequence[_Row], phase_names: tuple[str, ...]) -> tuple[str, ...]:
+    """The phases' names: of the column, else of the events, else those that are given, else numbers."""
+    names = _same(manifest, {row.video.id: row.phases for row in rows if row.phases}, "phases {}".format)
+    labelled = [row for row in rows if row.video.event_seconds is not None]
+    most = max((row.events for row in labelled), default=0)
+    whole = [row for row in labelled if row.events == most or not row.breaks_off]
+    of_events = _same(manifest, {row.video.id: row.event_names for row in whole if row.event_names}, "events {}".format)
+    count = _same(manifest, {row.video.id: row.events for row in whole}, lambda count: counted(count, "event"))
+    if count is None:
         return ()
-    phases = next(iter(counts)) + 1
-    return phase_names if len(phase_names) == phases else tuple(f"phase {index}" for index in range(phases))
+    for row in labelled:
+        if row.event_names != (of_events or ())[: len(row.event_names)]:
+            raise DatasetError(
+                f"{manifest}: {row.video.id!r} has events {row.event_names} and others {of_events or 'without names'}; "
+                "give all the same"
+            )
+    if names and len(names) != count + 1:
+        raise DatasetError(
+            f"{manifest}: {counted(len(names), 'phase')} named, but {counted(count, 'event')} in each video make "
+            f"{count + 1}; name each phase"
+        )
+    if names or of_events:
+        return names or (FIRST_PHASE, *(of_events or ()))
+    return phase_names if len(phase_names) == count + 1 else tuple(f"phase {index}" for index in range(count + 1))
+
+
+def _same(manifest: Path, values: Mapping[str, T], shown: Callable[[T], str]) -> T | None:
+    """What all videos have in common; None without any."""
+    different = list({value: video for video, value in reversed(list(values.items()))}.items())
+    if len(different) > 1:
+        (last, last_id), (first, first_id) = different[-2:]
+        raise DatasetError(
+            f"{manifest}: {first_id!r} has {shown(first)} and {last_id!r} has {shown(last)}; give all the same"
+        )
+    return different[0][0] if different else None

@@ -24,7 +24,8 @@ def open_dataset(name: str, datasets_dir: Path) -> Dataset:
     """Read the dataset `name` from its folder below `datasets_dir`."""
     if name not in READERS:
         raise DatasetError(
-            f"unknown dataset {name!r}; choose from {', '.join(READERS)}, or give your own videos with --manifest"
+            f"unknown dataset {name!r}; choose from {', '.join(READERS)}, or give your own videos with --folder or "
+            "--manifest"
         )
     root = datasets_dir / name
     if not root.is_dir():

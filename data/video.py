@@ -3,13 +3,12 @@
 Header counts and seeking are not trusted: frame t is the t-th frame that decoding to the end of the file gives.
 """
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import av
 import av.container
@@ -19,10 +18,13 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from byov.data.container import lacks_moov, missing_bytes
+from byov.data.checksums import mismatch
+from byov.data.container import broken_off, lacks_moov, missing_bytes
 from byov.errors import VideoError
 
 OnTruncated = Literal["error", "keep"]
+OnCorrupt = Literal["error", "keep"]
+MAX_PIXELS = 70_000_000  # of a frame: twice an 8K picture; 210 MB as RGB, and FFmpeg holds several
 DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
 # A file's content decides how FFmpeg reads it, whatever its name: a playlist called x.mp4 would have it open other
 # files and addresses. So only containers that hold their own data, and only from disk.
@@ -33,9 +35,23 @@ _OPEN_OPTIONS = {
 }
 # They store frames in coding order and no display times; what FFmpeg makes up instead goes wrong with B-frames.
 _WITHOUT_TIMES = ("avi", "mpegvideo")
+_PACKETS_TO_A_JOIN = 3
 LEAST_ASPECT = 0.1  # of pixels; broadcast formats lie between 0.7 and 2
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
+
+
+@dataclass(frozen=True)
+class DecodingPolicy:
+    """What becomes of a video that breaks off, of frames that FFmpeg marks as corrupt, and of frames too large."""
+
+    on_truncated: OnTruncated = "error"
+    on_corrupt: OnCorrupt = "error"
+    max_pixels: int = MAX_PIXELS
+
+
+STRICT = DecodingPolicy()
+VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 
 
 @dataclass(frozen=True)
@@ -63,27 +79,24 @@ class Probe:
     rotation_degrees: int  # counter-clockwise, already applied to the size above
     codec: str
     missing_bytes: int  # by the container's own account; 0 if the file is whole
-
-
-def usable_cores() -> int:
-    """How many threads can decode side by side."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    broken_off: str  # why it cannot be whole; "" if it is, or if that cannot be told
 
 
 class FrameReader:
-    """One pass over a video. `blocks` may be consumed once; `fps` and `truncated` are known after it.
+    """One pass over a video. `blocks` may be consumed once; `fps`, `truncated` and `corrupt_frames` are known after it.
 
     `pixel_aspect` is known from the first block on.
     """
 
-    def __init__(self, path: Path, *, threads: int = 1, on_truncated: OnTruncated = "error") -> None:
+    def __init__(self, path: Path, *, threads: int = 1, policy: DecodingPolicy = STRICT) -> None:
         self.path = path
         self.fps = 0.0
         self.truncated = False
+        self.corrupt_frames = 0
         self.pixel_aspect = 1.0  # width over height of a pixel, as the frame is to be shown
         # Threads hold frames back, and those held at a break are lost: what is kept must not depend on their number.
-        self._threads = 1 if on_truncated == "keep" else threads
-        self._on_truncated = on_truncated
+        self._threads = 1 if policy.on_truncated == "keep" else threads
+        self._policy = policy
         self._reformatter = VideoReformatter()
         self._rotation: int | None = None  # of the frames so far, and what it means for them
         self._upright = (False, 0)
@@ -107,10 +120,13 @@ class FrameReader:
     def _frames(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
         count = 0
         with open_video(self.path) as (container, stream):
+            self._refuse_damage()
+            _refuse_large(self.path, stream, self._policy.max_pixels)
             stream.codec_context.thread_count = self._threads
             stream.codec_context.thread_type = "AUTO"
             self.fps = float(stream.average_rate or stream.guessed_rate or 0)
             first_time: float | None = None
+            joined = _Joined(self.fps) if container.format.name == "mpegts" else None
             for frame in self._decoded(container, stream):
                 if self._slots:
                     time = self._slots.popleft()
@@ -118,6 +134,7 @@ class FrameReader:
                     time = float(frame.pts * stream.time_base)
                 else:
                     time = _time_at(count, self.fps)
+                time = joined.time(time) if joined else time
                 first_time = time if first_time is None else first_time
                 count += 1
                 image = self._to_rgb(frame)
@@ -129,20 +146,18 @@ class FrameReader:
 
     def _decoded(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.VideoFrame]:
         count, last_dts, reason = 0, None, ""
+        lacking = broken_off(self.path)
         without_times = container.format.name in _WITHOUT_TIMES
         frame: av.VideoFrame | None = None
         held_back: list[av.VideoFrame] = []
         try:
-            for packet in container.demux(stream):
-                if not packet.size:  # the end
-                    continue
-                if packet.is_corrupt:
-                    raise av.error.InvalidDataError(0, "packet cut off")
+            for packet in _sound_packets(container, stream):
                 if without_times and packet.dts is not None:
                     self._slots.append(float(packet.dts * packet.time_base))
-                for frame in packet.decode():
-                    count += 1
-                    yield frame
+                for decoded in packet.decode():
+                    self._examine(decoded, count, lacking)
+                    count, frame = count + 1, decoded
+                    yield decoded
                 last_dts = packet.dts
         except av.error.FFmpegError as error:
             reason = str(error.strerror)
@@ -150,19 +165,38 @@ class FrameReader:
             held_back = stream.decode(None)
         except av.error.FFmpegError as error:
             reason = reason or str(error.strerror)
-        lacking = missing_bytes(self.path)
-        if lacking and not reason:
-            reason = f"the file is {lacking} bytes short"
+        reason = reason or lacking
         if reason and stream.codec_context.has_b_frames:
             held_back = [] if without_times else _before_gap(frame, held_back, last_dts)
         for frame in held_back:
+            if reason and frame.is_corrupt:
+                break
+            self._examine(frame, count, reason)
             count += 1
             yield frame
         if reason:
             self._broken_off(count, reason)
 
+    def _refuse_damage(self) -> None:
+        damage = mismatch(self.path) if self._policy.on_corrupt == "error" else ""
+        if damage:
+            raise VideoError(f"{self.path}: {damage}; get a sound copy, or take it as it is with --on-corrupt keep")
+
+    def _examine(self, frame: av.VideoFrame, index: int, lacking: str) -> None:
+        """What FFmpeg marks as corrupt is the break of a file that is not whole, and else as the user wants it."""
+        if not frame.is_corrupt:
+            return
+        if lacking:
+            raise av.error.InvalidDataError(0, lacking)
+        if self._policy.on_corrupt == "error":
+            raise VideoError(
+                f"{self.path}: FFmpeg marks frame {index} as corrupt; get a sound copy, or keep such frames with "
+                "--on-corrupt keep"
+            )
+        self.corrupt_frames += 1
+
     def _broken_off(self, count: int, reason: str) -> None:
-        if self._on_truncated == "error":
+        if self._policy.on_truncated == "error":
             raise VideoError(
                 f"{self.path}: broken off after {count} frames ({reason}); get a whole copy, "
                 "or keep the frames before the break with --on-truncated keep"
@@ -177,6 +211,45 @@ class FrameReader:
         mirrored, turns = self._upright
         image = image[:, ::-1] if mirrored else image
         return np.rot90(image, turns) if turns else image
+
+
+class _Joined:
+    """Times of recordings that were joined end to end: where they go back, they go on one frame later."""
+
+    def __init__(self, fps: float) -> None:
+        self._gap, self._shift, self._last = _time_at(1, fps), 0.0, float("-inf")
+
+    def time(self, time: float) -> float:
+        if time + self._shift <= self._last:
+            self._shift = self._last + self._gap - time
+        self._last = time + self._shift
+        return self._last
+
+
+def _sound_packets(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[VideoPacket]:
+    """The packets up to the first that is cut off, which raises.
+
+    MPEG-TS marks one of the last packets of a recording, too, if another one was joined to it: time goes back soon.
+    """
+    doubtful: list[VideoPacket] = []  # one that is marked, and those behind it
+    for packet in container.demux(stream):
+        if not packet.size:  # the end
+            continue
+        if doubtful and _goes_back(doubtful[-1], packet):
+            yield from doubtful
+            doubtful = []
+        if doubtful or packet.is_corrupt:
+            doubtful.append(packet)
+            if container.format.name != "mpegts" or len(doubtful) > _PACKETS_TO_A_JOIN:
+                break
+        else:
+            yield packet
+    if doubtful:
+        raise av.error.InvalidDataError(0, "packet cut off")
+
+
+def _goes_back(before: VideoPacket, packet: VideoPacket) -> bool:
+    return before.dts is not None and packet.dts is not None and packet.dts <= before.dts
 
 
 @contextmanager
@@ -196,6 +269,16 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
         if streams[0].codec_context is None:
             raise VideoError(f"{path}: a codec that this build of FFmpeg cannot decode")
         yield container, streams[0]
+
+
+def _refuse_large(path: Path, stream: av.VideoStream, max_pixels: int) -> None:
+    """Before a frame of it takes any memory; FFmpeg itself refuses those that become larger on the way."""
+    if stream.width * stream.height > max_pixels:
+        raise VideoError(
+            f"{path}: frames of {stream.width} x {stream.height} pixels, more than {max_pixels:,}; scale them down, or "
+            "set another limit with --max-pixels"
+        )
+    stream.codec_context.options = {"max_pixels": str(max_pixels)}
 
 
 def probe(path: Path) -> Probe:
@@ -223,6 +306,7 @@ def probe(path: Path) -> Probe:
             rotation_degrees=90 * ((turns or 0) % 4),
             codec=stream.codec_context.name,
             missing_bytes=missing_bytes(path),
+            broken_off=broken_off(path),
         )
 
 

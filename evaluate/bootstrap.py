@@ -20,13 +20,11 @@ def intervals(
     data: TaskData, tasks: Sequence[str], options: EvaluationOptions, progress: Progress = SILENT
 ) -> dict[str, tuple[float, float]]:
     """By name of score; few-shot has its spread over draws, actions have none."""
-    weights = draw_weights(data, options.bootstrap, options.seed)
-    estimators = [estimate for task in tasks if (estimate := TASKS[task].estimate)]
-    estimates = {
-        name: values
-        for estimate in track(estimators, progress, "resampling", unit="task", brief=True)
-        for name, values in estimate(data, weights, options).items()
-    }
+    estimates: dict[str, Estimates] = {}
+    for task in track([TASKS[name] for name in tasks], progress, "resampling", unit="task", brief=True):
+        scored = task.scored(data)
+        if task.estimate:
+            estimates |= task.estimate(scored, draw_weights(scored, options.bootstrap, options.seed), options)
     return {name: _interval(values) for name, values in estimates.items() if np.isfinite(values).any()}
 
 

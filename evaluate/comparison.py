@@ -19,6 +19,7 @@ from byov.evaluate.scores import Row, mean_row
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import NEED_ACTIONS, NEED_TRAINING
 from byov.progress import SILENT, Progress, track
+from byov.text import counted
 
 LOGGER = logging.getLogger(__name__)
 
@@ -134,12 +135,12 @@ def compare(manifest: Manifest, wanted: Sequence[Entry], scope: Scope, progress:
             rows[protocol].append(row)
     left_out = tuple(unread_videos(manifest, ("train", scope.split)))
     if left_out:
-        LOGGER.info(f"{len(left_out)} videos were never extracted and are left out: {', '.join(left_out[:3])}")
+        LOGGER.info(f"left out, since never extracted: {counted(len(left_out), 'video')} ({', '.join(left_out[:3])})")
     return Comparison(
         manifest.dataset,
         scope,
         {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
-        {protocol: _counts(manifest, scope.split, protocol) for protocol in scope.protocols},
+        {protocol: counts_in(manifest, scope.split, protocol) for protocol in scope.protocols},
         left_out,
     )
 
@@ -148,7 +149,7 @@ def counts_of(videos: int, ego: int, frames: int) -> dict[str, int]:
     return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
 
 
-def _counts(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
+def counts_in(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
     scored = segments(manifest, split, protocol)
     return counts_of(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
 
@@ -203,9 +204,21 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
             if len(group) == 1 or kind == "run":
                 yield from group
             if len(group) > 1:
-                what = "Untrained, mean" if kind == "untrained" else "Mean"
-                runs = f"{len(group)} runs" if len(groups) == 1 else ", ".join(row.origin["run"] for row in group)
-                yield mean_row(group, f"{what} of {runs}")
+                alone = sum(_title(other) == _title(group) for other in groups) == 1
+                yield mean_row(group, _mean_name(group, kind, alone=alone))
+
+
+def _mean_name(group: Sequence[Row], kind: str, *, alone: bool) -> str:
+    """alone: no other rows of the kind have this title, so that there is no need to say of which runs it is."""
+    what = "Untrained, mean" if kind == "untrained" else "Mean"
+    runs = f"{len(group)} runs" if alone else ", ".join(row.origin["run"] for row in group)
+    return f"{what} of {runs}" + (f": {_title(group)}" if _title(group) else "")
+
+
+def _title(group: Sequence[Row]) -> str:
+    """What all of them are; nothing, if they are not one thing, or of byov 0.2, which did not say."""
+    titles = {row.origin.get("title", "") for row in group}
+    return titles.pop() if len(titles) == 1 else ""
 
 
 def _distinct(untrained: Sequence[Row]) -> list[Row]:
@@ -217,7 +230,11 @@ def _distinct(untrained: Sequence[Row]) -> list[Row]:
 
 
 def _joined(same: Sequence[Row]) -> Row:
-    return replace(same[0], name=f"Untrained ({', '.join(row.origin['run'] for row in same)})")
+    return replace(
+        same[0],
+        name=f"Untrained ({', '.join(row.origin['run'] for row in same)})",
+        origin=same[0].origin | {"title": _title(same)},
+    )
 
 
 def _alike(rows: Sequence[Row]) -> list[list[Row]]:

@@ -4,6 +4,7 @@ Readers read from the cache; nothing here runs a model.
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.scores import Kind
+from byov.labels import UNLABELLED
 from byov.progress import SILENT, Progress, track
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
@@ -94,9 +96,9 @@ class RunEmbeddings(EmbeddingReader):
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
         self.untrained = untrained
-        self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder)
+        self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder, self.run.training)
         self.manifest = read_manifest(features_dir, self.run.dataset)
-        self.name = f"Untrained ({run})" if untrained else run
+        self.name = f"Untrained ({run})" if untrained else _named(run, self.run.title, self.run.encoder)
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
         self._first: EmbeddingProvenance | None = None  # the first file's; all others must agree with it
@@ -125,6 +127,7 @@ class RunEmbeddings(EmbeddingReader):
             "model_sha256": self.model_sha256,
             "dataset": self.run.dataset,
             "recipe": self.run.recipe,
+            "title": self.run.title and row_title(self.run.title, self.run.encoder),
             "seed": self.run.seed,
             "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
             **{key: made[key] for key in kept if key in made},
@@ -253,6 +256,21 @@ def features_name(encoder: str) -> str:
     return f"{model} features"
 
 
+def row_title(method: str, encoder: str) -> str:
+    """What a run's row is: its method on features that stay as they are, unlike in most publications.
+
+    >>> row_title("TCC", "openai/clip-vit-base-patch16")
+    'TCC (ViT-B/16, frozen)'
+    """
+    clip = re.fullmatch(r"openai/clip-vit-(base|large)-patch(\d+)(-336)?", encoder)
+    model = f"ViT-{clip[1][0].upper()}/{clip[2]}{clip[3] or ''}" if clip else encoder.rsplit("/", 1)[-1]
+    return f"{method} ({model}, frozen)"
+
+
+def _named(run: str, method: str, encoder: str) -> str:
+    return f"{run}: {row_title(method, encoder)}" if method else run
+
+
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:
     return load_manifest(manifest_path(features_dir, dataset))
 
@@ -302,12 +320,18 @@ def _join(parts: Iterable[tuple[Segment, NDArray[np.float32]]], frames: int) -> 
 
 
 def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Phase indices of all frames, or None if a video has none."""
-    if not manifest.phases or any(segment.video.labels is None for segment in wanted):
+    """Phase indices of all frames, UNLABELLED where there is none; None if no frame has any."""
+    if not manifest.phases:
         return None
-    for segment in wanted:
-        _check_labels(segment, manifest)
-    return np.concatenate([np.array(segment.labels, np.int64) for segment in wanted])
+    labels = np.concatenate([_labels_of(segment, manifest) for segment in wanted])
+    return labels if (labels != UNLABELLED).any() else None
+
+
+def _labels_of(segment: Segment, manifest: Manifest) -> NDArray[np.int64]:
+    if segment.labels is None:
+        return np.full(len(segment), UNLABELLED)
+    _check_labels(segment, manifest)
+    return np.array(segment.labels, np.int64)
 
 
 def _check_labels(segment: Segment, manifest: Manifest) -> None:
@@ -317,7 +341,7 @@ def _check_labels(segment: Segment, manifest: Manifest) -> None:
             f"{segment.name}: {segment.frames_of_video} frames, {len(labels)} labels in the manifest; "
             "run byov-extract again"
         )
-    if min(labels) < 0 or max(labels) >= len(manifest.phases):
+    if min(labels) < UNLABELLED or max(labels) >= len(manifest.phases):
         raise EvaluationError(
             f"{segment.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
             f"{len(manifest.phases)} phases, from 0; correct the labels and run byov-extract again"

@@ -1,13 +1,7 @@
-"""One reader under one protocol → one row of scores. The Python interface of this stage:
+"""One reader under one protocol → one row of scores."""
 
->>> from byov.evaluate.evaluation import evaluate_run
->>> evaluate_run(Path("runs"), Path("features"), "first", split="val")["scores"]["kendalls_tau"]  # doctest: +SKIP
-0.93
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,65 +9,14 @@ from numpy.typing import NDArray
 
 from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
-from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.embedding_readers import EmbeddingReader
+from byov.evaluate.frames import Frames
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
 from byov.evaluate.scores import Kind, Row, Score
 from byov.evaluate.task import EvaluationOptions, TaskData
 from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, TASKS
 from byov.progress import SILENT, Progress
-
-
-def evaluate_run(
-    runs_dir: Path,
-    features_dir: Path,
-    run: str,
-    *,
-    untrained: bool = False,
-    split: ScoredSplit = "test",
-    protocol: Protocol = "standard",
-    tasks: Sequence[str] | None = None,
-    options: EvaluationOptions | None = None,
-    progress: Progress = SILENT,
-) -> dict[str, Any]:
-    """The scores of a run, or of its model at initialisation; all tasks that the dataset has labels for if None."""
-    reader = RunEmbeddings(runs_dir, features_dir, run, untrained=untrained)
-    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
-    return row.as_dict()
-
-
-def evaluate_features(
-    features_dir: Path,
-    dataset: str,
-    encoder_folder: str,
-    column: str,
-    *,
-    standardized: bool = False,
-    split: ScoredSplit = "test",
-    protocol: Protocol = "standard",
-    tasks: Sequence[str] | None = None,
-    options: EvaluationOptions | None = None,
-    progress: Progress = SILENT,
-) -> dict[str, Any]:
-    """The scores of a column of the cache: "cls", "merged/0.3"; as it is, or standardised over each video."""
-    reader = CachedFeatures(features_dir, dataset, encoder_folder, column, standardized=standardized)
-    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
-    return row.as_dict()
-
-
-def evaluate_time_only(
-    features_dir: Path,
-    dataset: str,
-    *,
-    split: ScoredSplit = "test",
-    protocol: Protocol = "standard",
-    tasks: Sequence[str] | None = None,
-    options: EvaluationOptions | None = None,
-    progress: Progress = SILENT,
-) -> dict[str, Any]:
-    reader = TimeOnly(features_dir, dataset)
-    row = evaluate(reader, split=split, protocol=protocol, tasks=tasks, options=options, progress=progress)
-    return row.as_dict()
 
 
 def evaluate(
@@ -90,10 +33,9 @@ def evaluate(
     wanted = _without_means(reader, tasks_of(manifest) if tasks is None else tuple(tasks))
     chosen = options_for(manifest.dataset, options or EvaluationOptions())
     data = read_task_data(reader, split, protocol, wanted, progress)
-    row = row_of(
+    return row_of(
         reader.name, reader.kind, data, wanted, chosen, reader.origin(), phases=manifest.phases, progress=progress
     )
-    return replace(row, notes=(*row.notes, *_unlabelled(manifest, split, wanted)))
 
 
 def row_of(
@@ -109,7 +51,8 @@ def row_of(
 ) -> Row:
     """Score it; with `options.bootstrap`, with intervals."""
     scores = score(data, tasks, options, name, progress)
-    row = Row(name, kind, scores, origin, _unlearned_phases(data, phases), options.time_column)
+    notes = (*_unlearned_phases(data, phases), *_unlabelled(data, tasks))
+    row = Row(name, kind, scores, origin, notes, options.time_column)
     if not options.bootstrap:
         return row
     from byov.evaluate.bootstrap import intervals
@@ -128,7 +71,7 @@ def score(
     with progress.bar(f"scoring {name}", unit="task", total=len(wanted), brief=True) as bar:
         for task in wanted:
             bar.advance(0, latest=task.name)
-            scores |= task.score(data, options)
+            scores |= task.score(task.scored(data), options)
             bar.advance()
     return scores
 
@@ -187,27 +130,43 @@ def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[str]) 
             if not manifest.actions:
                 raise EvaluationError(f"{manifest.dataset} has no actions of whole videos; {task} needs them")
             continue
-        splits = {"train", split} if task in NEED_TRAINING else {split}
-        bare = [video for video in manifest.videos if video.split in splits and video.frames and not video.labels]
+        splits = (split, "train") if task in NEED_TRAINING else (split,)
+        bare = [each for each in splits if not _some_labels(manifest, each)]
         if task in NEED_LABELS and (bare or not manifest.phases):
-            which = f" of {len(bare)} videos ({bare[0].view}/{bare[0].id}, ...)" if bare else ""
+            which = f" of any {bare[0]} video" if bare else ""
             needy = ", ".join(task for task in TASKS if task in NEED_LABELS)
             others = " and ".join(sorted(TASKS.keys() - NEED_LABELS, key=NEED_ACTIONS.__contains__))
             raise EvaluationError(f"{manifest.dataset}: no phase labels{which}; {needy} need them, {others} do not")
 
 
-def _unlabelled(manifest: Manifest, split: str, tasks: Sequence[str]) -> tuple[str, ...]:
-    """Which splits lack labels of some videos, so that phase tasks cannot be scored."""
-    if not manifest.phases or not NEED_LABELS & set(tasks):
+def _some_labels(manifest: Manifest, split: str) -> bool:
+    """Has a video of the split phase labels? Of a split without videos, others say that it has none."""
+    videos = [video for video in manifest.videos if video.split == split and video.frames]
+    return not videos or any(video.labels for video in videos)
+
+
+def _unlabelled(data: TaskData, tasks: Sequence[str]) -> tuple[str, ...]:
+    """What has no part in the phase tasks, as it has no labels."""
+    if not NEED_LABELS & set(tasks):
         return ()
-    notes = []
-    for each in dict.fromkeys((split, "train")):
-        videos = [video for video in manifest.videos if video.split == each and video.frames]
-        bare = [video for video in videos if not video.labels]
-        if bare:
-            which = f"{len(bare)} of {len(videos)} {each} videos ({bare[0].view}/{bare[0].id}, ...)"
-            notes.append(f"{which} have no phase labels; phase tasks need them of all")
-    return tuple(notes)
+    clips = "videos" if data.recordings is None else "sub-clips"
+    sets = ((f"scored {clips}", data.test), ("training videos", data.train))
+    return tuple(note for what, frames in sets if frames is not None for note in _left_out(what, frames))
+
+
+def _left_out(what: str, frames: Frames) -> Iterator[str]:
+    """Videos without labels, and frames without of other videos."""
+    bare, is_labelled = frames.without_labels, frames.labelled.is_labelled
+    if bare:
+        more = ", ..." if len(bare) > 1 else ""
+        which = f"{len(bare)} of {len(frames.names)} {what} have no phase labels ({bare[0]}{more})"
+        yield f"{which} and are left out of phase tasks"
+    if frames.labels is not None and not is_labelled.all():
+        count = f"{(~is_labelled).sum():,} of {len(is_labelled):,} frames of labelled"
+        yield (
+            f"{count} {what} have no phase label and are left out of phase tasks; progression leaves out the phases "
+            "that such frames follow"
+        )
 
 
 def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
@@ -233,7 +192,7 @@ def _actions(manifest: Manifest, wanted: Sequence[Segment]) -> NDArray[np.bool_]
 
 def _unlearned_phases(data: TaskData, names: Sequence[str]) -> tuple[str, ...]:
     """Phases of the test videos that no training video has: they are always missed."""
-    train, test = data.train, data.test
+    train, test = data.labelled_frames.train, data.labelled_frames.test
     if train is None or train.labels is None or test.labels is None:
         return ()
     unlearned = np.setdiff1d(test.labels, train.labels).tolist()

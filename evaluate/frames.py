@@ -10,6 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.labels import UNLABELLED
+
 SETTINGS = ("regular", "ego2exo", "exo2ego")
 # By setting: is_ego of the training (or query) videos and of the test (or candidate) videos; None is both.
 VIEWS: dict[str, tuple[bool | None, bool | None]] = {
@@ -31,7 +33,7 @@ class Frames:
     """The frames of V videos, one video after the other."""
 
     embeddings: NDArray[np.float32]  # (F, D)
-    labels: NDArray[np.int64] | None  # (F,) phase index of each frame
+    labels: NDArray[np.int64] | None  # (F,) phase index of each frame; UNLABELLED in some; None: in all
     lengths: NDArray[np.int64]  # (V,) frames of each video, each at least 1
     is_ego: NDArray[np.bool_]  # (V,)
     names: tuple[str, ...]  # (V,)
@@ -67,17 +69,49 @@ class Frames:
             raise ValueError("frames without phase labels")
         return self.labels
 
+    @cached_property
+    def labelled(self) -> Self:
+        """The videos that have labels; the same object every time, and this one if all have, or none has."""
+        return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
+
+    @cached_property
+    def labelled_frames(self) -> Self:
+        """The frames that have labels; the same object every time, and this one if all have, or none has.
+
+        A frame's place in its video is then none in time.
+        """
+        kept = self.labelled.is_labelled
+        return self.labelled if self.labels is None or kept.all() else self.labelled._keep(kept)
+
+    @property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """(F,)"""
+        return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELLED
+
+    @cached_property
+    def has_labels(self) -> NDArray[np.bool_]:
+        """(V,) whether some frame of each video is labelled."""
+        return np.logical_or.reduceat(self.is_labelled, self.starts)
+
+    @property
+    def without_labels(self) -> tuple[str, ...]:
+        """The names of the videos that have no labels."""
+        return tuple(self.names[video] for video in np.flatnonzero(~self.has_labels))
+
     def of_view(self, is_ego: bool | None) -> Self:
         """The videos of one view; None is both."""
         return self if is_ego is None else self.select(self.is_ego == is_ego)
 
     def every(self, stride: int) -> Self:
         """Every stride-th frame of each video, from its first."""
-        kept = self.index_in_video % stride == 0
+        return self._keep(self.index_in_video % stride == 0)
+
+    def _keep(self, frames: NDArray[np.bool_]) -> Self:
+        """(F,) → some frames of each video, at least one."""
         return type(self)(
-            self.embeddings[kept],
-            None if self.labels is None else self.labels[kept],
-            -(-self.lengths // stride),
+            self.embeddings[frames],
+            None if self.labels is None else self.labels[frames],
+            np.add.reduceat(frames, self.starts, dtype=np.int64),
             self.is_ego,
             self.names,
         )

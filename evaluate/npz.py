@@ -1,16 +1,13 @@
 """Anybody's embeddings from an .npz file: {train,test}_{embeddings,labels,lengths,is_ego}; hostile files included.
 
-They are scored beside what time alone gives on the same videos. The arrays are read without NumPy's own loader, which
-trusts what a file declares.
+The arrays are read without NumPy's own loader, which trusts what a file declares.
 """
 
-import logging
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import file_digest
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,80 +16,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import EvaluationError
-from byov.evaluate.comparison import Comparison, Scope, counts_of
-from byov.evaluate.embedding_readers import TIME_ONLY, refuse_not_finite, time_only
-from byov.evaluate.evaluation import row_of
+from byov.evaluate.embedding_readers import refuse_not_finite
 from byov.evaluate.frames import Frames
-from byov.evaluate.task import EvaluationOptions, TaskData
-from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, SATURATED_BY_TIME, TASKS
-from byov.progress import SILENT, Progress
-
-LOGGER = logging.getLogger(__name__)
+from byov.labels import UNLABELLED
 
 SPLITS = ("train", "test")
 NEEDED, OPTIONAL = ("embeddings", "lengths", "is_ego"), ("labels",)
 IGNORED = ("expected",)  # the golden files carry the answers too
 KINDS = {"embeddings": "f", "labels": "iu", "lengths": "iu", "is_ego": "biu"}  # of numpy's dtypes
-WORDS = {"f": "floating-point numbers", "iu": "whole numbers", "biu": "0 and 1"}
+WORDS = {"f": "floating-point numbers", "iu": "whole numbers", "biu": "0 and 1", "U": "a text"}
 LARGEST_BYTES = 4 << 30  # of one array: 4 million frames of 256 dimensions
 # Larger arrays must not be compressed beyond what measured numbers can be: a small file could fill the memory.
 SMALL_BYTES, LARGEST_RATIO = 64 << 20, 100
 
 
-def evaluate_npz(
-    path: Path, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = SILENT
-) -> Comparison:
-    """Score a file in these tasks, or in all that it has labels for; beside it Time only, in the tasks that time alone
-    can saturate."""
-    wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
-    if NEED_ACTIONS & set(wanted):
-        raise EvaluationError(f"{path}: a file of embeddings does not say the actions of its videos")
-    frames = read_npz(path, splits=("train", "test") if NEED_TRAINING & set(wanted) else ("test",))
-    _refuse_other_width(path, frames)
-    bare = [split for split, of_split in frames.items() if of_split.labels is None]
-    if bare:
-        wanted = _without_labels(path, bare, wanted, explicit=tasks is not None)
-    with path.open("rb") as file:
-        origin = {"file": path.name, "sha256": file_digest(file, "sha256").hexdigest()}
-    test, train = frames["test"], frames.get("train")
-    rows = [row_of(path.name, "npz", TaskData(test, train), wanted, options, origin, progress=progress)]
-    if timed := [task for task in wanted if task in SATURATED_BY_TIME]:
-        clocks = TaskData(time_only(test), time_only(train) if train else None)
-        rows.append(row_of("Time only", "time", clocks, timed, options, {"embedding": TIME_ONLY}, progress=progress))
-    counts = counts_of(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))
-    scope = Scope("test", ("standard",), wanted, options)
-    return Comparison(path.name, scope, {"standard": rows}, {"standard": counts})
-
-
-def _refuse_other_width(path: Path, frames: dict[str, Frames]) -> None:
-    widths = {split: of_split.embeddings.shape[1] for split, of_split in frames.items()}
-    if len(set(widths.values())) > 1:
-        told = ", ".join(f"{width} in {split}" for split, width in widths.items())
-        raise EvaluationError(f"{path}: embeddings of different dimensions: {told}")
-
-
-def _without_labels(path: Path, bare: Sequence[str], wanted: Sequence[str], *, explicit: bool) -> tuple[str, ...]:
-    """The tasks that are left; an error if one of the others was asked for by name."""
-    needy = [task for task in wanted if task in NEED_LABELS]
-    keys = " and ".join(f"{split}_labels" for split in bare)
-    others = " and ".join(task for task in TASKS if task not in NEED_LABELS | NEED_ACTIONS)
-    message = f"{path}: no {keys}; {', '.join(sorted(NEED_LABELS))} need phase labels, {others} does not"
-    if explicit and needy:
-        raise EvaluationError(message)
-    if needy:
-        LOGGER.info(message)
-    return tuple(task for task in wanted if task not in NEED_LABELS)
-
-
 def read_npz(path: Path, *, splits: tuple[str, ...] = SPLITS) -> dict[str, Frames]:
     """The frames of the wanted splits; labels are None where the file has none."""
-    with _naming_the_file(path), zipfile.ZipFile(path) as archive:
+    with naming_the_file(path), zipfile.ZipFile(path) as archive:
         members = _members(archive, splits)
         return {split: _frames(archive, members, split) for split in splits}
 
 
+def has_split(path: Path, split: str) -> bool:
+    """Does the file have any array of a split?"""
+    with naming_the_file(path), zipfile.ZipFile(path) as archive:
+        return any(name.startswith(f"{split}_") for name in archive.namelist())
+
+
 @contextmanager
-def _naming_the_file(path: Path) -> Iterator[None]:
+def naming_the_file(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -126,7 +78,7 @@ def _members(archive: zipfile.ZipFile, splits: tuple[str, ...]) -> dict[str, zip
 
 def _frames(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], split: str) -> Frames:
     def read(part: str) -> NDArray[Any]:
-        return _read_array(archive, members[f"{split}_{part}"], f"{split}_{part}", KINDS[part])
+        return read_array(archive, members[f"{split}_{part}"], f"{split}_{part}", KINDS[part])
 
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         embeddings = np.ascontiguousarray(read("embeddings"), np.float32)
@@ -156,12 +108,14 @@ def _lengths(lengths: NDArray[Any], frames: int, split: str) -> NDArray[np.int64
     return lengths.astype(np.int64)
 
 
-def _labels(labels: NDArray[Any], frames: int, split: str) -> NDArray[np.int64]:
+def _labels(labels: NDArray[Any], frames: int, split: str) -> NDArray[np.int64] | None:
+    """None if all are UNLABELLED."""
     if labels.shape != (frames,):
         raise EvaluationError(f"{split}_labels: shape {labels.shape}, expected ({frames},), one for each frame")
-    if labels.min() < 0 or labels.max() > np.iinfo(np.int32).max:
-        raise EvaluationError(f"{split}_labels: from {labels.min()} to {labels.max()}; phases count from 0")
-    return labels.astype(np.int64)
+    if labels.min() < UNLABELLED or labels.max() > np.iinfo(np.int32).max:
+        told = f"{split}_labels: from {labels.min()} to {labels.max()}"
+        raise EvaluationError(f"{told}; phases count from 0, and {UNLABELLED} is a frame without a label")
+    return labels.astype(np.int64) if (labels != UNLABELLED).any() else None
 
 
 def _is_ego(is_ego: NDArray[Any], videos: int, split: str) -> NDArray[np.bool_]:
@@ -172,7 +126,7 @@ def _is_ego(is_ego: NDArray[Any], videos: int, split: str) -> NDArray[np.bool_]:
     return is_ego.astype(np.bool_)
 
 
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, kinds: str) -> NDArray[Any]:
+def read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, kinds: str) -> NDArray[Any]:
     """One array of plain numbers; its size is known to be what it declares before memory is taken for it."""
     with archive.open(info) as file:
         if np.lib.format.read_magic(file) != (1, 0):  # what numpy writes for plain arrays; its header is short

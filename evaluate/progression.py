@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import Frames, Missing, absent
 from byov.evaluate.scores import Score
 from byov.evaluate.task import Column, Estimates, EvaluationOptions, EvaluationTask, TaskData, Weights
+from byov.labels import UNLABELLED
 
 # scikit-learn is imported where it is needed: it takes a second.
 
@@ -42,19 +43,21 @@ def phase_progression_of_each(
     if lacking := absent(train.is_ego, None, "training"):
         return [lacking for _ in tests]
     fits = fit_phases(train, time_column)
+    if not fits:
+        return [Missing("no training video shows the end of a phase") for _ in tests]
     return [absent(test.is_ego, None, "test") or _mean_r2(fits, test, time_column) for test in tests]
 
 
 def fit_phases(train: Frames, time_column: bool) -> list[PhaseFit]:
-    """A linear map for each phase of the training videos."""
+    """A linear map for each phase whose end is known in some training video."""
     from sklearn.linear_model import LinearRegression
 
-    inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases)
+    inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases[train.is_labelled])
     targets = targets_of(train, phases)
     known = ~np.isnan(targets)
     fits = []
     # Most phases are in every video: those are solved together.
-    for frames in np.unique(known, axis=1).T:
+    for frames in np.unique(known[:, known.any(axis=0)], axis=1).T:
         together = np.flatnonzero((known == frames[:, None]).all(axis=0))
         solved = LinearRegression().fit(inputs[frames], targets[np.ix_(frames, together)])
         fits += [
@@ -89,15 +92,23 @@ def regressor_inputs(frames: Frames, time_column: bool) -> NDArray[np.float64]:
 
 
 def targets_of(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(F, phases) (t - last frame of the phase) / T; NaN in a video without the phase."""
+    """(F, phases) (t - last frame of the phase) / T; NaN in a video that does not show the phase's end."""
     targets = np.full((len(frames.phases), len(phases)), np.nan)
     for start, length in zip(frames.starts, frames.lengths, strict=True):
         own = slice(start, start + length)
         for i, phase in enumerate(phases):
-            of_phase = np.flatnonzero(frames.phases[own] == phase)
-            if len(of_phase):
-                targets[own, i] = (np.arange(length) - of_phase[-1]) / length
+            last = _last_frame(frames.phases[own], phase)
+            if last is not None:
+                targets[own, i] = (np.arange(length) - last) / length
     return targets
+
+
+def _last_frame(labels: NDArray[np.int64], phase: int) -> int | None:
+    """Of a phase in a video; None if it has none, or if unlabelled frames follow: the phase may go on there."""
+    of_phase = np.flatnonzero(labels == phase)
+    if not len(of_phase) or UNLABELLED in labels[of_phase[-1] + 1 :][:1]:
+        return None
+    return int(of_phase[-1])
 
 
 def _score(data: TaskData, options: EvaluationOptions) -> dict[str, Score]:
@@ -146,6 +157,7 @@ TASK = EvaluationTask(
     main_columns=_columns,
     estimate=_estimate,
     needs_labels=True,
+    needs_time=True,
     needs_training=True,
     saturated_by_time=True,
     measured="phase progression",

@@ -147,7 +147,7 @@ def _phase_row(dataset: str, line: str) -> Row:
 
 def _row(dataset: str, method: str, printed: dict[str, float]) -> Row:
     slips = {score: slip for (*row, score), slip in SLIPS.items() if row == [dataset, method]}
-    scores = {name: Score(_as_share(name, value), remark=slips.get(name)) for name, value in printed.items()} | {
+    scores = {name: Score(as_share(name, value), remark=slips.get(name)) for name, value in printed.items()} | {
         name: Score(None, missing=slip) for name, slip in slips.items() if name not in printed
     }
     return Row(
@@ -159,6 +159,6 @@ def _row(dataset: str, method: str, printed: dict[str, float]) -> Row:
     )
 
 
-def _as_share(name: str, printed: float) -> float:
+def as_share(name: str, printed: float) -> float:
     """The paper prints percent, but for progression and tau."""
     return printed if name.startswith(("progression", "kendalls_tau")) else round(printed / 100, 6)

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from byov import __version__
 from byov.cache.atomic import write_text
 from byov.cache.sub_clips import CLIPS_PER_VIDEO, LONGEST, SEED, SHORTEST
 from byov.evaluate.comparison import Comparison
@@ -63,13 +64,18 @@ def npz_document(comparison: Comparison) -> dict[str, Any]:
 
 def _how(options: EvaluationOptions) -> dict[str, Any]:
     """What a score depends on beside the embeddings."""
-    packages = {name: version(name) for name in ("byov", "numpy", "scipy", "scikit-learn")}
     clips = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
     return {
         "settings": asdict(options),
         "trimmed_clips": clips,
-        "versions": {"python": platform.python_version(), **packages},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of what may decide the last digit of a score."""
+    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"python": platform.python_version(), "byov": __version__} | packages
 
 
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], drawn: Sequence[Table]) -> list[Path]:

@@ -1,12 +1,14 @@
 """Frame retrieval: how many of a frame's nearest frames in other videos are of its phase."""
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
-from byov.evaluate.neighbours import Distances, Indices, Points
+from byov.evaluate.neighbours import Indices, Points, RoughDistances
 from byov.evaluate.scores import Score
 from byov.evaluate.task import (
     SETTING_NAMES,
@@ -18,8 +20,12 @@ from byov.evaluate.task import (
     Weights,
     columns_by_setting,
 )
+from byov.text import time_text
+
+LOGGER = logging.getLogger(__name__)
 
 MAIN_K = 10  # of the paper's Table 1
+MANY_FRAMES = 10**6  # from here on it is said how long it takes
 
 
 def mean_average_precision(
@@ -87,6 +93,7 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
 def _nearest(test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]) -> dict[str, Indices]:
     """(Q, count) by setting: the candidates nearest to each query, nearest first; -1 where there are no more."""
     found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
+    started, done = time.monotonic(), 0
     everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))
     exo = slice(ego.stop, everything.stop)
@@ -101,19 +108,29 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
         of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))
         for block in points.row_blocks(of_view) if candidates else ():
             rows = queries[block]
-            distances = points.distances(rows, searched)
+            rough = points.rough_distances(rows, searched)
             if searched == everything:
-                _exclude_own_video(test, rows, distances)
+                _exclude_own_video(test, rows, rough)
             for setting, columns in candidates.items():
-                within = distances[:, columns.start - searched.start : columns.stop - searched.start]
+                within = rough[:, columns.start - searched.start : columns.stop - searched.start]
                 found[setting][block] = points.nearest(rows, within, columns.start, count)
+            if not done and everything.stop > MANY_FRAMES:
+                _say_how_long(everything.stop, (time.monotonic() - started) * len(queries) / len(block))
+            done += len(block)
     return found
 
 
-def _exclude_own_video(test: Frames, rows: Indices, distances: Distances) -> None:
+def _say_how_long(frames: int, seconds: float) -> None:
+    LOGGER.info(
+        f"retrieval compares {frames:,} frames with each other, which takes about {time_text(seconds)} here; the time "
+        "grows with the square of their number"
+    )
+
+
+def _exclude_own_video(test: Frames, rows: Indices, rough: RoughDistances) -> None:
     for row, video in enumerate(test.video_of_frame[rows]):
         start = test.starts[video]
-        distances[row, start : start + test.lengths[video]] = np.inf
+        rough[row, start : start + test.lengths[video]] = np.inf
 
 
 def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """What a task of the evaluation is: the record that each task's file ends with, and the data that it works on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,20 @@ class TaskData:
         if self.train is None:
             raise ValueError("a task that is fitted needs training frames")
         return self.train
+
+    @cached_property
+    def labelled(self) -> "TaskData":
+        """Without the videos that have no phase labels. For tasks that need them; no actions, which those do not."""
+        test, recordings = self.test.labelled, self.recordings
+        if recordings is not None and self.test.labels is not None:
+            recordings = np.unique(recordings[self.test.has_labels], return_inverse=True)[1]
+        return TaskData(test, self.train and self.train.labelled, recordings)
+
+    @cached_property
+    def labelled_frames(self) -> "TaskData":
+        """The same, without the other videos' frames that have no label."""
+        data = self.labelled
+        return replace(data, test=data.test.labelled_frames, train=data.train and data.train.labelled_frames)
 
     @property
     def joined_test(self) -> Frames:
@@ -88,9 +103,16 @@ class EvaluationTask:
     main_columns: Callable[[EvaluationOptions], tuple[Column, ...]] | None = None  # in the paper's main table
     estimate: Callable[[TaskData, Weights, EvaluationOptions], dict[str, Estimates]] | None = None  # for intervals
     needs_labels: bool = False  # of phases
+    needs_time: bool = False  # sees a labelled video's frames without a label, too: they are part of its time
     needs_actions: bool = False  # of whole videos
     needs_training: bool = False
     in_all: bool = True  # part of --task all
     saturated_by_time: bool = False  # normalised time alone may give all that there is to score
     measured: str = ""  # what footnotes call its score
     remark: str | None = None  # below the tables that show it
+
+    def scored(self, data: TaskData) -> TaskData:
+        """What of the data it is scored on."""
+        if not self.needs_labels:
+            return data
+        return data.labelled if self.needs_time else data.labelled_frames

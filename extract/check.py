@@ -28,7 +28,7 @@ class VideoCheck:
             "split": self.job.video.split,
             "state": self.job.state,
             "reason": self.job.reason,
-            "decoded_frames": self.job.header.frames if self.job.header else None,
+            "decoded_frames": self.job.frames,
             "labels": self.job.label_count,
             "problem": self.problem,
             **(asdict(self.probe) if self.probe else {}),
@@ -48,9 +48,9 @@ def _check_video(job: Job) -> VideoCheck:
     except VideoError as error:
         return VideoCheck(job, None, str(error))
     problem = None
-    if seen.missing_bytes:
-        problem = f"{job.video.path}: the file is {seen.missing_bytes} bytes short"
-    elif job.label_count not in (None, seen.packets) and job.header is None:
+    if seen.broken_off:
+        problem = f"{job.video.path}: {seen.broken_off}"
+    elif job.label_count not in (None, seen.packets) and job.frames is None:
         problem = f"{job.video.path}: {seen.packets} frames in the file, {job.label_count} labels"
     return VideoCheck(job, seen, problem)
 

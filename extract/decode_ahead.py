@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.data.fingerprint import fingerprint, sha256
-from byov.data.video import FrameBlock, FrameReader, OnTruncated
+from byov.data.fingerprint import file_state, fingerprint, sha256
+from byov.data.video import STRICT, DecodingPolicy, FrameBlock, FrameReader
 from byov.errors import DatasetError, VideoError
 from byov.extract.plan import Job, OnMismatch
 
@@ -38,6 +38,7 @@ class SourceFile:
     fingerprint: str
     fps: float
     truncated: bool
+    corrupt_frames: int
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ class DecodeAhead:
         prepare: Callable[[Tensor], Tensor],
         workers: int,
         threads_per_video: int = 1,
-        on_truncated: OnTruncated = "error",
+        policy: DecodingPolicy = STRICT,
         on_mismatch: OnMismatch = "error",
     ) -> None:
         self._jobs = iter(jobs)
         self._open_jobs = len(jobs)
         self._prepare = prepare
         self._threads_per_video = threads_per_video
-        self._on_truncated, self._on_mismatch = on_truncated, on_mismatch
+        self._policy, self._on_mismatch = policy, on_mismatch
         self._take_lock = threading.Lock()
         self._stopped = threading.Event()
         # Some slack, so that a pause to write does not stop the decoders. A block is bounded in bytes (see data.video).
@@ -77,9 +78,9 @@ class DecodeAhead:
         ]
 
     def __iter__(self) -> Iterator[Event]:
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             while self._open_jobs:
                 event = self._events.get()
                 if event.frames is None:
@@ -103,9 +104,9 @@ class DecodeAhead:
 
     def _decode(self, job: Job) -> SourceFile:
         path = job.video.path
-        size = path.stat().st_size
+        before = file_state(path)
         digest = sha256(path)
-        reader = FrameReader(path, threads=self._threads_per_video, on_truncated=self._on_truncated)
+        reader = FrameReader(path, threads=self._threads_per_video, policy=self._policy)
         limit = job.label_count
         frames = 0
         for block in reader.blocks():
@@ -120,8 +121,9 @@ class DecodeAhead:
             raise VideoError(
                 f"{path}: {frames} frames decoded, {limit} labels; re-export the labels or use --on-mismatch trim"
             )
-        source = SourceFile(size, digest, fingerprint(path), reader.fps, reader.truncated)
-        if path.stat().st_size != size:
+        _, size, _ = before
+        source = SourceFile(size, digest, fingerprint(path), reader.fps, reader.truncated, reader.corrupt_frames)
+        if file_state(path) != before:
             raise DatasetError(f"{path}: changed while it was read; run again when it is complete")
         return source
 

@@ -4,13 +4,15 @@ to tell."""
 import hashlib
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from byov.cache.layout import encoder_slug
 from byov.data.fingerprint import fingerprint
 from byov.errors import EncoderError
-from byov.extract.weight_wheels import IMAGENET_PREFIX, find_wheel
+from byov.extract.architectures import ARCHITECTURES
+from byov.extract.weight_wheels import IMAGENET_PREFIX, WHEELS, find_wheel
 
 DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
 Resize = Literal["squash", "crop"]
@@ -71,7 +73,23 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
         return EncoderName(encoder_slug(str(folder.resolve())), str(folder.resolve()), _folder_revision(folder))
     if text.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
         raise EncoderError(f"{text}: no such folder, nor a HuggingFace id like {DEFAULT_ENCODER}")
+    if "/" not in text:
+        raise EncoderError(f"{text}: no such folder, and the id of a model begins with its owner; {_nearest(text)}")
     return EncoderName(text, text, revision)
+
+
+def _nearest(text: str) -> str:
+    """What may be meant by a name that is none."""
+    known = [
+        DEFAULT_ENCODER,
+        *(IMAGENET_PREFIX + name for name in WHEELS),
+        *(RANDOM_PREFIX + name for name in ARCHITECTURES),
+    ]
+    word = text.lower()
+    within = [name for name in known if word in name]
+    near = get_close_matches(word, [name.split("/")[1] for name in known], 1, cutoff=0.5)
+    within += [name for name in known if near and name.endswith("/" + near[0])]
+    return f"did you mean --encoder {within[0]}?" if within else f"give one like {DEFAULT_ENCODER}"
 
 
 def resolve_revision(name: EncoderName) -> EncoderName:
@@ -99,7 +117,7 @@ def hub_file(name: EncoderName, file_name: str) -> Path | None:
         return Path(hf_hub_download(name.source, file_name, revision=name.revision))
     except hub.LocalEntryNotFoundError as error:
         reason = "not in the local HuggingFace cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
-        advice = "go online once, give a local folder, or try --encoder random/tiny"
+        advice = "go online once, give a local folder, or use --encoder imagenet/efficientnet-lite0"
         raise EncoderError(f"{name.source}: {file_name} is {reason}; {advice}") from error
     except hub.EntryNotFoundError:
         return None

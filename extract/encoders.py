@@ -5,6 +5,7 @@ B frames, N tokens, D width.
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from byov.progress import SILENT, Progress
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
 UNUSED_PARTS = {"pooler", "head"}  # what some models put behind the tokens
+LOGGER = logging.getLogger(__name__)
 _HUGGINGFACE = threading.RLock()  # its switches are those of the whole process
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
 
@@ -104,6 +106,7 @@ def load_encoder(
 
     HuggingFace draws bars of its own for downloads; not where the progress is silent.
     """
+    LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
         return _load_imagenet(name, resize, pick_device(device))
     with _huggingface(bars=progress is not SILENT):

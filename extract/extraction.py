@@ -6,8 +6,8 @@ a video's file holds depends on that video alone, not on what else was extracted
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byov.cache.features import FeatureWriter, Provenance
-from byov.data.video import DECODER, OnTruncated, usable_cores
-from byov.device import Device
+from byov.data.frame_estimate import estimated_frames
+from byov.data.video import DECODER, STRICT, DecodingPolicy
+from byov.device import Device, usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
 from byov.extract.decode_ahead import DecodeAhead, Event, PreparedFrames, SourceFile
 from byov.extract.encoder_name import EncoderName, Resize
@@ -55,8 +56,19 @@ class ExtractionOptions:
     compile: bool = False
     batch_size: int | None = None  # None: CPU_BATCH or CUDA_BATCH
     decoders: int | None = None  # None: one per core
-    on_truncated: OnTruncated = "error"
+    policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
+    cores: int | None = None  # None: all that this process may use
+
+
+@dataclass(frozen=True)
+class VideoOutcome:
+    """What became of a video: a file, or a failure."""
+
+    video_id: str
+    frames: int = 0
+    written_bytes: int = 0
+    failure: str | None = None
 
 
 @dataclass
@@ -68,6 +80,15 @@ class Outcome:
     written_bytes: int = 0
     seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)  # video id → reason
+
+    def add(self, video: VideoOutcome) -> None:
+        if video.failure is not None:
+            self.failures[video.video_id] = video.failure
+            LOGGER.warning(f"failed: {video.failure}")
+            return
+        self.videos += 1
+        self.frames += video.frames
+        self.written_bytes += video.written_bytes
 
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT) -> Outcome:
@@ -82,54 +103,82 @@ def extract_jobs(
     encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT
 ) -> Outcome:
     """Extract the jobs of the plan by its encoder, which is loaded."""
-    _refuse_other_identity(plan, jobs, encoder)
+    refuse_other_identity(plan, jobs, encoder_identity(encoder))
+    outcome, started = Outcome(), time.monotonic()
+    with (
+        job_bars(jobs, progress) as (videos, frames),
+        closing(extracted_videos(encoder, jobs, options, frames)) as extracted,
+    ):
+        for video in extracted:
+            outcome.add(video)
+            videos.advance(latest=video.video_id)
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def extracted_videos(
+    encoder: TokenEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
+) -> Generator[VideoOutcome, None, None]:
+    """Extract the jobs; what became of each, as soon as it is known."""
     batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
-    workers, threads = decoder_threads(len(jobs), options.decoders)
+    workers, threads = decoder_threads(len(jobs), options.decoders, options.cores)
     decoded = DecodeAhead(
         jobs,
         prepare=lambda frames: encoder.preprocessing.on_host(frames, encoder.device),
         workers=workers,
         threads_per_video=threads,
-        on_truncated=options.on_truncated,
+        policy=options.policy,
         on_mismatch=options.on_mismatch,
     )
-    started = time.monotonic()
+    return Extraction(encoder, batch_size=batch_size, frames=frames).run(decoded)
+
+
+@contextmanager
+def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
+    """Bars of the videos and of their frames."""
     with (
         progress.bar("videos", unit="video", total=len(jobs)) as videos,
         progress.bar("frames", unit="frame", total=_frames(jobs), brief=True) as frames,
     ):
-        outcome = Extraction(encoder, batch_size=batch_size, videos=videos, frames=frames).run(decoded)
-    outcome.seconds = time.monotonic() - started
-    return outcome
+        yield videos, frames
 
 
 def _frames(jobs: Sequence[Job]) -> int | None:
-    """How many frames there are to encode, where the labels tell."""
-    counts = [job.label_count for job in jobs if job.label_count is not None]
-    return sum(counts) if len(counts) == len(jobs) else None
+    """How many frames there are to encode, as the labels tell or else the headers; None if a video does not say."""
+    total = 0
+    for job in jobs:
+        frames = estimated_frames(job.video.path) if job.label_count is None else job.label_count
+        if frames is None:
+            return None
+        total += frames
+    return total
 
 
-def decoder_threads(videos: int, decoders: int | None = None) -> tuple[int, int]:
+def decoder_threads(videos: int, decoders: int | None = None, cores: int | None = None) -> tuple[int, int]:
     """Videos decoded at once, and threads for each: about one thread per core in all."""
-    cores = usable_cores()
+    cores = cores or usable_cores()
     workers = max(1, min(videos, decoders or min(cores, MOST_DECODERS)))
     return workers, max(1, min(cores, MOST_DECODERS) // workers)
 
 
-def _refuse_other_identity(plan: Plan, jobs: Sequence[Job], encoder: TokenEncoder) -> None:
-    """Raise unless the files that stay in the cache are of the loaded encoder's identity."""
-    ours = {
+def encoder_identity(encoder: TokenEncoder) -> dict[str, str]:
+    """What a file that it makes says of it: Provenance.identity."""
+    return {
         "encoder": encoder.name.id,
         "revision": encoder.name.revision or "",
         "weights": encoder.sha256,
         "preprocessing": encoder.preprocessing.describe(),
         "compute type": str(encoder.dtype).removeprefix("torch."),
     }
-    redone = {job.path for job in jobs}
+
+
+def refuse_other_identity(plan: Plan, jobs: Sequence[Job], ours: Mapping[str, str]) -> None:
+    """Raise unless the files that stay in the cache are of this identity."""
+    redone = {job.video.id for job in jobs}
     for job in plan.jobs:
-        if job.header is None or job.path in redone:
+        if job.identity is None or job.video.id in redone:
             continue
-        for what, found in job.header.provenance.identity().items():
+        for what, found in job.identity.items():
             if found != ours[what]:
                 device = "another --device, " if what == "compute type" else ""
                 raise CacheError(
@@ -144,9 +193,9 @@ class Extraction:
     A video that cannot be read is recorded as a failure and the others go on; an error in writing stops the run.
     """
 
-    def __init__(self, encoder: TokenEncoder, *, batch_size: int, videos: Bar, frames: Bar) -> None:
-        self.outcome = Outcome()
-        self._encoder, self._videos_done, self._frames_done = encoder, videos, frames
+    def __init__(self, encoder: TokenEncoder, *, batch_size: int, frames: Bar) -> None:
+        self._encoder, self._frames_done = encoder, frames
+        self._done: list[VideoOutcome] = []  # what is still to be told
         self._encoder_threads = torch.get_num_threads()
         size = encoder.preprocessing.size
         # Colours innermost, as frames come from the decoder: filling the batch is then a plain copy.
@@ -157,24 +206,30 @@ class Extraction:
         self._open: dict[str, _OpenVideo] = {}  # by video id
 
     @torch.inference_mode()
-    def run(self, events: Iterable[Event]) -> Outcome:
+    def run(self, events: Iterable[Event]) -> Generator[VideoOutcome, None, None]:
+        """What becomes of each video, as soon as it is known."""
         try:
             # Copying and merging are too small to share out: waiting for a second thread, on cores that are busy
             # decoding, costs many times what it saves.
             with _torch_threads(1):
                 for event in events:
                     self._handle(event)
+                    yield from self._take_done()
                 if self._owners:
                     self._run_batch()
+                    yield from self._take_done()
         finally:
             self.close()
-        return self.outcome
 
     def close(self) -> None:
         """Drop what is unfinished; nothing of it stays on disk."""
         for video in self._open.values():
             video.writer.close()
         self._open.clear()
+
+    def _take_done(self) -> list[VideoOutcome]:
+        done, self._done = self._done, []
+        return done
 
     def _handle(self, event: Event) -> None:
         video = self._open.get(event.job.video.id)
@@ -231,19 +286,14 @@ class Extraction:
             self._fail(video.job, error)
             return
         del self._open[video.job.video.id]
-        self.outcome.videos += 1
-        self.outcome.frames += frames
-        self.outcome.written_bytes += video.job.path.stat().st_size
-        self._videos_done.advance(latest=video.job.video.id)
+        self._done.append(VideoOutcome(video.job.video.id, frames, video.job.path.stat().st_size))
 
     def _fail(self, job: Job, error: Exception) -> None:
         video = self._open.pop(job.video.id, None)
         if video is not None:
             video.writer.close()
         reason = str(error) if isinstance(error, DatasetError) else f"{job.video.path}: {type(error).__name__}: {error}"
-        self.outcome.failures[job.video.id] = reason
-        LOGGER.warning(f"failed: {reason}")
-        self._videos_done.advance(latest=job.video.id)
+        self._done.append(VideoOutcome(job.video.id, failure=reason))
 
 
 class _OpenVideo:
@@ -280,7 +330,7 @@ class _OpenVideo:
             source_sha256=source.sha256,
             source_fingerprint=source.fingerprint,
         )
-        self.writer.finish(provenance, fps=source.fps, truncated=source.truncated)
+        self.writer.finish(provenance, fps=source.fps, truncated=source.truncated, corrupt_frames=source.corrupt_frames)
         return self.writer.frames
 
     def _write(self, frames: MergedFrames) -> None:

@@ -2,18 +2,18 @@
 
 import json
 import logging
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from byov.cache.atomic import exclusive, write_text
 from byov.cache.contents import failures_path, read_failures
-from byov.cache.features import Header, read_header
+from byov.cache.features import Facts
+from byov.cache.header_index import HeaderIndex, settled_state
 from byov.cache.layout import manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest, write_sources
-from byov.data.dataset import Dataset, Video
+from byov.data.dataset import Video
 from byov.errors import CacheError
-from byov.extract.plan import Plan
+from byov.extract.plan import Job, Plan, entry_of
 
 LOGGER = logging.getLogger(__name__)
 
@@ -21,61 +21,70 @@ LOGGER = logging.getLogger(__name__)
 def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
     """Write manifest, sources and failures. Runs on other shards do the same; the last one sees everybody's files."""
     path = manifest_path(features_dir, plan.dataset.name)
-    known = {job.video.id: job.header for job in plan.jobs if job.state == "cached" and job.header is not None}
     with exclusive(path.with_name(".lock")):
-        headers = {
-            video.id: header
-            for video in plan.dataset.videos
-            if (header := known.get(video.id) or _header_or_none(plan.folder, video)) is not None
-        }
-        _warn_of_late_events(plan.dataset, headers)
-        _manifest(plan.dataset, headers, path).save(path)
+        entries, cached = _entries(plan, path)
+        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, entries).save(path)
         write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
-        _record_failures(plan, headers, failures)
+        _record_failures(plan, cached, failures)
 
 
-def _warn_of_late_events(dataset: Dataset, headers: Mapping[str, Header]) -> None:
-    """Events that no frame comes after: a phase would be missing that all other videos have."""
-    for video in dataset.videos:
-        header = headers.get(video.id)
-        if header is None or not header.frames or not video.event_seconds:
-            continue
-        event, last = video.event_seconds[-1], float(header.pts_seconds.max())
-        if event > last:
-            LOGGER.info(
-                f"{video.id}: its event at {event:g} s is after its last frame, which is at {last:.3f} s; "
-                "correct the CSV and run again (nothing is extracted anew)"
-            )
+def _entries(plan: Plan, path: Path) -> tuple[tuple[VideoEntry, ...], Set[str]]:
+    """The lines of the manifest, and the videos that the encoder's folder has.
+
+    A video's line is from its file, else as another encoder's run has left it, else without frames.
+    """
+    videos = plan.dataset.videos
+    cached = {job.video.id: job.entry for job in plan.jobs if job.entry and _is_as_planned(job)}
+    with HeaderIndex(plan.folder) as index:
+        for video in videos:
+            if video.id not in cached:
+                facts = _facts_or_none(index, video_path(plan.folder, video.view, video.id))
+                if facts is None:
+                    continue
+                cached[video.id] = entry_of(video, facts)
+            _warn_of_late_event(video, cached[video.id], index, plan.folder)
+    earlier = _earlier_entries(path) if len(cached) < len(videos) else {}
+    return tuple(cached.get(video.id) or _earlier_entry(video, earlier) for video in videos), cached.keys()
 
 
-def _header_or_none(folder: Path, video: Video) -> Header | None:
-    path = video_path(folder, video.view, video.id)
+def _is_as_planned(job: Job) -> bool:
+    """Is its file still the one that the plan has looked at? That may be hours ago."""
+    return job.file_state is not None and job.file_state == settled_state(job.path)
+
+
+def _earlier_entries(path: Path) -> dict[str, VideoEntry]:
     try:
-        return read_header(path) if path.is_file() else None
+        return {entry.id: entry for entry in load_manifest(path).videos}
+    except CacheError:
+        return {}
+
+
+def _facts_or_none(index: HeaderIndex, path: Path) -> Facts | None:
+    try:
+        return index.read(path) if path.is_file() else None
     except CacheError:
         return None
 
 
-def _manifest(dataset: Dataset, headers: Mapping[str, Header], path: Path) -> Manifest:
-    try:
-        earlier = {entry.id: entry for entry in load_manifest(path).videos}
-    except CacheError:
-        earlier = {}
-    entries = tuple(_entry(video, headers.get(video.id), earlier.get(video.id)) for video in dataset.videos)
-    return Manifest(dataset.name, dataset.phase_names, dataset.action_names, entries)
+def _warn_of_late_event(video: Video, entry: VideoEntry, index: HeaderIndex, folder: Path) -> None:
+    """An event that no frame comes after: a phase is missing that all other videos have."""
+    if not video.event_seconds or not entry.labels or max(entry.labels) == len(video.event_seconds):
+        return
+    facts = _facts_or_none(index, video_path(folder, video.view, video.id))
+    if facts is not None:
+        LOGGER.info(
+            f"{video.id}: its event at {video.event_seconds[-1]:g} s is after its last frame, which is at "
+            f"{facts.pts_seconds.max():.3f} s; correct the CSV and run again (nothing is extracted anew)"
+        )
 
 
-def _entry(video: Video, header: Header | None, earlier: VideoEntry | None) -> VideoEntry:
-    """A video's line: from its file, else as another encoder's run has left it, else without frames."""
-    entry = partial(VideoEntry, video.id, video.view, video.split, actions=video.actions)
-    if header is not None:
-        return entry(header.frames, header.fps, video.phases(header.pts_seconds))
-    if earlier is not None:
-        return entry(earlier.frames, earlier.fps, earlier.labels)
-    return entry(None, None, video.labels)
+def _earlier_entry(video: Video, earlier: Mapping[str, VideoEntry]) -> VideoEntry:
+    found = earlier.get(video.id)
+    frames, fps, labels = (found.frames, found.fps, found.labels) if found else (None, None, video.labels)
+    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
 
 
-def _record_failures(plan: Plan, headers: Mapping[str, Header], failures: Mapping[str, str]) -> None:
+def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) -> None:
     ids = {video.id for video in plan.dataset.videos}
     mine = {job.video.id for job in plan.jobs}
     try:
@@ -83,9 +92,9 @@ def _record_failures(plan: Plan, headers: Mapping[str, Header], failures: Mappin
     except CacheError:
         others = {}
     # What another shard could not do may have been done since.
-    now = {video: reason for video, reason in others.items() if video not in headers} | dict(failures)
+    now = {video: reason for video, reason in others.items() if video not in cached} | dict(failures)
     path = failures_path(plan.folder)
     if now:
         write_text(path, json.dumps(dict(sorted(now.items())), indent=1, ensure_ascii=False) + "\n")
-    else:
+    elif path.exists():  # to remove what is not there is an error, too, on a read-only disk
         path.unlink(missing_ok=True)

@@ -1,13 +1,16 @@
 """What there is to do: each video of a dataset against what the cache holds of it. Loads no model, decodes nothing."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from byov.cache.features import Header, Provenance, read_header
+from byov.cache.features import Facts, Provenance, read_header
+from byov.cache.header_index import HeaderIndex, IndexedFacts, settled_state
 from byov.cache.layout import encoder_dir, ratio_key, video_path
+from byov.cache.manifest import VideoEntry
 from byov.data.dataset import Dataset, Video
 from byov.data.fingerprint import fingerprint, sha256
 from byov.device import Device
@@ -18,16 +21,28 @@ OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """One video and the state of its cache file."""
 
     video: Video
-    path: Path
+    folder: Path  # of the encoder in the cache
     state: State
     reason: str  # why it is stale or in conflict
-    header: Header | None  # of the file that is there, if it can be read
+    entry: VideoEntry | None  # its line of the manifest, from the file that is there, if it can be read
+    file_state: str | None  # of that file; see settled_state
+    identity: Mapping[str, str] | None  # of its features
     ratios: tuple[float, ...]  # what the finished file is to hold
+
+    @property
+    def path(self) -> Path:
+        """Made when it is asked for: as a part of each job it would take a third of their memory."""
+        return video_path(self.folder, self.video.view, self.video.id)
+
+    @property
+    def frames(self) -> int | None:
+        """Of the file that is there."""
+        return None if self.entry is None else self.entry.frames
 
     @property
     def label_count(self) -> int | None:
@@ -61,48 +76,81 @@ def make_plan(
     on_mismatch: OnMismatch = "error",
     shard: tuple[int, int] = (1, 1),
     overwrite: bool = False,
+    verify_sources: bool = False,
 ) -> Plan:
     """Compare every video of a shard (i of n, from 1) with its cache file.
 
     device: what "auto" will be is known once the encoder is loaded; run_plan compares then.
+    verify_sources: read all of every source, in the place of a sample, and of nothing where it is in the state in which
+    it was compared before.
     """
     folder = encoder_dir(features_dir, dataset.name, encoder.id)
     index, shards = shard
     jobs = []
-    for video in dataset.videos[index - 1 :: shards]:
-        path = video_path(folder, video.view, video.id)
-        state, reason, header = _examine(video, path, encoder, resize, device, ratios, on_mismatch)
-        if overwrite and state != "missing":
-            state, reason = "stale", "--overwrite"
-        kept = () if header is None or overwrite else (float(ratio) for ratio in header.ratios)
-        jobs.append(Job(video, path, state, reason, header, tuple(sorted({*map(float, ratios), *kept}))))
+    with HeaderIndex(folder) as headers:
+        for video in dataset.videos[index - 1 :: shards]:
+            path = video_path(folder, video.view, video.id)
+            state, reason, facts = _examine(
+                video, path, headers, encoder, resize, device, ratios, on_mismatch, verify_sources
+            )
+            if overwrite and state != "missing":
+                state, reason = "stale", "--overwrite"
+            kept = () if facts is None or overwrite else facts.header.ratios
+            jobs.append(
+                Job(
+                    video,
+                    folder,
+                    state,
+                    reason,
+                    entry=entry_of(video, facts) if facts else None,
+                    file_state=facts.state if facts else None,
+                    identity=facts.header.provenance.identity() if facts else None,
+                    ratios=_joined(tuple(ratios), kept),
+                )
+            )
     return Plan(dataset, encoder, folder, tuple(jobs))
+
+
+def entry_of(video: Video, facts: Facts) -> VideoEntry:
+    """A video's line of the manifest, from its file."""
+    labels, header = video.phases(facts.pts_seconds), facts.header
+    return VideoEntry(video.id, video.view, video.split, header.frames, header.fps, labels, video.actions, video.pair)
+
+
+@lru_cache
+def _joined(ratios: tuple[float, ...], kept: tuple[str, ...]) -> tuple[float, ...]:
+    """Those that are wanted and those that are there; one copy in memory for all videos alike."""
+    return tuple(sorted({*map(float, ratios), *map(float, kept)}))
 
 
 def _examine(
     video: Video,
     path: Path,
+    headers: HeaderIndex,
     encoder: EncoderName,
     resize: Resize,
     device: Device,
     ratios: Sequence[float],
     on_mismatch: OnMismatch,
-) -> tuple[State, str, Header | None]:
+    verify_sources: bool,
+) -> tuple[State, str, IndexedFacts | None]:
     if not path.is_file():
         return "missing", "", None
     try:
-        header = read_header(path)
+        facts = headers.read(path)
     except CacheError as error:
         return "stale", str(error), None
-    conflict = _conflict(header.provenance, encoder, resize, device) or _source_conflict(header, video)
+    header = facts.header
+    conflict = _conflict(header.provenance, encoder, resize, device)
+    conflict = conflict or _source_conflict(facts, video.path, headers, verify_sources)
     if conflict:
-        return "conflict", f"{path}: {conflict}", header
+        return "conflict", f"{path}: {conflict}", facts
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in header.ratios]
     if lacking:
-        return "stale", f"lacks ratio {' '.join(lacking)}", header
+        return "stale", f"lacks ratio {' '.join(lacking)}", facts
     if video.labels is not None and _miscounted(len(video.labels), header.frames, on_mismatch):
-        return "stale", f"{header.frames} frames, {len(video.labels)} labels", header
-    return "cached", "", header
+        return "stale", f"{header.frames} frames, {len(video.labels)} labels", facts
+    return "cached", "", facts
 
 
 def _miscounted(labels: int, frames: int, on_mismatch: OnMismatch) -> bool:
@@ -123,16 +171,23 @@ def _conflict(found: Provenance, encoder: EncoderName, resize: Resize, device: D
     return ""
 
 
-def _source_conflict(header: Header, video: Video) -> str:
-    """Has the source changed? A sample of it tells, unless it was written to since: then all of it is read."""
-    found, source = header.provenance, video.path.stat()
+def _source_conflict(facts: IndexedFacts, path: Path, headers: HeaderIndex, verify: bool) -> str:
+    """Has the source changed? Not if it is in the state in which it was compared before, unless `verify`.
+
+    Else a sample of it tells; if it was written to since, or `verify`, all of it is read.
+    """
+    state = settled_state(path)
+    if not verify and state is not None and state == facts.source_state:
+        return ""
+    found, source = facts.header.provenance, path.stat()
     if found.source_bytes != source.st_size:
-        return f"made from {found.source_name} of {found.source_bytes} bytes, {video.path} has {source.st_size} now"
-    touched_since = source.st_mtime_ns > header.path.stat().st_mtime_ns
-    expected = found.source_sha256 if touched_since else found.source_fingerprint
-    now = sha256(video.path) if touched_since else fingerprint(video.path)
+        return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
+    whole = verify or source.st_mtime_ns > facts.header.path.stat().st_mtime_ns
+    expected = found.source_sha256 if whole else found.source_fingerprint
+    now = sha256(path) if whole else fingerprint(path)
     if now != expected:
-        return f"made from {found.source_name} with digest {expected[:12]}, {video.path} has changed to {now[:12]}"
+        return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+    headers.keep_source(facts, path, state)
     return ""
 
 

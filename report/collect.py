@@ -4,20 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embedding_readers import RunEmbeddings
 from byov.evaluate.table import Table
 from byov.progress import SILENT, Progress
-from byov.report import failures, nearest_frames, projection, provenance, scored_tables, similarity, tokens
+from byov.report import failures, nearest_frames, projection, provenance, room, scored_tables, similarity, tokens
 from byov.report.content import Content, Sheet, ShownVideo, Unavailable
 from byov.report.curves import read_curves
 from byov.report.gallery import Gallery
+from byov.report.listing import list_videos
 from byov.report.material import Material, choose_split, read_material
-from byov.report.sheets import read_tiles, sheet_of
+from byov.report.sheets import make_sheets, read_tiles
+from byov.report.vectors import compared_material, run_vectors
 from byov.report.video_files import VideoFiles
 
 STEPS = 4  # embeddings, tables, t-SNE, frames; a bar says which is under way
+MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,11 @@ class Request:
     runs_dir: Path
     features_dir: Path
     run: RunRecord
-    compared: tuple[RunRecord, ...] = ()  # in the tables beside it
+    compared: tuple[RunRecord, ...] = ()  # in the tables beside it; the first of them everywhere else too
     split: str | None = None  # None: the first of test, val and train that has videos
     videos: Path | None = None  # a folder to look for the videos in
     seed: int = 0
+    max_mb: float = 15.0  # of the page: what can still be sent as a mail
 
 
 def collect(request: Request, progress: Progress = SILENT) -> Content:
@@ -38,23 +44,28 @@ def collect(request: Request, progress: Progress = SILENT) -> Content:
         reader = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
         split = choose_split(reader.manifest, request.split)
         material = read_material(reader, request.runs_dir, request.features_dir, split)
+        materials = _materials(request, material)
         steps.advance(latest="tables")
         scored = _tables(request, material, progress)
-        gallery, one_view = Gallery(), nearest_frames.one_view_only(material)
-        played = nearest_frames.choose_player_videos(material, gallery)
+        space = _room(request, materials)
+        gallery, one_view = Gallery(len(material)), nearest_frames.one_view_only(material)
+        evenly_spread = [room.moments(material.length(video), space) for video in range(len(material))]
+        for video, frames in enumerate(evenly_spread):
+            gallery.show(video, frames)
         strips = nearest_frames.choose_strips(material, gallery)
         merged = tokens.choose_token_videos(material, gallery)
-        compared = one_view or similarity.compare(material, gallery)
-        worst = failures.find_failures(material, gallery)
+        compared = one_view or similarity.compare(material)
+        taus = failures.pair_taus(material)
+        worst = failures.find_failures(material, gallery, taus)
         steps.advance(latest="t-SNE")
-        projected = projection.project(material, gallery, request.seed)
+        chosen = projection.choose_frames(evenly_spread)
+        projected = projection.project(materials, chosen, request.seed)
         steps.advance(latest="frames")
         files = VideoFiles(material.feature_folder.parent, request.videos)
-        tiles = read_tiles(material, gallery, files, progress)
+        tiles = read_tiles(material, gallery, files, space.picture_bytes, progress)
+        pictures = make_sheets(tiles, space.picture_bytes)
         steps.advance()
-    pictures = [one if isinstance(one, Unavailable) else sheet_of(one) for one in tiles.values()]
-    shown = {video: index for index, video in enumerate(gallery.videos)}
-    videos = _shown_videos(material, gallery, pictures)
+    videos = _shown_videos(material, gallery, pictures, taus)
     return Content(
         run=request.run.name,
         dataset=request.run.dataset,
@@ -63,15 +74,30 @@ def collect(request: Request, progress: Progress = SILENT) -> Content:
         phases=reader.manifest.phases if any(video.labels for video in videos) else (),
         videos=videos,
         tables=scored,
+        own_rows=(reader.name,),
         curves=read_curves(request.run),
         projection=projected,
         strips=one_view or nearest_frames.strips_with_pictures(strips, pictures),
-        tokens=tokens.token_clips(material, merged, shown, tiles),
+        tokens=tokens.token_clips(material, merged, tiles),
         similarity=compared,
         failures=worst,
-        matches=one_view or nearest_frames.matches(material, played, shown, pictures),
-        provenance=provenance.provenance(material, request.seed),
+        vectors=run_vectors(materials, [video.moments for video in videos]),
+        listing=list_videos(reader.manifest, material.feature_folder.parent),
+        provenance=provenance.provenance(material, chosen, pictures, request.seed),
     )
+
+
+def _materials(request: Request, material: Material) -> list[Material]:
+    """Of the run, and of the first that it is compared with."""
+    others = [compared_material(material, run.name) for run in request.compared[:1]]
+    return [material, *(other for other in others if other is not None)]
+
+
+def _room(request: Request, materials: Sequence[Material]) -> room.Room:
+    """Embeddings of two runs may differ in width."""
+    lengths = [materials[0].length(video) for video in range(len(materials[0]))]
+    width = max(material.frames.embeddings.shape[1] for material in materials)
+    return room.divide(lengths, width, len(materials), int(request.max_mb * MEGABYTE))
 
 
 def _tables(request: Request, material: Material, progress: Progress) -> tuple[Table, ...] | Unavailable:
@@ -86,16 +112,22 @@ def _tables(request: Request, material: Material, progress: Progress) -> tuple[T
 
 
 def _shown_videos(
-    material: Material, gallery: Gallery, pictures: Sequence[Sheet | Unavailable]
+    material: Material,
+    gallery: Gallery,
+    pictures: Sequence[Sheet | Unavailable],
+    taus: failures.Taus | Unavailable,
 ) -> tuple[ShownVideo, ...]:
+    means = np.full(len(material), np.nan) if isinstance(taus, Unavailable) else failures.mean_taus(taus)
     return tuple(
         ShownVideo(
-            name=material.segments[video].name,
-            view=material.segments[video].video.view,
+            name=segment.name,
+            view=segment.video.view,
             frames=material.length(video),
             pts_seconds=material.pts_seconds(video),
             labels=material.labels(video),
-            sheet=picture,
+            moments=gallery.frames(video),
+            tau=None if np.isnan(means[video]) else float(means[video]),
+            sheet=pictures[video],
         )
-        for video, picture in zip(gallery.videos, pictures, strict=True)
+        for video, segment in enumerate(material.segments)
     )

@@ -25,25 +25,30 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Some frames of a video as the tiles of one JPEG picture, row by row."""
+    """Some frames of a video as tiles, some side by side in each of a few JPEG pictures.
+
+    Not all in one: a browser decodes a picture as a whole, and of a long video that would be slow.
+    """
 
     frames: tuple[int, ...]  # rising; the i-th stands in row i // columns, column i % columns
     tile_width: int
     tile_height: int
     columns: int
-    jpeg: bytes
+    rows: tuple[bytes, ...]  # JPEG
 
 
 @dataclass(frozen=True)
 class ShownVideo:
-    """A video that some part of the report shows frames of."""
+    """A video of the split."""
 
     name: str  # "ego/004"
     view: str
     frames: int  # of the whole video
     pts_seconds: NDArray[np.float64]  # (frames,)
-    labels: tuple[int, ...] | None  # phase of each frame
-    sheet: Sheet | Unavailable
+    labels: tuple[int, ...] | None  # phase of each frame, or UNLABELLED
+    moments: tuple[int, ...]  # rising: the frames that the page knows, by picture and embedding
+    tau: float | None  # mean over its pairs with all other videos, in both roles
+    sheet: Sheet | Unavailable  # of the moments
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,20 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class PointMap:
+    """Frames as points of a plane, by t-SNE."""
+
+    title: str  # whose embeddings they are
+    points: NDArray[np.float64]  # (n, 2)
+
+
+@dataclass(frozen=True)
 class Projection:
-    """t-SNE of the same frames before and after: points of both are in the order of `frames`."""
+    """The same frames by frozen features, by the untrained model and by the runs, all in the order of `frames`."""
 
     frames: tuple[FrameRef, ...]
-    before: NDArray[np.float64]  # (n, 2) of the frozen features that the run was trained on
-    after: NDArray[np.float64]  # (n, 2) of the run's embeddings
-    before_name: str
+    maps: tuple[PointMap, ...]
+    frames_of_split: int  # of which these are some
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,9 @@ class WorstVideo:
     video: int
     tau: float  # mean over its pairs with all other videos, in both roles
     frames: tuple[int, ...]  # some, evenly spread
+    partner: int  # the video that it is matched worst to
+    partner_tau: float
+    matched: tuple[int, ...]  # the frame of the partner that is nearest to each of `frames`
 
 
 @dataclass(frozen=True)
@@ -131,27 +146,28 @@ class Failures:
     """The paper's analysis: what goes wrong, and whether one frame is alike to all others there."""
 
     worst: tuple[WorstVideo, ...]  # the worst first
-    reference: FrameRef  # of the worst video
+    reference: FrameRef  # among the frames of the worst video
     similarity: NDArray[np.float64]  # (T,) softmax over that video's frames of z_ref · z_t / sqrt(D); sums to 1
-
-    def frames_of(self, worst: WorstVideo) -> list[FrameRef]:
-        """The frames to show of one of the worst videos, in order of time, the reference among them."""
-        refs = {FrameRef(worst.video, frame) for frame in worst.frames}
-        if worst.video == self.reference.video:
-            refs.add(self.reference)
-        return sorted(refs, key=lambda ref: ref.frame)
 
 
 @dataclass(frozen=True)
-class PlayerMatch:
-    """For each frame on the sheet of video `query`, the nearest frame of video `candidate`.
+class RunVectors:
+    """The embeddings of all moments by one run, from which the page finds what is near."""
 
-    Where that is not on its sheet, since of long videos not all are, the closest to it in time that is.
-    """
+    name: str
+    of_video: tuple[NDArray[np.float32], ...]  # (moments, D) of each shown video
 
-    query: int
-    candidate: int
-    frames: tuple[int, ...]
+
+@dataclass(frozen=True)
+class ListedVideo:
+    """A line of the CSV that byov-extract reads; all texts, "" where there is none."""
+
+    path: str  # relative to the folder that holds all of them
+    view: str
+    split: str
+    id: str
+    events: str
+    pair: str
 
 
 @dataclass(frozen=True)
@@ -163,11 +179,13 @@ class Content:
     phases: tuple[str, ...]  # () without labels: points are then coloured by time
     videos: tuple[ShownVideo, ...]
     tables: tuple[Table, ...] | Unavailable
+    own_rows: tuple[str, ...]  # of the tables: this run's
     curves: Curves | Unavailable
     projection: Projection | Unavailable
     strips: tuple[Strip, ...] | Unavailable
     tokens: tuple[TokenClip, ...] | Unavailable
     similarity: Similarity | Unavailable
     failures: Failures | Unavailable
-    matches: tuple[PlayerMatch, ...] | Unavailable  # of the player: each video with each of the other view
+    vectors: tuple[RunVectors, ...] | Unavailable  # this run's, and that of the first that it is compared with
+    listing: tuple[ListedVideo, ...]  # all videos of the dataset
     provenance: tuple[tuple[str, str], ...]

@@ -6,7 +6,8 @@ from pathlib import Path
 from sys import float_info
 from typing import Any
 
-from byov.cache.runs import METRICS_NAME, RunRecord
+from byov.cache.runs import METRICS_NAME, RunRecord, check_file
+from byov.errors import CacheError
 from byov.report.content import Curve, Curves, Unavailable
 
 VALIDATION = ("retrieval", "trimmed", "both", "tau")
@@ -17,9 +18,10 @@ NO_CURVE = ("epoch", "step", "lr")
 def read_curves(run: RunRecord) -> Curves | Unavailable:
     try:
         records = _read_records(run.folder / METRICS_NAME)
+        check_file(run.folder / METRICS_NAME, run.training)
     except FileNotFoundError:
         return Unavailable(f"the run has no {METRICS_NAME}")
-    except (OSError, ValueError, RecursionError) as error:
+    except (CacheError, OSError, ValueError, RecursionError) as error:
         return Unavailable(f"{METRICS_NAME} is damaged ({_reason(error)})")
     names = dict.fromkeys(name for record in records for name in record)
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.apply.alignment import nearest
 from byov.evaluate.evaluation import tasks_of
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.task import EvaluationOptions
@@ -15,18 +16,26 @@ WORST = 3
 FRAMES = 5  # the middle one is the reference of the worst
 STRIDE = EvaluationOptions().tau_stride  # as the evaluator
 
+Taus = NDArray[np.float64]  # (V, V) of query and candidate videos; NaN where a pair has none
 
-def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailable:
+
+def pair_taus(material: Material) -> Taus | Unavailable:
     if len(material) == 1:
         return Unavailable(f"the {material.split} split has only one video: none to match it with")
     if "tau" not in tasks_of(material.reader.manifest):
         return Unavailable(f"the videos of {material.reader.manifest.dataset} show different actions: they have no tau")
-    taus = mean_taus(tau_of_each_pair(material.frames.every(STRIDE)))
-    rising = np.argsort(taus, kind="stable")  # NaN comes last
-    chosen = [int(video) for video in rising[:WORST] if not np.isnan(taus[video])]
+    return tau_of_each_pair(material.frames.every(STRIDE))
+
+
+def find_failures(material: Material, gallery: Gallery, taus: Taus | Unavailable) -> Failures | Unavailable:
+    if isinstance(taus, Unavailable):
+        return taus
+    means = mean_taus(taus)
+    rising = np.argsort(means, kind="stable")  # NaN comes last
+    chosen = [int(video) for video in rising[:WORST] if not np.isnan(means[video])]
     if not chosen:
         return Unavailable("no pair of videos has a Kendall's tau: the nearest frame never changes")
-    worst = tuple(_worst(material, gallery, video, float(taus[video])) for video in chosen)
+    worst = tuple(_worst(material, gallery, video, float(means[video]), taus[video]) for video in chosen)
     reference = material.length(chosen[0]) // 2
     return Failures(
         worst=worst,
@@ -35,8 +44,8 @@ def find_failures(material: Material, gallery: Gallery) -> Failures | Unavailabl
     )
 
 
-def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(V, V) of query and candidate videos → (V,) the mean over a video's pairs in both roles; NaN if it has none."""
+def mean_taus(taus: Taus) -> NDArray[np.float64]:
+    """(V,) the mean over a video's pairs in both roles; NaN if it has none."""
     given = ~np.isnan(taus)
     known = np.where(given, taus, 0)
     sums, counts = known.sum(axis=0) + known.sum(axis=1), given.sum(axis=0) + given.sum(axis=1)
@@ -54,6 +63,12 @@ def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArr
     return share
 
 
-def _worst(material: Material, gallery: Gallery, video: int, tau: float) -> WorstVideo:
+def _worst(material: Material, gallery: Gallery, video: int, tau: float, taus: NDArray[np.float64]) -> WorstVideo:
+    """taus: (V,) of the video as query. Its partner is where the order of its frames is kept least."""
     frames = centres(material.length(video), FRAMES)
-    return WorstVideo(gallery.show(video, frames), tau, frames)
+    others = [other for other in range(len(material)) if other != video]
+    partner = min(others, key=lambda other: np.inf if np.isnan(taus[other]) else taus[other])
+    matched = tuple(nearest(material.embeddings(video)[list(frames)], material.embeddings(partner)).tolist())
+    gallery.show(video, frames)
+    gallery.show(partner, matched)
+    return WorstVideo(video, tau, frames, partner, float(taus[partner]), matched)

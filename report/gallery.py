@@ -1,4 +1,4 @@
-"""The videos that a report shows frames of, and which frames."""
+"""Which frames of the split's videos a report shows."""
 
 from collections.abc import Iterable
 
@@ -8,21 +8,15 @@ from byov.report.content import FrameRef
 class Gallery:
     """The parts of a report ask for frames before any video is decoded, so that each is decoded once."""
 
-    def __init__(self) -> None:
-        self._wanted: dict[int, set[int]] = {}  # frames by the video's index in the split, in the order of asking
+    def __init__(self, videos: int) -> None:
+        self._wanted: list[set[int]] = [set() for _ in range(videos)]
 
-    def show(self, video: int, frames: Iterable[int]) -> int:
-        """Ask for frames of a video of the split; returns its index among those that are shown."""
-        self._wanted.setdefault(video, set()).update(frames)
-        return list(self._wanted).index(video)
+    def show(self, video: int, frames: Iterable[int]) -> None:
+        self._wanted[video].update(frames)
 
     def ref(self, video: int, frame: int) -> FrameRef:
-        return FrameRef(self.show(video, (frame,)), frame)
-
-    @property
-    def videos(self) -> list[int]:
-        """Indices in the split."""
-        return list(self._wanted)
+        self.show(video, (frame,))
+        return FrameRef(video, frame)
 
     def frames(self, video: int) -> tuple[int, ...]:
         """Those that were asked for, rising."""

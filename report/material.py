@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from byov.errors import CacheError
 from byov.evaluate.embedding_readers import RunEmbeddings
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment, segments
+from byov.labels import UNLABELLED
 from byov.report.spread import evenly
 
 LOGGER = logging.getLogger(__name__)
@@ -65,6 +66,10 @@ class Material:
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
+    def by(self, reader: RunEmbeddings) -> "Material":
+        """The same videos by another run; raises the evaluator's error if it has not embedded them."""
+        return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
+
     def length(self, video: int) -> int:
         return len(self.segments[video])
 
@@ -76,9 +81,9 @@ class Material:
         return read_array(self.reader.path(self.segments[video]), "pts_seconds", remedy=self.reader.remedy)
 
     def labels(self, video: int) -> tuple[int, ...] | None:
-        """The phase of each frame, if there is one of the dataset's for each."""
+        """The phase of each frame, or UNLABELLED, if each is one of the dataset's."""
         labels, phases = self.segments[video].labels, len(self.reader.manifest.phases)
-        if not labels or len(labels) != self.length(video) or min(labels) < 0 or max(labels) >= phases:
+        if not labels or len(labels) != self.length(video) or min(labels) < UNLABELLED or max(labels) >= phases:
             return None
         return labels
 

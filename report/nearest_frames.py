@@ -1,20 +1,17 @@
-"""Retrieval across views: strips of example queries with their nearest frames, and the player's matches."""
+"""Retrieval across views: strips of example queries with their nearest frames."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from byov.apply.alignment import nearest
-from byov.report.content import FrameRef, PlayerMatch, Sheet, Strip, Unavailable
+from byov.report.content import FrameRef, Sheet, Strip, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.material import Material
-from byov.report.spread import centre, evenly
+from byov.report.spread import centre
 
 DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # views of query and candidates
 QUERIES = 3  # of each direction
 RETRIEVED = 5
-PLAYER_VIDEOS = 3  # of each view
-PLAYER_FRAMES = 100
 
 
 def one_view_only(material: Material) -> Unavailable | None:
@@ -46,28 +43,6 @@ def strips_with_pictures(
     )
 
 
-def choose_player_videos(material: Material, gallery: Gallery) -> list[int]:
-    """The first videos of each view; returns their indices in the split."""
-    chosen = [video for view, _ in DIRECTIONS for video in material.of_view(view)[:PLAYER_VIDEOS]]
-    for video in chosen:
-        gallery.show(video, evenly(material.length(video), PLAYER_FRAMES))
-    return chosen
-
-
-def matches(
-    material: Material, chosen: Sequence[int], shown: Mapping[int, int], sheets: Sequence[Sheet | Unavailable]
-) -> tuple[PlayerMatch, ...] | Unavailable:
-    """Each chosen video with each of the other view, if both can be seen. shown: index in the split → in the report."""
-    seen = {video: sheet.frames for video in chosen if isinstance(sheet := sheets[shown[video]], Sheet)}
-    found = tuple(
-        PlayerMatch(shown[query], shown[candidate], _nearest(material, query, candidate, seen))
-        for query in seen
-        for candidate in seen
-        if material.segments[query].video.view != material.segments[candidate].video.view
-    )
-    return found or no_picture([sheets[shown[video]] for video in chosen])
-
-
 def no_picture(sheets: Sequence[Sheet | Unavailable]) -> Unavailable:
     """The first reason why frames cannot be seen."""
     return next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
@@ -88,10 +63,3 @@ def _nearest_of_each(
         distances = np.linalg.norm(material.embeddings(other) - query, axis=1)
         found.append((float(distances.min()), other, int(distances.argmin())))
     return tuple(gallery.ref(other, at) for _, other, at in sorted(found)[:RETRIEVED])
-
-
-def _nearest(material: Material, query: int, candidate: int, seen: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """For each frame on the query's sheet the nearest of all the candidate's, or the closest in time on its sheet."""
-    found = nearest(material.embeddings(query)[list(seen[query])], material.embeddings(candidate))
-    frames = np.array(seen[candidate])
-    return tuple(frames[np.abs(frames - found[:, None]).argmin(axis=1)].tolist())

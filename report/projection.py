@@ -1,51 +1,60 @@
-"""t-SNE of the same frames before and after training."""
+"""t-SNE of the same frames by frozen features, by the untrained model and by the runs."""
+
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_readers import CachedFeatures
-from byov.report.content import Projection, Unavailable
-from byov.report.gallery import Gallery
+from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings
+from byov.report.content import FrameRef, PointMap, Projection, Unavailable
 from byov.report.material import Material
-from byov.report.nearest_frames import PLAYER_FRAMES
 from byov.report.spread import evenly
 
-VIDEOS = 2  # of each view
+POINTS = 600  # of all videos
 FEWEST_POINTS = 5
 PERPLEXITY = 30.0
-METHOD = "exact"  # the approximate one adds up in an order that its threads decide
+
+Chosen = list[tuple[int, tuple[int, ...]]]  # (video, frames)
 
 
-def choose_frames(material: Material) -> list[tuple[int, tuple[int, ...]]]:
-    """(video, frames) of the first videos of each view."""
-    chosen = [video for view in ("ego", "exo") for video in material.of_view(view)[:VIDEOS]]
-    return [(video, evenly(material.length(video), PLAYER_FRAMES)) for video in chosen]
+def choose_frames(moments: Sequence[tuple[int, ...]]) -> Chosen:
+    """As many of each video; moments: the frames of each that the page knows."""
+    most = max(POINTS // len(moments), 2)
+    return [(video, tuple(known[at] for at in evenly(len(known), most))) for video, known in enumerate(moments)]
 
 
-def project(material: Material, gallery: Gallery, seed: int) -> Projection | Unavailable:
-    chosen, run = choose_frames(material), material.reader.run
-    count = sum(len(frames) for _, frames in chosen)
+def project(materials: Sequence[Material], chosen: Chosen, seed: int) -> Projection | Unavailable:
+    """materials: of the run, and of those that it is compared with."""
+    material, count = materials[0], sum(len(frames) for _, frames in chosen)
     if count < FEWEST_POINTS:
         return Unavailable(f"a map needs at least {FEWEST_POINTS} frames, the videos have {count}")
+    run = material.reader.run
     try:
         features = CachedFeatures(material.features_dir, run.dataset, run.encoder_folder, run.column)
-        before = [_rows(material, features, video)[list(frames)] for video, frames in chosen]
+        for video, _ in chosen:
+            material.feature_header(video)  # are they still what the run has embedded?
+        frozen = _rows(material, features, chosen)
     except (CacheError, EvaluationError) as error:
         return Unavailable(material.without_places(error))
-    after = [material.embeddings(video)[list(frames)] for video, frames in chosen]
+    points = [(f"Frozen: {features.name}", frozen)]
+    untrained = RunEmbeddings(material.runs_dir, material.features_dir, run.name, untrained=True)
+    with suppress(CacheError, EvaluationError):  # a run need not have kept them
+        points.append(("Untrained", _rows(material, untrained, chosen)))
+    points += [
+        (f"Trained: {one.reader.run.name}", np.concatenate([one.embeddings(video)[list(at)] for video, at in chosen]))
+        for one in materials
+    ]
     return Projection(
-        frames=tuple(gallery.ref(video, frame) for video, frames in chosen for frame in frames),
-        before=tsne(np.concatenate(before), seed),
-        after=tsne(np.concatenate(after), seed),
-        before_name=features.name,
+        frames=tuple(FrameRef(video, frame) for video, frames in chosen for frame in frames),
+        maps=tuple(PointMap(title, tsne(rows, seed)) for title, rows in points),
+        frames_of_split=len(material.frames.embeddings),
     )
 
 
-def _rows(material: Material, features: CachedFeatures, video: int) -> NDArray[np.float32]:
-    """(T, d) of a video, if they are still what the run has embedded."""
-    material.feature_header(video)
-    return features.rows(material.segments[video])
+def _rows(material: Material, reader: EmbeddingReader, chosen: Chosen) -> NDArray[np.float32]:
+    return np.concatenate([reader.rows(material.segments[video])[list(frames)] for video, frames in chosen])
 
 
 def perplexity(points: int) -> float:
@@ -53,8 +62,9 @@ def perplexity(points: int) -> float:
 
 
 def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """(n, D) → (n, 2) by t-SNE."""
+    """(n, D) → (n, 2) by t-SNE. In one thread: several would add up in an order that they decide."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     centred = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
     scale = np.abs(centred).max()
@@ -62,6 +72,7 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
         return np.zeros((len(points), 2))
     if centred.shape[1] < 2:
         centred = np.pad(centred, ((0, 0), (0, 1)))
-    fit = TSNE(2, perplexity=perplexity(len(points)), init="pca", random_state=seed, method=METHOD)
-    placed: NDArray[np.float64] = fit.fit_transform(centred / scale).astype(np.float64)
+    with threadpool_limits(1):
+        fit = TSNE(2, perplexity=perplexity(len(points)), init="pca", random_state=seed)
+        placed: NDArray[np.float64] = fit.fit_transform(centred / scale).astype(np.float64)
     return placed

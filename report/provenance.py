@@ -1,20 +1,23 @@
 """What a run is, in a line under the title, and all that its figures depend on. No places and no times."""
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from math import prod
 from typing import Any
 
+from byov import __version__
 from byov.cache.runs import MODEL_NAME, RunRecord
 from byov.errors import TrainError
 from byov.report import failures, nearest_frames, projection, sheets, similarity
+from byov.report.content import Sheet, Unavailable
 from byov.report.material import Material
 from byov.train.method_settings import choose, settings_of
 from byov.train.settings import differences
 from byov.train.tensor_file import tensor_shapes
 
 Lines = tuple[tuple[str, str], ...]
-PACKAGES = ("byov", "numpy", "scipy", "scikit-learn", "av", "pillow")
+PACKAGES = ("numpy", "scipy", "scikit-learn", "av", "pillow")
 
 
 def facts(material: Material) -> Lines:
@@ -31,7 +34,10 @@ def facts(material: Material) -> Lines:
     )
 
 
-def provenance(material: Material, seed: int) -> Lines:
+def provenance(
+    material: Material, chosen: projection.Chosen, pictures: Sequence[Sheet | Unavailable], seed: int
+) -> Lines:
+    """chosen: the frames of the maps."""
     run, origin = material.reader.run, material.reader.origin()
     return (
         ("Run", run.name),
@@ -47,8 +53,13 @@ def provenance(material: Material, seed: int) -> Lines:
         ("Features", origin["column"]),
         (f"SHA-256 of the {material.split} split's features", origin["features_sha256"]),
         ("Trained with", _versions(run.training.get("versions"))),
-        ("This report", _versions({"python": platform.python_version()} | {name: version(name) for name in PACKAGES})),
-        ("t-SNE", _tsne(material, seed)),
+        (
+            "This report",
+            _versions(
+                {"python": platform.python_version(), "byov": __version__} | {name: version(name) for name in PACKAGES}
+            ),
+        ),
+        ("t-SNE", _tsne(chosen, seed)),
         ("Similarity", f"Euclidean distances; at most {similarity.MOST_FRAMES} frames of a video, evenly spread"),
         (
             "Retrieval",
@@ -59,14 +70,26 @@ def provenance(material: Material, seed: int) -> Lines:
             "Worst videos",
             f"by the mean Kendall's tau with all others in both roles, every {failures.STRIDE}th frame",
         ),
-        ("Pictures", f"at most {sheets.LONG_SIDE} pixels wide or high, JPEG quality {sheets.QUALITY}"),
+        (
+            "Embeddings in this page",
+            "of the frames that have pictures, as 8-bit integers with one step for all; what the page finds near by "
+            "them can differ from the tables, which are made from all frames as they are",
+        ),
+        ("Pictures", f"{_sizes(pictures)}JPEG quality {sheets.QUALITY}"),
     )
 
 
-def _tsne(material: Material, seed: int) -> str:
-    points = sum(len(moments) for _, moments in projection.choose_frames(material))
+def _tsne(chosen: projection.Chosen, seed: int) -> str:
+    points = sum(len(frames) for _, frames in chosen)
     shown = f"{projection.perplexity(points):.4g}" if points >= projection.FEWEST_POINTS else "-"
-    return f"seed {seed}, perplexity {shown}, initialised by PCA, {projection.METHOD} gradient"
+    return f"{points} frames, seed {seed}, perplexity {shown}, initialised by PCA, Barnes-Hut gradient"
+
+
+def _sizes(pictures: Sequence[Sheet | Unavailable]) -> str:
+    there = [sheet for sheet in pictures if isinstance(sheet, Sheet)]
+    sizes = dict.fromkeys(f"{sheet.tile_width} x {sheet.tile_height}" for sheet in there)
+    count = sum(len(sheet.frames) for sheet in there)
+    return f"{count} frames of {', '.join(sizes)} pixels, " if there else ""
 
 
 def _parameters(run: RunRecord) -> str:

@@ -1,6 +1,6 @@
 """What selective token merging keeps of a frame: the patches that change most, at each ratio."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -21,7 +21,7 @@ DARK = 0.15  # brightness of what is excluded
 
 
 def choose_token_videos(material: Material, gallery: Gallery) -> list[int]:
-    """The first video of each view; returns their indices in the split."""
+    """The first video of each view; returns them."""
     chosen = [video for view in ("ego", "exo") for video in material.of_view(view)[:1]]
     for video in chosen:
         gallery.show(video, centres(material.length(video), FRAMES))
@@ -29,10 +29,10 @@ def choose_token_videos(material: Material, gallery: Gallery) -> list[int]:
 
 
 def token_clips(
-    material: Material, chosen: list[int], shown: Mapping[int, int], tiles: Mapping[int, Tiles | Unavailable]
+    material: Material, chosen: list[int], tiles: Sequence[Tiles | Unavailable]
 ) -> tuple[TokenClip, ...] | Unavailable:
-    """Of the videos that can be seen. shown: index in the split → in the report."""
-    clips = [_clip(material, video, shown[video], tiles[video]) for video in chosen]
+    """Of the videos that can be seen."""
+    clips = [_clip(material, video, tiles[video]) for video in chosen]
     there = tuple(clip for clip in clips if isinstance(clip, TokenClip))
     return there or next(clip for clip in clips if isinstance(clip, Unavailable))
 
@@ -67,7 +67,7 @@ def _patch_of_pixels(
     return along(height), along(width)
 
 
-def _clip(material: Material, video: int, index: int, tiles: Tiles | Unavailable) -> TokenClip | Unavailable:
+def _clip(material: Material, video: int, tiles: Tiles | Unavailable) -> TokenClip | Unavailable:
     if isinstance(tiles, Unavailable):
         return tiles
     try:
@@ -90,4 +90,4 @@ def _clip(material: Material, video: int, index: int, tiles: Tiles | Unavailable
         ]
         for ratio in RATIOS
     ]
-    return TokenClip(index, frames, RATIOS, np.array(pictures))
+    return TokenClip(video, frames, RATIOS, np.array(pictures))

@@ -1,28 +1,37 @@
 """Commands in this process, and Python processes of their own for what a test must not do to itself."""
 
 import contextlib
+import hashlib
 import importlib.util
 import io
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+import h5py
+import numpy as np
 import pytest
+from tests.processes import ENVIRONMENT as PLAIN_ENVIRONMENT
+from tests.processes import Ran, start_and_pause
+
+from byov.cache import header_index
+from byov.cache.row_reader import read_attributes
+from byov.cache.seal import header_digest
 
 ROOT = Path(__file__).parents[1]
-# What decides how output looks and when it is written must not depend on who runs the tests.
-UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_DATASETS"}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
-    "PYTHONSAFEPATH": "1",
-    "PYTHONWARNINGS": "error",
-}
+ENVIRONMENT = PLAIN_ENVIRONMENT | {"PYTHONWARNINGS": "error"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: the short ones fill up what time the processes have left at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +39,17 @@ def usual_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have moved theirs."""
     for variable in ("BYOV_RUNS", "BYOV_FEATURES", "BYOV_DATASETS"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are no quicker on several cores, and on some CPUs their number decides the last bit."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
@@ -45,17 +65,6 @@ def load_benchmark() -> Callable[[str], ModuleType]:
         return module
 
     return load
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 def _call(main: Callable[[], None], name: str, *arguments: object) -> Ran:
@@ -92,7 +101,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             [sys.executable, "-c", script, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             env=ENVIRONMENT | environment,
             check=False,
         )
@@ -100,19 +109,40 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@pytest.fixture(scope="session")
+def without_rights(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """What makes of a command one of a user who may only what files and folders permit; root may everything else."""
+    closed = tmp_path_factory.mktemp("closed")
+    closed.chmod(0o500)
+    prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
+    if prefix and shutil.which(prefix[0]) is None:
+        pytest.skip("setpriv is not installed, and root may write everywhere")
+    touched = subprocess.run([*prefix, "touch", str(closed / "file")], capture_output=True, text=True, check=False)
+    if "Permission denied" not in touched.stderr:
+        pytest.skip(f"permissions do not count here: {touched.stderr.strip() or 'setpriv takes no rights away'}")
+    return prefix
+
+
+@pytest.fixture
+def indexed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small caches of files that have just been written are indexed too."""
+    monkeypatch.setattr(header_index, "FEW_FILES", 1)
+    monkeypatch.setattr(header_index, "SETTLED_NS", -(10**15))
+
+
 @pytest.fixture
 def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Start a script that prints a line when it is where the test wants it, then waits for its standard input."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    def start(script: str, *arguments: object, **environment: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, "-c", script, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | environment,
         )
         started.append(process)
         return process
@@ -121,3 +151,56 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def start_paused() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """start_paused(command, before=text): it stands still before a file gets a name that contains the text."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: Sequence[object], *, before: str, **environment: str) -> "subprocess.Popen[str]":
+        started.append(start_and_pause(command, before, **environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def edit_h5() -> Callable[..., AbstractContextManager[h5py.File]]:
+    """Open an HDF5 file to forge it: what it says of its attributes and columns is made to fit again.
+
+    values=True: the digests of its arrays too.
+    """
+
+    @contextmanager
+    def edit(path: Path, *, values: bool = False) -> Iterator[h5py.File]:
+        with h5py.File(path, "r+", locking=False) as file:
+            yield file
+            for name in ("embedding", "merged/0.3", "merged/1.0") if values else ():
+                if name in file:
+                    _set_text(file[name], "sha256", hashlib.sha256(file[name][:].tobytes()).hexdigest().encode())
+            with suppress(ValueError, TypeError, RuntimeError, KeyError):  # attributes of kinds that are never written
+                _reseal(file)
+
+    return edit
+
+
+def _reseal(file: h5py.File) -> None:
+    attrs = read_attributes(file)
+    if attrs.pop("header_sha256", None) is None:
+        return
+    merged = file["merged"] if isinstance(file.get("merged", getlink=True), h5py.HardLink) else ()
+    names = sorted([*(f"merged/{name}" for name in merged), *(name for name in file if name != "merged")])
+    for name in names:
+        if isinstance(file.get(name), h5py.Dataset):
+            _set_text(file[name], "column", name.encode())
+    attrs["columns"] = " ".join(names)
+    _set_text(file, "columns", attrs["columns"].encode())
+    _set_text(file, "header_sha256", header_digest(attrs).encode())
+
+
+def _set_text(item: h5py.File | h5py.Dataset, name: str, text: bytes) -> None:
+    item.attrs[name] = np.array(text, dtype=h5py.string_dtype("utf-8", max(len(text), 1)))

@@ -2,80 +2,117 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from byov.cache.atomic import replacing
-from byov.errors import TrainError
+from byov.cache.atomic import write_bytes
+from byov.cache.seal import blank_seal, sealed
+from byov.cache.weights import METADATA_KEY, WeightsFile, check_weights
+from byov.errors import CacheError, TrainError
+from byov.text import counted
 from byov.train.tensor_file import opened
 
 LOGGER = logging.getLogger(__name__)
 
 State = TypeVar("State")
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+NOBODY: Mapping[str, Any] = MappingProxyType({})  # the identity of a run of byov 0.2 or before
 KEPT = 2  # the last one, and the one before in case that one is damaged
-_MODEL, _OPTIMIZER = "model.", "optimizer."
+_MODEL, _OPTIMIZER, _MEMORY = "model.", "optimizer.", "memory."
 
 
-def model_bytes(model: nn.Module) -> bytes:
-    """The model's weights as a safetensors file; the same bytes for the same weights."""
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
+def model_bytes(model: nn.Module, said: Mapping[str, Any] | None = None) -> bytes:
+    """The model's weights as a safetensors file; the same bytes for the same weights.
+
+    said: what the file is to say of itself; it is sealed then.
+    """
+    return _file_bytes(model.state_dict(), said)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(content)
+def _file_bytes(tensors: Mapping[str, Tensor], said: Mapping[str, Any] | None) -> bytes:
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Asked for here, a lack of memory is a MemoryError; safetensors would hang.
+    bytearray(3 * sum(tensor.nbytes for tensor in content.values()))
+    if said is None:
+        return save(content)
+    # One entry: of several, safetensors does not keep the order, and equal runs would write different bytes.
+    return sealed(save(content, metadata={METADATA_KEY: json.dumps({**blank_seal(), **said})}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Weights of exactly this model from a safetensors file."""
-    tensors, _ = _read(path)
-    _load_model(model, tensors, path)
+    check_weights(path)
+    _load_model(model, _read(path)[0], path)
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], step: int
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    step: int,
+    memory: Mapping[str, Tensor] = NOTHING,
+    identity: Mapping[str, Any] = NOBODY,
 ) -> None:
-    """Write the state after `step` steps, then remove all but the last KEPT."""
+    """Write the state after `step` steps, then remove all but the last KEPT.
+
+    memory: what the training needs beside model and optimizer. identity: of the run, which the file is to carry.
+    """
     names = _parameter_names(model, optimizer)
     tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
+    tensors |= {_MEMORY + name: tensor for name, tensor in memory.items()}
     for parameter, values in optimizer.state.items():
         tensors |= {f"{_OPTIMIZER}{key}.{names[parameter]}": tensor for key, tensor in values.items()}
-    content = save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={"state": json.dumps(state)},
-    )
+    content = _file_bytes(tensors, {**identity, "step": step, "state": state})
     write_bytes(_path(folder, step), content)
     for old in checkpoints(folder)[KEPT:]:
         old.unlink(missing_ok=True)
 
 
 def load_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, read_state: Callable[[dict[str, Any]], State]
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    read_state: Callable[[dict[str, Any]], State],
+    memory: Mapping[str, Tensor] = NOTHING,
+    identity: Mapping[str, Any] = NOBODY,
 ) -> State | None:
-    """Restore model and optimizer from the newest checkpoint that can be read; returns its state, None without any.
+    """Restore all from the newest checkpoint that is whole and of this run; returns its state, None without any.
 
     read_state: raises ValueError for a state that cannot be.
     """
     found = checkpoints(folder)
     for path in found:
         try:
+            file = check_weights(path)
+            _refuse_others(file, identity)
             tensors, metadata = _read(path)
-            state = read_state(_state(metadata, path))
+            state = read_state(file.said["state"] if file.sealed else _state(metadata, path))
             _load_model(model, {n.removeprefix(_MODEL): t for n, t in tensors.items() if n.startswith(_MODEL)}, path)
+            _load_memory(memory, tensors, path)
             _load_optimizer(model, optimizer, tensors, path)
             return state
         except ValueError as error:
             LOGGER.info(f"{path}: not a checkpoint of this run ({error}); falling back to the one before")
-        except TrainError as error:
+        except (TrainError, CacheError) as error:
             LOGGER.info(f"{error}; falling back to the one before")
     if found:
-        raise TrainError(f"{folder}: none of its {len(found)} checkpoints can be read; start again under another name")
+        raise TrainError(f"{folder}: {counted(len(found), 'checkpoint')}, none of use; start again under another name")
     return None
+
+
+def _refuse_others(file: WeightsFile, identity: Mapping[str, Any]) -> None:
+    """Raise unless a checkpoint is of this run and of the step that its name says."""
+    if file.identity != identity.get("identity"):
+        raise ValueError(f"it is of another run: {file.origin}")
+    if file.sealed and (file.path != _path(file.path.parent, file.said.get("step", 0)) or "state" not in file.said):
+        raise ValueError(f"it is of step {file.said.get('step')}")
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -108,6 +145,14 @@ def _load_model(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise TrainError(f"{path}: weights of another model ({reason})") from error
+
+
+def _load_memory(memory: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    for name, remembered in memory.items():
+        stored = tensors.get(_MEMORY + name)
+        if stored is None or (stored.shape, stored.dtype) != (remembered.shape, remembered.dtype):
+            raise TrainError(f"{path}: the memory of another training (of {name})")
+        remembered.copy_(stored)
 
 
 def _load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:

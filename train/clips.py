@@ -18,9 +18,10 @@ class Clips:
     video_length: Tensor  # (B,) frames of the whole video
     video: Tensor  # (B,) number of the video among the training videos
     view: Tensor  # (B,) 0: ego, 1: exo
-    padding: Tensor | None  # (B, T) True where a short clip repeats its last frame; None: nowhere
+    padding: Tensor | None  # (B, T) True for what fills up a clip that is too short; None: nowhere
     first_item: int  # of the step's items
     items: int  # of the whole step
+    context: Tensor | None = None  # (B, T, width) features of an earlier frame of the clip, where a method asks for it
 
     @property
     def sampled(self) -> int:
@@ -51,6 +52,17 @@ class Clips:
         """(B, *shape) numbers from 0 to 1: an item's are the same wherever the others of its step are."""
         drawn = torch.rand(self.items, *shape, generator=random)
         return drawn[self.first_item : self.first_item + len(self.features)].to(self.features.device)
+
+    def thinned(self, share: float, random: torch.Generator) -> Self:
+        """With a share of the features' values dropped, and the others larger by as much."""
+        if not share:
+            return self
+
+        def thin(values: Tensor) -> Tensor:
+            return values * (self.rand(*values.shape[1:], random=random) >= share) / (1 - share)
+
+        context = None if self.context is None else thin(self.context)
+        return replace(self, features=thin(self.features), context=context)
 
     def to(self, device: torch.device) -> Self:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -17,6 +17,7 @@ from byov.cache.runs import embedding_path, embeddings_folder
 from byov.cache.sub_clips import trimmed_clips
 from byov.errors import Diverged, Interrupted
 from byov.progress import SILENT, Progress, track
+from byov.stopping import Stop, never
 from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
 from byov.train.methods.method import Method
 
@@ -39,7 +40,7 @@ def embed_run(
     store: FeatureStore,
     device: torch.device,
     progress: Progress = SILENT,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> int:
     """Write the embeddings of all videos, and of the sub-clips of val and test videos; returns the number of files."""
     for embedder in models:

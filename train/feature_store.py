@@ -1,17 +1,19 @@
 """The videos of one dataset and encoder as the trainer sees them: T x d arrays from the cache, and no videos."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.features import Header, check_same_identity
+from byov.cache.header_index import HeaderIndex
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.row_reader import read_array, read_columns
 from byov.errors import TrainError
+from byov.labels import UNLABELLED
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class CachedVideo:
     frames: int
     labels: tuple[int, ...] | None
     path: Path
+    sha256: str  # of its features, as the file says
+    pair: str | None = None  # as the manifest has it: nothing says that there is another of that name
 
 
 @dataclass(frozen=True)
@@ -44,25 +48,23 @@ class TrainingData:
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
     """Find the features; what is left out must be unambiguous."""
-    folder = _choose(features_dir, dataset, encoder)
+    folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
-    headers = _headers(folder, manifest)
-    if not headers:
+    column = f"merged/{ratio_key(ratio)}"
+    videos, first = _videos(folder, manifest, column)
+    if first is None:
         raise TrainError(
             f"{folder}: none of the manifest's videos is in it; run byov-extract --dataset {folder.parent.name}"
         )
-    column = _column(headers, ratio)
-    for header, _ in headers[1:]:
-        check_same_identity(header, headers[0][0])
-    shape, _ = read_columns(headers[0][0].path)[column]
+    shape, _ = read_columns(first.path)[column]
     return TrainingData(
         dataset=folder.parent.name,
         folder=folder,
         column=column,
         width=shape[1],
-        identity=headers[0][0].provenance.identity(),
-        videos=tuple(_video(header, entry, len(manifest.phases)) for header, entry in headers),
-        absent=len(manifest.videos) - len(headers),
+        identity=dict(first.provenance.identity()),
+        videos=videos,
+        absent=len(manifest.videos) - len(videos),
     )
 
 
@@ -92,7 +94,8 @@ class FeatureStore:
         return features
 
 
-def _choose(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
+def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
+    """features/<dataset>/<encoder>, by name or the only one there."""
     folders = encoder_folders(features_dir, dataset)
     datasets = sorted({folder.parent.name for folder in folders})
     if len(datasets) > 1:
@@ -111,33 +114,41 @@ def _choose(features_dir: Path, dataset: str | None, encoder: str | None) -> Pat
     return chosen[0]
 
 
-def _headers(folder: Path, manifest: Manifest) -> list[tuple[Header, VideoEntry]]:
-    found = []
-    for entry in manifest.videos:
-        path = video_path(folder, entry.view, entry.id)
-        if path.is_file():
-            found.append((read_header(path), entry))
-    return found
+def _videos(folder: Path, manifest: Manifest, column: str) -> tuple[tuple[CachedVideo, ...], Header | None]:
+    """Those of the manifest that are in the cache, and the header of the first, with which all others agree."""
+    videos: list[CachedVideo] = []
+    first: Header | None = None
+    with HeaderIndex(folder) as index:
+        for entry in manifest.videos:
+            path = video_path(folder, entry.view, entry.id)
+            if not path.is_file():
+                continue
+            facts = index.read(path)
+            first = first or facts.header
+            _refuse_absent(facts.header, column)
+            check_same_identity(facts.header, first)
+            videos.append(_video(facts.header, entry, len(manifest.phases), facts.digests[column]))
+    return tuple(videos), first
 
 
-def _column(headers: Sequence[tuple[Header, VideoEntry]], ratio: float) -> str:
-    for header, _ in headers:
-        if ratio_key(ratio) not in header.ratios:
-            there = ", ".join(sorted(header.ratios, key=float))
-            raise TrainError(
-                f"{header.path}: no STM ratio {ratio_key(ratio)}; it has {there}. "
-                f"Extract it with byov-extract --ratios {ratio_key(ratio)}"
-            )
-    return f"merged/{ratio_key(ratio)}"
+def _refuse_absent(header: Header, column: str) -> None:
+    ratio = column.removeprefix("merged/")
+    if ratio not in header.ratios:
+        there = ", ".join(sorted(header.ratios, key=float))
+        raise TrainError(
+            f"{header.path}: no STM ratio {ratio}; it has {there}. Extract it with byov-extract --ratios {ratio}"
+        )
 
 
-def _video(header: Header, entry: VideoEntry, phases: int) -> CachedVideo:
+def _video(header: Header, entry: VideoEntry, phases: int, sha256: str) -> CachedVideo:
     if header.frames < 1:
         raise TrainError(f"{header.path}: no frames")
     labels = entry.labels if phases else None
-    if labels is not None and (len(labels) != header.frames or not all(0 <= label < phases for label in labels)):
+    if labels is not None and (
+        len(labels) != header.frames or not all(UNLABELLED <= label < phases for label in labels)
+    ):
         raise TrainError(
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
             f"{header.frames} frames and {phases} phases; run byov-extract again, it brings the manifest up to date"
         )
-    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path)
+    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path, sha256, entry.pair)

@@ -10,7 +10,8 @@ from huggingface_hub.errors import EntryNotFoundError
 from pydantic import Field
 from torch import nn
 
-from byov.cache.runs import CONFIG_NAME, MODEL_NAME
+from byov.cache.runs import CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
+from byov.cache.seal import SEAL_NAME
 from byov.errors import TrainError
 from byov.records import Record
 from byov.train.checkpoint import load_weights
@@ -48,7 +49,9 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
     def __init__(self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__()
         checked(Arguments, width=width, training=training)
-        self.width, self.settings, self.record = width, settings, training or {}
+        self.width, self.settings = width, settings
+        # Without the digests of a run's files: saved elsewhere, the same weights are another file.
+        self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
         self._hub_mixin_config = self.config
 
     @property
@@ -97,6 +100,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             except EntryNotFoundError:
                 raise TrainError(f"{model_id}: has no {MODEL_NAME}, and byov reads no other weights") from None
         model = cls._built(path, config)
+        check_model(path.parent, config.get("training") or {})  # whole, and of the run that config.json tells of
         load_weights(model, path)
         return model.to(map_location).eval()
 
@@ -106,17 +110,22 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         path = weights.with_name(CONFIG_NAME)
         if not isinstance(config, dict):
             raise TrainError(f"{path}: not the configuration of a model")
+        if path.is_file():
+            read_config(path.parent)  # raises if it is not as it was written
         settings = settings_in(path, config)
         stored = tensor_shapes(weights)
         try:
             arguments: dict[str, Any] = {"width": config.get("width"), "settings": settings}
-            if _depth(settings) <= len(stored):
+            if settings.blocks <= len(stored):
                 with torch.device("meta"):
                     built = cls.kind(settings)(**arguments).state_dict()
                 if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
                     return cls.kind(settings)(**arguments, training=config.get("training"))
         except TrainError as error:
             raise TrainError(f"{path}: {error}") from None
+        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, of forged sizes
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise TrainError(f"{path}: sizes that no model can have ({reason})") from None
         raise TrainError(f"{weights}: weights of another model than {CONFIG_NAME} says")
 
 
@@ -124,16 +133,11 @@ def settings_in(path: Path, config: dict[str, Any]) -> TrainSettings:
     """The settings in a config.json, also one of byov 0.2 or before, which had those of the model beside `width`."""
     training = config.get("training")
     if "settings" in config:
-        refuse_unknown(path, config, ("width", "settings", "training"), training)
+        refuse_unknown(path, config, ("width", "settings", "training", SEAL_NAME), training)
         return read_settings(path, config["settings"], training)
     recorded = training.get("settings") if isinstance(training, dict) else None
-    arguments = {name: value for name, value in config.items() if name not in ("width", "training")}
+    arguments = {name: value for name, value in config.items() if name not in ("width", "training", SEAL_NAME)}
     return read_settings(path, (recorded if isinstance(recorded, dict) else {}) | arguments, training)
-
-
-def _depth(settings: TrainSettings) -> int:
-    """Blocks of all its networks."""
-    return sum(value for name, value in settings.model_dump().items() if name.endswith("depth"))
 
 
 def card_text(model: HubModel) -> str:

@@ -1,6 +1,6 @@
 """What can be chosen about each method. Apart from the methods themselves, since --help has no need of PyTorch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -8,9 +8,11 @@ from pydantic import Field, model_validator
 
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
+from byov.train.baseline_settings import BASELINES, BackboneMethodSettings
 from byov.train.settings import (
     LARGEST,
     EncoderSettings,
+    Pairs,
     Positive,
     Share,
     Size,
@@ -20,13 +22,13 @@ from byov.train.settings import (
 )
 
 Recipe = Literal["paper", "official", "cycle"]
-Pairs = Literal["views", "any"]  # an ego with an exo video, or any two
 
 
 class ByovSettings(EncoderSettings, TrainSettings):
     """Of train/methods/byov.py."""
 
     summary = "the paper's masked self-view and cross-view modeling."
+    name = "BYOV"
 
     method: Literal["byov"] = "byov"
     recipe: Recipe = Field("paper", description="The paper's text, its published code, or beyond: with cycles.")
@@ -37,7 +39,8 @@ class ByovSettings(EncoderSettings, TrainSettings):
     mask_self: Share = Field(0.4, description="Share of frames masked, self-view.")  # paper, sec. 4.2
     mask_cross: Share = Field(0.8, description="Share of frames masked, cross-view.")  # paper, sec. 4.2
     masked_only: bool = False  # the paper's loss is over all frames
-    pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
+    # paper, sec. 3: an ego and an exo video
+    pairs: Pairs = Field("views", description="Any two videos, or an ego with an exo video.")
     # beyond the paper
     cycle: float = Field(0.0, ge=0, description="Weight of temporal cycle-consistency.")
     order_prior: Positive | None = Field(
@@ -49,7 +52,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
         "official": {"pairs": "any", "norm": "before", "masked_only": True},
         "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
     }
-    DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
+    OF_DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
         "break_eggs": {"batch_size": 4},  # published code
     }
 
@@ -57,12 +60,21 @@ class ByovSettings(EncoderSettings, TrainSettings):
     def label(self) -> str:
         return self.recipe
 
+    def variants(self) -> Iterator[str]:
+        yield self.recipe
+        if self.recipe != "cycle":  # of which it is a part
+            yield from super().variants()
+
+    @property
+    def blocks(self) -> int:
+        return self.depth + self.decoder_depth
+
     @classmethod
     def presets(cls, dataset: str, given: dict[str, Any]) -> dict[str, Any]:
         recipe = given.get("recipe", "paper")
         if recipe not in cls.RECIPES:
             raise SettingsError(f"recipe {recipe!r}; choose one of {', '.join(cls.RECIPES)}")
-        return super().presets(dataset, given) | cls.DATASETS.get(dataset, {}) | cls.RECIPES[recipe]
+        return super().presets(dataset, given) | cls.RECIPES[recipe]
 
     @model_validator(mode="after")
     def _there_is_something_to_learn(self) -> Self:
@@ -76,10 +88,11 @@ class ByovSettings(EncoderSettings, TrainSettings):
         return self
 
 
-class TimelineSettings(EncoderSettings, TrainSettings):
+class TimelineSettings(BackboneMethodSettings):
     """Of train/methods/timeline.py."""
 
     summary = "frames at the same share of their videos are alike; each training video must show the action once."
+    name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
     clips: int = Field(8, ge=2, le=LARGEST, description="Clips of different videos that are compared, half ego.")
@@ -90,6 +103,7 @@ class TimelineSettings(EncoderSettings, TrainSettings):
 
     # Chosen on the val split of the demo: docs/training.md
     DEFAULTS: ClassVar[dict[str, Any]] = {
+        "backbone": "encoder",
         "depth": 6,
         "heads": 8,
         "position": "share",
@@ -98,6 +112,7 @@ class TimelineSettings(EncoderSettings, TrainSettings):
         "standardize": "video",
         "optimiser": "adamw",
         "epochs": 100,
+        "batch_size": 1,
         "lr": 6e-4,
         "weight_decay": 0.05,
         "warmup": 10.0,
@@ -106,7 +121,14 @@ class TimelineSettings(EncoderSettings, TrainSettings):
     }
 
 
-SETTINGS: dict[str, type[TrainSettings]] = {"byov": ByovSettings, "timeline": TimelineSettings}
+SETTINGS: dict[str, type[TrainSettings]] = {"byov": ByovSettings, "timeline": TimelineSettings, **BASELINES}
+# Options that are not called as their settings, in commands and in files of options.
+SHORTER = {"self_view": "self", "cross_view": "cross"}
+
+
+def option_name(setting: str) -> str:
+    """batch_size → "batch-size", self_view → "self" """
+    return SHORTER.get(setting, setting).replace("_", "-")
 
 
 def choose(dataset: str, *, method: str = "byov", **given: Any) -> TrainSettings:

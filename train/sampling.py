@@ -31,10 +31,11 @@ class Draw:
     first: int
     end: int
     rows: NDArray[np.int64]  # counted from `first`
+    drawn: int  # so many of the rows; those after them are there for the shape alone
 
 
 Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # the videos of one item
-Cut = Callable[[CachedVideo, np.random.Generator], Draw]  # a clip of one of them
+Cut = Callable[[Sequence[CachedVideo], np.random.Generator], Sequence[Draw]]  # the clips of these videos
 
 
 def ego_with_exo(videos: Sequence[CachedVideo], why: str) -> Pick:
@@ -52,9 +53,18 @@ def any_two(videos: Sequence[CachedVideo]) -> Pick:
     return lambda random: [videos[i] for i in random.choice(len(videos), 2, replace=len(videos) < 2)]
 
 
-def one_twice(videos: Sequence[CachedVideo]) -> Pick:
+def one(videos: Sequence[CachedVideo]) -> Pick:
     _need(videos, 1, "there is nothing to learn from")
-    return lambda random: [videos[int(random.integers(len(videos)))]] * 2
+    return lambda random: [videos[int(random.integers(len(videos)))]]
+
+
+def paired(videos: Sequence[CachedVideo], why: str) -> Pick:
+    """An ego and an exo video of the same performance; why: said where there is no such pair."""
+    ego, exo = ({video.pair: video for video in side if video.pair is not None} for side in _by_view(videos))
+    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
+    if not pairs:
+        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {why}")
+    return lambda random: pairs[random.integers(len(pairs))]
 
 
 def several(videos: Sequence[CachedVideo], count: int) -> Pick:
@@ -70,15 +80,23 @@ def several(videos: Sequence[CachedVideo], count: int) -> Pick:
 
 
 def part(frames: int, crop: tuple[float, float], whole: float = 0.0) -> Cut:
-    """Some frames of a random part of a video: of a share within `crop`, or, with probability `whole`, of all of it."""
+    """Of each video some frames of a random part: of a share within `crop`, or, with probability `whole`, of all."""
 
-    def cut(video: CachedVideo, random: np.random.Generator) -> Draw:
-        share = 1.0 if whole and random.random() < whole else random.uniform(*crop)
-        length = max(1, round(video.frames * share))
-        first = int(random.integers(video.frames - length + 1))
-        return Draw(video, first, first + length, draw_rows(length, frames, random))
+    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
+        return [cut_one(video, random) for video in videos]
+
+    def cut_one(video: CachedVideo, random: np.random.Generator) -> Draw:
+        first, end = interval(video, (1.0, 1.0) if whole and random.random() < whole else crop, random)
+        return Draw(video, first, end, draw_rows(end - first, frames, random), min(end - first, frames))
 
     return cut
+
+
+def interval(video: CachedVideo, crop: tuple[float, float], random: np.random.Generator) -> tuple[int, int]:
+    """First frame and end of a random part of a video, of a share of it from low to high."""
+    length = max(1, round(video.frames * random.uniform(*crop)))
+    first = int(random.integers(video.frames - length + 1))
+    return first, first + length
 
 
 def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
@@ -86,6 +104,12 @@ def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[n
     if length >= count:
         return np.sort(random.choice(length, count, replace=False))
     return np.minimum(np.arange(count), length - 1)
+
+
+def at_share(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
+    """The frames of another video that stand at the same share of it; of one just as long the same."""
+    beside: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
+    return beside.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -96,10 +120,11 @@ class Sampler:
     pick: Pick
     cut: Cut
     items: int  # per epoch
+    context: int = 0  # with each frame the one so many frames before it, if that is not itself
 
-    def draw(self, seed: int, epoch: int, item: int) -> list[Draw]:
+    def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
         random = np.random.default_rng([seed, epoch, item])
-        return [self.cut(video, random) for video in self.pick(random)]
+        return self.cut(self.pick(random), random)
 
 
 class BatchSource:
@@ -145,25 +170,33 @@ class BatchSource:
                     future.cancel()
 
     def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
-        rows = np.stack([draw.rows for draw in draws])
-        repeated = np.diff(rows, axis=1, prepend=-1) == 0
+        rows, drawn = np.stack([draw.rows for draw in draws]), np.array([draw.drawn for draw in draws])
+        padding = np.arange(rows.shape[1]) >= drawn[:, None]
+        features, context = zip(*map(self._features, draws), strict=True)
         return Clips(
-            features=torch.stack([self._features(draw) for draw in draws]),
+            features=torch.stack(features),
             index=torch.from_numpy(rows),
             first=torch.tensor([draw.first for draw in draws]),
             length=torch.tensor([draw.end - draw.first for draw in draws]),
             video_length=torch.tensor([draw.video.frames for draw in draws]),
             video=torch.tensor([self._numbers[draw.video.path] for draw in draws]),
             view=torch.tensor([VIEWS.index(draw.video.view) for draw in draws]),
-            padding=torch.from_numpy(repeated) if repeated.any() else None,
+            padding=torch.from_numpy(padding) if padding.any() else None,
             first_item=first_item,
             items=items,
+            context=torch.stack(context) if self._sampler.context else None,
         )
 
-    def _features(self, draw: Draw) -> Tensor:
-        """(N, width): the drawn frames, on the scale of the interval that they were drawn from."""
-        clip = torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
-        return self._prepare(clip)[torch.from_numpy(draw.rows)]
+    def _features(self, draw: Draw) -> tuple[Tensor, Tensor | None]:
+        """(N, width) the drawn frames, on the scale of the interval that they were drawn from; and their context."""
+        clip = self._prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
+        rows = torch.from_numpy(draw.rows)
+        return clip[rows], clip[before(rows, self._sampler.context)] if self._sampler.context else None
+
+
+def before(rows: Tensor, frames: int) -> Tensor:
+    """The rows so many frames before, of those that have none the clip's first."""
+    return (rows - frames).clamp(min=0)
 
 
 def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:

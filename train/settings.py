@@ -4,7 +4,7 @@ whole story. What one method adds or changes is in train/method_settings.py.
 A setting that has a description is an option of byov-train, in the help panel of its group.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from byov.errors import SettingsError, TrainError
 from byov.records import Record, problem
 
+Backbone = Literal["frame", "transformer", "encoder"]
+Pairs = Literal["views", "any"]  # an ego with an exo video, or any two
 Position = Literal["interpolated", "share", "index", "none"]
 PositionIn = Literal["features", "latent"]
 Norm = Literal["after", "before"]  # the encoder's last LayerNorm: after its blocks, or before them
@@ -23,6 +25,9 @@ Select = Literal["retrieval", "trimmed", "both", "tau", "last"]
 
 Settings = TypeVar("Settings", bound=Record)
 
+DEFAULT_RATIO = 0.3  # paper, sec. 4.2
+PRELOAD_GIB = 4.0
+CHECKPOINT_EVERY = 10  # epochs
 LARGEST = 1_000_000  # of any size; what is above is a slip
 Size = Annotated[int, Field(ge=1, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -39,7 +44,8 @@ Crop = Annotated[tuple[float, float], AfterValidator(_rising_shares)]
 
 
 class SamplingSettings(Record):
-    frames: int = Field(32, ge=2, le=LARGEST, description="Frames sampled per clip.")  # paper, sec. 4.2
+    # paper, sec. 4.2
+    frames: int = Field(32, ge=2, le=LARGEST, description="Frames sampled per clip (tcn triplets of one video: 36).")
     # paper, sec. 4.2: frames that cover the whole video
     crop: Crop = Field((1.0, 1.0), description="Sample from a random part of the video, of a share from LOW to HIGH.")
     # neither paper nor published code does it
@@ -50,8 +56,10 @@ class OptimiserSettings(Record):
     """The paper is silent on all of it."""
 
     # published code
-    epochs: int = Field(300, ge=1, description="Of as many pairs, or clips in groups, as training videos.")
-    batch_size: Size = Field(1, description="Pairs, or groups, per step.")  # published code
+    epochs: int = Field(
+        300, ge=1, description="Of as many items (videos or pairs; clips in groups) as training videos."
+    )
+    batch_size: Size = Field(1, description="Items (videos, pairs or groups of clips) per step.")  # published code
     optimiser: Optimiser = Field("adam", description="AdamW decays weights apart from the gradient.")  # published code
     lr: float = Field(1e-5, gt=0, description="Learning rate.")  # published code
     weight_decay: float = Field(5e-6, ge=0, description="Of the weights.")  # published code
@@ -76,7 +84,9 @@ class TrainSettings(ValidationSettings, OptimiserSettings, SamplingSettings):
     seed: int = Field(0, ge=0, lt=2**63, description="Of everything random.")
 
     summary: ClassVar[str]  # for --help
+    name: ClassVar[str]  # for tables
     DEFAULTS: ClassVar[dict[str, Any]] = {}  # a method's own, in the place of those that it inherits
+    OF_DATASETS: ClassVar[dict[str, dict[str, Any]]] = {}  # a method's own for a dataset, in the place of its defaults
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -89,10 +99,25 @@ class TrainSettings(ValidationSettings, OptimiserSettings, SamplingSettings):
         """What names and tables call a run with these settings."""
         return self.method
 
+    @property
+    def title(self) -> str:
+        """What it is, for the rows of tables."""
+        return ", ".join((self.name, *self.variants()))
+
+    def variants(self) -> Iterator[str]:
+        """What makes it another row than the method as it is."""
+        if self.standardize != type(self).model_fields["standardize"].default:
+            yield "standardised" if self.standardize == "video" else "not standardised"
+
+    @property
+    def blocks(self) -> int:
+        """Transformer blocks of all its networks: what a file says of them is checked before they are built."""
+        return 0
+
     @classmethod
     def presets(cls, dataset: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003
         """What stands in the place of the defaults for a dataset, and with some settings given."""
-        return DATASETS.get(dataset, {})
+        return DATASETS.get(dataset, {}) | cls.OF_DATASETS.get(dataset, {})
 
 
 class EncoderSettings(Record):
@@ -112,14 +137,31 @@ class EncoderSettings(Record):
     # neither has one
     attention_window: Size | None = Field(None, description="Encoder attention reaches N frames either side.")
 
+    @property
+    def has_encoder(self) -> bool:
+        return True
+
     @model_validator(mode="after")
     def _heads_divide_latent(self) -> Self:
-        if self.latent % self.heads:
+        if self.has_encoder and self.latent % self.heads:
             raise ValueError(f"{self.heads} heads do not divide a latent of {self.latent}")
         return self
 
 
+class BackboneSettings(Record):
+    """Of the network that a method learns embeddings with, where it can be chosen."""
+
+    backbone: Backbone = Field(
+        "frame",
+        description="Each frame by itself, with one context frame; or all frames of a clip together, by CARL's small "
+        "transformer or by BYOV's encoder.",
+    )
+    # TCC, GTA and AE2: frames t - 15 and t
+    context: int = Field(15, ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0: none.")
+
+
 GROUPS: dict[str, type[Record]] = {
+    "Backbone": BackboneSettings,
     "Encoder": EncoderSettings,
     "Sampling": SamplingSettings,
     "Optimiser": OptimiserSettings,

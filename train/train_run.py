@@ -3,30 +3,41 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from byov import __version__
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.row_reader import read_digest
-from byov.cache.runs import CONFIG_NAME, model_digest, read_config
+from byov.cache.run_progress import LOCK_NAME
+from byov.cache.runs import (
+    CONFIG_NAME,
+    FILES_KEY,
+    LAST_MODEL_NAME,
+    METRICS_NAME,
+    MODEL_NAME,
+    model_digest,
+    read_config,
+)
+from byov.cache.seal import blank_seal, sealed
 from byov.errors import TrainError
 from byov.progress import SILENT, Progress
+from byov.stopping import Stop, never
 from byov.text import size_text
+from byov.train.boards import Board, open_boards
 from byov.train.checkpoint import model_bytes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
-from byov.train.feature_store import FeatureStore, TrainingData
+from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
 from byov.train.methods.method import Method
 from byov.train.methods.method_registry import build_method
 from byov.train.parallel import ALONE, Processes
 from byov.train.sampling import BatchSource, Sampler
 from byov.train.settings import TrainSettings
-from byov.train.trainer import LAST_MODEL_NAME, MetricsLog, Trainer
+from byov.train.trainer import MetricsLog, Trainer
 from byov.train.validation import Validator
 
 LOGGER = logging.getLogger(__name__)
@@ -39,12 +50,14 @@ class Machine:
     device: torch.device
     preload_bytes: int
     checkpoint_every: int  # epochs
-    tensorboard: bool
+    tensorboard: bool = False
+    wandb: bool = False
 
 
-def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
+def new_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
     """What config.json says of the training under "training"; see cache/runs.py for who reads it."""
-    return {
+    settings = untrained.settings
+    record = {
         "dataset": data.dataset,
         "encoder": data.identity["encoder"],
         "encoder_revision": data.identity["revision"],
@@ -54,12 +67,14 @@ def new_record(data: TrainingData, settings: TrainSettings) -> dict[str, Any]:
         "compute_dtype": data.identity["compute type"],
         "column": data.column,
         "recipe": settings.label,
+        "title": settings.title,
         "seed": settings.seed,
-        "untrained_sha256": _digest(build_method(data.width, settings)),
+        "untrained_sha256": hashlib.sha256(model_bytes(untrained)).hexdigest(),
         "videos_sha256": _videos_digest(data),
         "validation": {},
-        "versions": {"byov": version("byov"), "torch": torch.__version__},
+        "versions": {"byov": __version__, "torch": torch.__version__},
     }
+    return record | {"identity": _identity(record, data.width, settings)}
 
 
 def train_run(
@@ -70,7 +85,7 @@ def train_run(
     *,
     resume: bool = False,
     progress: Progress = SILENT,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
     processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train into `folder`, then embed; returns a summary, of the process that leads.
@@ -78,39 +93,27 @@ def train_run(
     stop: asked after every step; once it says so, a checkpoint is left and Interrupted raised, and `resume` continues.
     processes: those that train this run together. Each calls this function; only the one that leads writes.
     """
-    if processes.size > settings.batch_size:
-        raise TrainError(
-            f"--batch-size {settings.batch_size} is less than the {processes.size} processes; each takes its part of a "
-            "batch"
-        )
     method = build_method(data.width, settings)
+    _refuse_sharing(processes, method)
     sampler = method.sampler(data.of("train"))
-    with _alone(folder) if processes.leads else nullcontext():
-        record: dict[str, Any] = {}
-        if processes.leads:
-            remove_abandoned(folder)
-            record = _record_to_train(folder, data, settings, resume=resume)
-        read = (*data.of("train"), *data.of("val")) if processes.leads else data.of("train")
-        store = FeatureStore(data, read, machine.preload_bytes)
-        if not store.preloaded:
-            LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
-        trainer = _trainer(folder, data, machine, method, sampler, store, processes)
+    with _boards(folder, data, settings, machine) as boards, _alone(folder) if processes.leads else nullcontext():
+        record = _begin(folder, data, method, resume=resume) if processes.leads else {}
+        known = read_config(folder)["training"] if resume else record
+        store = _open_store(data, machine, leads=processes.leads)
+        log, carried = MetricsLog(folder, boards), _carried(known, settings)
+        trainer = _trainer(folder, data, machine, method, sampler, store, processes, log, carried)
+        if resume:
+            _resume(trainer, folder)
         if processes.leads:
             write_config(folder, method, record)  # the run exists from here on
-        if resume:
-            trainer.resume()
-            if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
-                raise TrainError(
-                    f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
-                )
-            LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
         trainer.train(stop, progress)
         processes.leave()
         if not processes.leads:
             return {}
-        record["validation"] = trainer.state.best_metrics
+        record |= {"validation": trainer.state.best_metrics, FILES_KEY: _file_digests(folder)}
         write_config(folder, method, record)
-        files = _embed(folder, data, build_method(data.width, settings), store, machine.device, progress, stop)
+        untrained = build_method(data.width, settings)
+        files = _embed(folder, data, untrained, record, store, machine.device, progress, stop)
     final = {k: v for k, v in trainer.state.records[-1].items() if k not in ("epoch", "step", "lr")}
     return {
         "run": folder.name,
@@ -130,23 +133,46 @@ def embed_again(
     machine: Machine,
     *,
     progress: Progress = SILENT,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """The embedding pass alone, of a run that has a model."""
     with _alone(folder):
         remove_abandoned(folder)
-        record = _earlier_record(folder, new_record(data, settings))
-        write_config(folder, build_method(data.width, settings), record)
+        untrained = build_method(data.width, settings)
+        record = _earlier_record(folder, new_record(data, untrained))
+        write_config(folder, untrained, record)
         store = FeatureStore(data, (), 0)
-        files = _embed(folder, data, build_method(data.width, settings), store, machine.device, progress, stop)
+        files = _embed(folder, data, untrained, record, store, machine.device, progress, stop)
     return {"run": folder.name, "dataset": data.dataset, "embedding_files": files, "folder": str(folder)}
 
 
 def write_config(folder: Path, model: Method, record: dict[str, Any]) -> None:
     """config.json and the model card; the weights come from the trainer."""
+    model.record.clear()
     model.record.update(record)
-    write_text(folder / CONFIG_NAME, json.dumps(model.config, indent=1) + "\n")
+    content = json.dumps(blank_seal() | model.config, indent=1) + "\n"
+    write_text(folder / CONFIG_NAME, sealed(content.encode()).decode())
     write_text(folder / "README.md", str(model.generate_model_card()))
+
+
+def _refuse_sharing(processes: Processes, method: Method) -> None:
+    """Raise if a step cannot be shared among so many processes."""
+    settings = method.settings
+    if processes.size > settings.batch_size:
+        raise TrainError(
+            f"--batch-size {settings.batch_size} is less than the {processes.size} processes; each takes its part of a "
+            "batch"
+        )
+    if processes.size > 1 and method.needs_whole_steps:
+        raise TrainError(f"{settings.method} is trained by one process: {method.needs_whole_steps}")
+
+
+def _boards(
+    folder: Path, data: TrainingData, settings: TrainSettings, machine: Machine
+) -> AbstractContextManager[Sequence[Board]]:
+    said = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+    said |= settings.model_dump(mode="json")
+    return open_boards(folder, said, tensorboard=machine.tensorboard, wandb=machine.wandb)
 
 
 @contextmanager
@@ -154,15 +180,23 @@ def _alone(folder: Path) -> Iterator[None]:
     """Two processes must not train one run."""
     with ExitStack() as lock:
         try:
-            lock.enter_context(exclusive(folder / ".lock", wait=False))
+            lock.enter_context(exclusive(folder / LOCK_NAME, wait=False))
         except BlockingIOError:
             raise TrainError(f"{folder}: another process is at work on this run") from None
         yield
 
 
-def _record_to_train(folder: Path, data: TrainingData, settings: TrainSettings, *, resume: bool) -> dict[str, Any]:
+def _begin(folder: Path, data: TrainingData, untrained: Method, *, resume: bool) -> dict[str, Any]:
+    """The record of the run, for as long as its files change."""
+    remove_abandoned(folder)
+    record = _record_to_train(folder, data, untrained, resume=resume)
+    record.pop(FILES_KEY, None)
+    return record
+
+
+def _record_to_train(folder: Path, data: TrainingData, untrained: Method, *, resume: bool) -> dict[str, Any]:
     """The record of a new run, or that of the run to resume, if all that it depends on is still the same."""
-    ours = new_record(data, settings)
+    ours = new_record(data, untrained)
     if not resume:
         if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen
             raise TrainError(f"{folder} exists; choose another name with --run")
@@ -188,6 +222,24 @@ def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
     return theirs | {"untrained_sha256": ours["untrained_sha256"]}
 
 
+def _open_store(data: TrainingData, machine: Machine, *, leads: bool) -> FeatureStore:
+    """The features of the training videos, and, for the process that validates, of the val videos."""
+    videos = (*data.of("train"), *(data.of("val") if leads else ()))
+    store = FeatureStore(data, videos, machine.preload_bytes)
+    if not store.preloaded:
+        LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
+    return store
+
+
+def _resume(trainer: Trainer, folder: Path) -> None:
+    trainer.resume()
+    if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
+        raise TrainError(
+            f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
+        )
+    LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
+
+
 def _trainer(
     folder: Path,
     data: TrainingData,
@@ -196,6 +248,8 @@ def _trainer(
     sampler: Sampler,
     store: FeatureStore,
     processes: Processes,
+    log: MetricsLog,
+    identity: dict[str, Any],
 ) -> Trainer:
     settings, val = method.settings, data.of("val")
     return Trainer(
@@ -213,8 +267,9 @@ def _trainer(
         validate=Validator(data.dataset, val, store, machine.device) if val else None,
         select=_selection(data, settings),
         checkpoint_every=machine.checkpoint_every,
-        log=MetricsLog(folder, tensorboard=machine.tensorboard),
+        log=log,
         processes=processes,
+        identity=identity,
     )
 
 
@@ -238,16 +293,17 @@ def _embed(
     folder: Path,
     data: TrainingData,
     untrained: Method,
+    record: dict[str, Any],
     store: FeatureStore,
     device: torch.device,
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> int:
     """The embedding pass of the model that the run has kept, and of the one that it began with."""
-    digest = model_digest(folder)
+    digest = model_digest(folder, record)  # first: it says best what is wrong with a model
     models = (
         EmbeddingModel(Method.from_pretrained(folder), digest, untrained=False),
-        EmbeddingModel(untrained, _digest(untrained), untrained=True),
+        EmbeddingModel(untrained, record["untrained_sha256"], untrained=True),
     )
     return embed_run(folder, models, data, store, device, progress, stop)
 
@@ -255,12 +311,33 @@ def _embed(
 def _videos_digest(data: TrainingData) -> str:
     """Of what the batches and the choice of the model depend on."""
     facts = [
-        (video.split, video.view, video.id, video.labels, read_digest(video.path, data.column))
+        (video.split, video.view, video.id, video.labels, video.sha256, *_pair_of(video))
         for video in data.videos
         if video.split in ("train", "val")
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _digest(model: Method) -> str:
-    return hashlib.sha256(model_bytes(model)).hexdigest()
+def _identity(record: dict[str, Any], width: int, settings: TrainSettings) -> str:
+    """Of a run, whatever its name and machine: all that decides its numbers."""
+    names = ("dataset", "encoder_sha256", "preprocessing", "compute_dtype", "column", "videos_sha256")
+    facts = {name: record[name] for name in names} | {"width": width, "settings": settings.model_dump(mode="json")}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _carried(record: dict[str, Any], settings: TrainSettings) -> dict[str, Any]:
+    """What a run's models and checkpoints say of it; {} of a run of byov 0.2 or before, which has no identity."""
+    if "identity" not in record:
+        return {}
+    return {"identity": record["identity"], "method": settings.method, "seed": settings.seed}
+
+
+def _file_digests(folder: Path) -> dict[str, str]:
+    """Of what a finished run leaves beside its config.json; its metrics are their owner's to delete."""
+    paths = (folder / name for name in (MODEL_NAME, LAST_MODEL_NAME, METRICS_NAME))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}
+
+
+def _pair_of(video: CachedVideo) -> tuple[str, ...]:
+    """Nothing where there is none, as before there were any."""
+    return () if video.pair is None else (video.pair,)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,11 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from byov.cache.atomic import write_text
-from byov.cache.runs import METRICS_NAME, MODEL_NAME
+from byov.cache.atomic import write_bytes, write_text
+from byov.cache.run_progress import CHECKPOINTS_NAME
+from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
+from byov.cache.weights import check_weights
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.progress import SILENT, Progress
-from byov.train.checkpoint import checkpoints, load_checkpoint, model_bytes, save_checkpoint, write_bytes
+from byov.progress import SILENT, Bar, Progress
+from byov.stopping import Stop, never
+from byov.train.boards import Board
+from byov.train.checkpoint import NOBODY, checkpoints, load_checkpoint, model_bytes, save_checkpoint
 from byov.train.clips import Batch
 from byov.train.methods.method import Method
 from byov.train.parallel import ALONE, Processes
@@ -22,7 +26,6 @@ from byov.train.settings import OptimiserSettings
 from byov.train.state import TrainingState, read_state
 
 OPTIMISERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-LAST_MODEL_NAME = "model-last.safetensors"
 STEP_STREAM = 0x6D61736B  # keeps the seeds of the steps apart from the other users of the seed
 
 
@@ -50,23 +53,15 @@ def learning_rate(settings: OptimiserSettings, step: int, steps_per_epoch: int) 
 class MetricsLog:
     """One JSON object per epoch. No times in it: a run that is repeated, or resumed, writes the same file."""
 
-    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
-        self._path = folder / METRICS_NAME
-        self._folder, self._tensorboard = folder / "tensorboard", tensorboard
-        if tensorboard:
-            _summary_writer_class()
-        self._board: Any = None
+    def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
+        self._path, self._boards = folder / METRICS_NAME, boards
 
     def __call__(self, records: list[dict[str, Any]]) -> None:
         write_text(self._path, "".join(json.dumps(record) + "\n" for record in records))
         newest = records[-1]
-        if self._tensorboard:
-            if self._board is None:  # what an interrupted run has logged beyond its checkpoint is hidden
-                self._board = _summary_writer_class()(str(self._folder), purge_step=newest["step"])
-            for name, value in newest.items():
-                if name not in ("epoch", "step"):
-                    self._board.add_scalar(name, value, newest["step"])
-            self._board.flush()
+        figures = {name: value for name, value in newest.items() if name not in ("epoch", "step")}
+        for board in self._boards:
+            board(figures, newest["step"])
 
 
 class Trainer:
@@ -84,12 +79,16 @@ class Trainer:
         checkpoint_every: int,
         log: Log,
         processes: Processes = ALONE,
+        identity: Mapping[str, Any] = NOBODY,
     ) -> None:
-        """processes: those that train together; batches then gives this one its own items of each step."""
+        """processes: those that train together; batches then gives this one its own items of each step.
+
+        identity: of the run, which its models and checkpoints carry.
+        """
         self.method = method.to(device)
         self._processes, self._spread = processes, processes.spread(self.method)
         self._batches, self._settings = batches, method.settings
-        self._checkpoints, self._device, self._log = folder / "checkpoint", device, log
+        self._checkpoints, self._device, self._log = folder / CHECKPOINTS_NAME, device, log
         self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
         self._optimizer = OPTIMISERS[self._settings.optimiser](
@@ -99,6 +98,7 @@ class Trainer:
             fused=device.type in ("cpu", "cuda"),
         )
         self.state = TrainingState(method=self._settings.method)
+        self._identity = identity
 
     @property
     def total_steps(self) -> int:
@@ -111,13 +111,22 @@ class Trainer:
             self.method,
             self._optimizer,
             lambda raw: read_state(raw, self._settings.method, self.total_steps),
+            self.method.memory(),
+            self._identity,
         )
         if state is not None:
             self.state = state
-        if self.state.best is not None and not self._best_path.exists():
-            raise TrainError(f"{self._best_path}: the best model so far is gone; start again under another name")
+        if self.state.best is not None:
+            self._refuse_lost_best()
 
-    def train(self, stop: Callable[[], bool] = lambda: False, progress: Progress = SILENT) -> None:
+    def _refuse_lost_best(self) -> None:
+        if not self._best_path.exists():
+            raise TrainError(f"{self._best_path}: the best model so far is gone; start again under another name")
+        found = check_weights(self._best_path)
+        if found.identity != self._identity.get("identity"):
+            raise TrainError(f"{self._best_path}: a model of another run ({found.origin}); restore the run's own")
+
+    def train(self, stop: Stop = never, progress: Progress = SILENT) -> None:
         """Train to the end, or until `stop` says so; then leave a checkpoint and raise Interrupted."""
         self._processes.refuse_differences(self.method, self.state.step)
         if self.state.step == 0 and self._processes.leads:
@@ -129,14 +138,18 @@ class Trainer:
                 bar.advance(latest=f"epoch={self.state.step // per_epoch}, loss={losses['loss']:.4f}")
                 if self.state.step % per_epoch == 0:
                     self._end_epoch(self.state.step // per_epoch)
+                    self._say_validation(bar)
                 if self._processes.any(stop()):
                     self._checkpoint()
                     self._processes.wait()  # torchrun ends all as soon as one has ended
                     raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
         if self._processes.leads:
-            write_bytes(self._last_path, model_bytes(self.method))
+            self._write_model(self._last_path)
             if self.state.best is None:
-                write_bytes(self._best_path, model_bytes(self.method))
+                self._write_model(self._best_path)
+
+    def _write_model(self, path: Path) -> None:
+        write_bytes(path, model_bytes(self.method, {**self._identity, "step": self.state.step}))
 
     def _start(self) -> None:
         """What the untrained model scores is the first record."""
@@ -184,6 +197,12 @@ class Trainer:
         if last or epoch % self._checkpoint_every == 0:
             self._checkpoint()
 
+    def _say_validation(self, bar: Bar) -> None:
+        """A word without steps, which a log has a line for."""
+        newest = self.state.records[-1] if self.state.records else {}
+        if self._select in newest and newest["step"] == self.state.step:
+            bar.advance(0, latest=f"epoch={newest['epoch']}, val {self._select}={newest[self._select]:.4f}")
+
     def _validation(self) -> dict[str, float]:
         if self._validate is None:
             return {}
@@ -199,12 +218,20 @@ class Trainer:
             self.state.best_metrics = metrics
         elif score is not None and (best is None or score > best):
             self.state.best, self.state.best_metrics = score, metrics
-            write_bytes(self._best_path, model_bytes(self.method))
+            self._write_model(self._best_path)
 
     def _checkpoint(self) -> None:
         self._refuse_weights_that_are_not_finite()
         if self._processes.leads:
-            save_checkpoint(self._checkpoints, self.method, self._optimizer, self.state.model_dump(), self.state.step)
+            save_checkpoint(
+                self._checkpoints,
+                self.method,
+                self._optimizer,
+                self.state.model_dump(),
+                self.state.step,
+                self.method.memory(),
+                self._identity,
+            )
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._device.type == "cuda":
@@ -228,11 +255,3 @@ class Trainer:
 def _seed(seed: int, step: int) -> int:
     """The seed of what is random in one step."""
     return int(np.random.SeedSequence([STEP_STREAM, seed, step]).generate_state(1, np.uint64)[0])
-
-
-def _summary_writer_class() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise TrainError("--tensorboard needs the package of that name: pip install 'byov[tensorboard]'") from None
-    return SummaryWriter

@@ -4,7 +4,7 @@ The sequences are packed row after row, and each attends only within itself. The
 which is what makes small batches quick; attention runs once for each group of neighbouring sequences of one length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,9 +69,11 @@ def within(groups: Sequence[Group], frame_index: Tensor, window: int) -> list[Gr
 class Block(nn.Module):
     """Attention and a two-layer perceptron of ratio 4, each behind a LayerNorm and a residual sum."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(
+        self, width: int, heads: int, *, activation: Callable[[Tensor], Tensor] = F.gelu, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.activation, self.dropout = heads, activation, dropout
         self.norm1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
@@ -100,7 +102,8 @@ class Block(nn.Module):
     def _attend(self, qkv: Tensor, part: Group) -> Tensor:
         """(rows, 3 D) → (rows, D)."""
         q, k, v = self._heads(qkv, batch=part.batch)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=part.mask, is_causal=part.causal)
+        dropout = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(q, k, v, part.mask, dropout, is_causal=part.causal)
         return attended.transpose(1, 2).flatten(-2).flatten(0, 1)
 
     def _heads(self, qkv: Tensor, *, batch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,9 +113,12 @@ class Block(nn.Module):
         return q, k, v
 
     def _update(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.proj(attended)
-        refined: Tensor = x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
-        return refined
+        x = x + self._drop(self.proj(attended))
+        hidden = self._drop(self.activation(self.fc1(self.norm2(x))))
+        return x + self._drop(self.fc2(hidden))
+
+    def _drop(self, values: Tensor) -> Tensor:
+        return F.dropout(values, self.dropout, self.training)
 
 
 def _neighbourhood(rows: slice, length: int, window: int | None, device: torch.device) -> tuple[slice, Tensor | None]:

@@ -12,6 +12,7 @@ from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
 from byov.evaluate.kendalls_tau import tau_for_selection
 from byov.evaluate.retrieval import mean_average_precision
+from byov.labels import UNLABELLED
 from byov.train.feature_store import CachedVideo, FeatureStore
 from byov.train.methods.method import Method
 
@@ -52,10 +53,10 @@ class Validator:
 
 def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
     """map@10 of ego frames among exo frames and the reverse; None without labels or one of the views."""
-    labelled = [clip for clip in clips if clip.labels is not None]
+    labelled = [clip for clip in clips if clip.labels is not None and max(clip.labels) > UNLABELLED]
     if not labelled:
         return dict.fromkeys(CROSS_VIEW)
-    scores = mean_average_precision(_joined(labelled), (K,), CROSS_VIEW)
+    scores = mean_average_precision(_joined(labelled).labelled_frames, (K,), CROSS_VIEW)
     return {setting: _known(scores[setting][K]) for setting in CROSS_VIEW}
 
 

@@ -1,7 +1,7 @@
 """One video: draws everything about it, paints its frames and encodes them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.data.demo.camera import HEIGHT_PX, WIDTH_PX, Camera, EgoRig, draw_ego_rig, draw_exo_camera
-from byov.data.demo.look import Look, draw_look
+from byov.data.demo.look import Look, draw_look, hides_action, with_decorated_wall
 from byov.data.demo.pose import Props, draw_props, pose_at
 from byov.data.demo.raster import Canvas, Pixels
 from byov.data.demo.scene import Wall, paint_action, paint_backdrop, paint_table_and_room, wall_behind_table
@@ -21,6 +21,7 @@ View = Literal["ego", "exo"]
 
 _NOISE_SPARE_PX = 64
 _TREMOR_M = 0.003
+_CAMERA_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,17 @@ class Film:
         return np.ascontiguousarray(levels[:, ::-1]) if self.look.mirrored else levels
 
 
-def draw_film(seed: int, index: int, view: View) -> Film:
-    """Draw the video of this number; nothing else than the arguments has a say in it."""
+def draw_film(seed: int, index: int, view: View, performance: int | None = None) -> Film:
+    """Draw the video of this number; nothing else than the arguments has a say in it.
+
+    With `performance`, the number of an ego video: an exo camera that stood by when that one was filmed.
+    """
+    if performance is None or performance == index:
+        return _draw_alone(seed, index, view)
+    return _draw_beside(seed, index, performance)
+
+
+def _draw_alone(seed: int, index: int, view: View) -> Film:
     rng = film_rng(seed, index)
     states = draw_performance(rng)
     props = draw_props(rng)
@@ -76,7 +86,6 @@ def draw_film(seed: int, index: int, view: View) -> Film:
     look = draw_look(rng, props, camera.position if isinstance(camera, Camera) else None)
     first_camera = camera.at(0.0, props.hand_rest) if isinstance(camera, EgoRig) else camera
     wall = wall_behind_table(first_camera, np.deg2rad(rng.uniform(-25.0, 25.0)))
-    noise_shape = (HEIGHT_PX + _NOISE_SPARE_PX, WIDTH_PX + _NOISE_SPARE_PX, 3)
     return Film(
         states=states,
         props=props,
@@ -85,10 +94,46 @@ def draw_film(seed: int, index: int, view: View) -> Film:
         wall=wall,
         backdrop=paint_backdrop(camera, look, wall, props) if isinstance(camera, Camera) else None,
         tremor_phases_rad=rng.uniform(0.0, 2 * np.pi, 3),
-        noise=rng.standard_normal(noise_shape, np.float32) * np.float32(look.noise),
-        noise_offsets=rng.integers(0, _NOISE_SPARE_PX, (len(states), 2)),
+        noise=_draw_noise(rng, look),
+        noise_offsets=_draw_noise_offsets(rng, states),
         vignette=_vignette(look),
     )
+
+
+def _draw_beside(seed: int, index: int, performance: int) -> Film:
+    """The ego video's film from outside: what is filmed is the same, camera, noise and the wall behind are its own."""
+    ego = _draw_alone(seed, performance, "ego")
+    rng = film_rng(seed, index)
+    camera = _draw_clear_camera(rng, ego)
+    look = with_decorated_wall(rng, ego.look)
+    wall = wall_behind_table(camera, np.deg2rad(rng.uniform(-25.0, 25.0)))
+    return replace(
+        ego,
+        look=look,
+        camera=camera,
+        wall=wall,
+        backdrop=paint_backdrop(camera, look, wall, ego.props),
+        noise=_draw_noise(rng, look),
+        noise_offsets=_draw_noise_offsets(rng, ego.states),
+    )
+
+
+def _draw_clear_camera(rng: np.random.Generator, ego: Film) -> Camera:
+    """An exo camera from which nothing on the ego video's table hides glass or bottle; seldom there is none."""
+
+    def hiding(camera: Camera) -> int:
+        return sum(hides_action(thing.place, ego.props, camera.position) for thing in ego.look.clutter)
+
+    return min((draw_exo_camera(rng) for _ in range(_CAMERA_TRIES)), key=hiding)
+
+
+def _draw_noise(rng: np.random.Generator, look: Look) -> Pixels:
+    shape = (HEIGHT_PX + _NOISE_SPARE_PX, WIDTH_PX + _NOISE_SPARE_PX, 3)
+    return rng.standard_normal(shape, np.float32) * np.float32(look.noise)
+
+
+def _draw_noise_offsets(rng: np.random.Generator, states: Sequence[State]) -> NDArray[np.int64]:
+    return rng.integers(0, _NOISE_SPARE_PX, (len(states), 2))
 
 
 def film_rng(seed: int, index: int) -> np.random.Generator:

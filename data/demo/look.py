@@ -1,7 +1,7 @@
 """What a video's things look like: colours, textures, light, clutter. Drawn once per video."""
 
 import colorsys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _LIQUIDS = (
     (0.95, 0.85, 0.2),  # lemonade
 )
 _MIN_LIQUID_CONTRAST = 0.55
+_NOISE = (0.004, 0.016)
 CLUTTER_KINDS = ("mug", "box", "fruit", "plate", "book", "can")
 
 
@@ -96,11 +97,16 @@ def draw_look(rng: np.random.Generator, props: Props, exo_position: Vector | Non
         wall=draw_wall_texture(rng, wall),
         floor=draw_wall_texture(rng, _colour(rng, saturation=(0.05, 0.4), value=(0.2, 0.6))),
         light=_draw_light(rng),
-        noise=rng.uniform(0.004, 0.016),
+        noise=rng.uniform(*_NOISE),
         other_hand_rest=_draw_other_hand(rng),
         clutter=_draw_clutter(rng, props, int(rng.integers(3, 7) if busy else rng.integers(0, 4)), exo_position),
         decorations=_draw_decorations(rng) if busy else (),
     )
+
+
+def with_decorated_wall(rng: np.random.Generator, look: Look) -> Look:
+    """The look of an ego video for an exo camera: nothing changes but what hangs on the wall, and the noise."""
+    return replace(look, noise=rng.uniform(*_NOISE), decorations=_draw_decorations(rng))
 
 
 def _draw_liquid(rng: np.random.Generator, *surroundings: Vector) -> Vector:
@@ -145,13 +151,16 @@ def _draw_clutter(
         )
         in_hands_way = place[1] < 0.05 and abs(place[0]) < 0.4
         crowded = any(np.linalg.norm(place - other) < gap + size * 0.5 for other, gap in taken)
-        hiding = exo_position is not None and any(
-            _hides(place, thing_place, exo_position) for thing_place in (props.glass_place, props.bottle_place)
-        )
+        hiding = exo_position is not None and hides_action(place, props, exo_position)
         if len(clutter) < count and not (crowded or in_hands_way or hiding):
             clutter.append(thing)
             taken.append((place, 0.1))
     return tuple(clutter)
+
+
+def hides_action(place: Vector, props: Props, seen_from: Vector) -> bool:
+    """Whether something at the place could stand before glass or bottle."""
+    return any(_hides(place, thing, seen_from) for thing in (props.glass_place, props.bottle_place))
 
 
 def _hides(place: Vector, thing: Vector, seen_from: Vector) -> bool:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from byov.data.demo.film import View
+from byov.device import usable_cores
 
 
 class RenderJob(NamedTuple):
@@ -18,11 +19,12 @@ class RenderJob(NamedTuple):
     film_index: int
     view: View
     path: str
+    performance: int  # film index of the video whose performance it shows: most show their own
 
 
 def render_all(jobs: Sequence[RenderJob], progress: Callable[[int, int], None] | None) -> None:
-    """Share the jobs out among as many processes as there are processors."""
-    count = min(os.cpu_count() or 1, len(jobs))
+    """Share the jobs out among as many processes as can work side by side."""
+    count = min(usable_cores(), len(jobs))
     with _workers([jobs[start::count] for start in range(count)]) as finished:
         for done, _ in enumerate(finished, start=1):
             if progress is not None:

@@ -10,7 +10,7 @@ from byov.data.demo.pool import RenderJob
 
 def main() -> None:
     for job in (RenderJob(*fields) for fields in json.load(sys.stdin)):
-        encode(draw_film(job.seed, job.film_index, job.view), Path(job.path))
+        encode(draw_film(job.seed, job.film_index, job.view, job.performance), Path(job.path))
         print(job.film_index, flush=True)
 
 

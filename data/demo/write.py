@@ -3,7 +3,7 @@
 import csv
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +21,7 @@ class DemoVideo:
     split: str
     view: View
     number: int  # within its view, over all splits
+    paired: bool = False  # with the video of the same number of the other view
 
     @property
     def id(self) -> str:
@@ -32,8 +33,17 @@ class DemoVideo:
 
     @property
     def index(self) -> int:
-        """Number over both views. Not over the splits, so a video is the same whatever else is asked for."""
+        """Number over both views, not over the splits: unless paired, a video is the same whatever else there is."""
         return len(_VIEWS) * self.number + _VIEWS.index(self.view)
+
+    @property
+    def performance(self) -> int:
+        """Index of the video whose performance this one shows: of a pair, the ego video's."""
+        return replace(self, view="ego").index if self.paired else self.index
+
+    @property
+    def pair(self) -> str:
+        return f"pour_{self.number:03d}" if self.paired else ""
 
 
 def write_demo(
@@ -50,7 +60,7 @@ def write_demo(
     """
     if root.exists():
         raise FileExistsError(f"{root} exists already")
-    listed = _list_videos(videos)
+    listed = list_videos(videos)
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}-") as scratch:
         # A folder within the private one gets the usual permissions.
@@ -58,17 +68,28 @@ def write_demo(
         for video in listed:
             (folder / video.path).parent.mkdir(parents=True, exist_ok=True)
         _write_list(folder / "videos.csv", listed, seed)
-        jobs = [RenderJob(seed, video.index, video.view, str(folder / video.path)) for video in listed]
+        jobs = [
+            RenderJob(seed, video.index, video.view, str(folder / video.path), video.performance) for video in listed
+        ]
         render_all(jobs, progress)
         _publish(folder, root)
 
 
-def _list_videos(videos: Mapping[str, tuple[int, int]]) -> list[DemoVideo]:
+def list_videos(videos: Mapping[str, tuple[int, int]]) -> list[DemoVideo]:
     listed: list[DemoVideo] = []
     for place, view in enumerate(_VIEWS):
         splits = [split for split, counts in videos.items() for _ in range(counts[place])]
         listed += [DemoVideo(split, view, number) for number, split in enumerate(splits)]
+    paired = _paired_numbers(listed)
+    listed = [replace(video, paired=video.split == "train" and video.number in paired) for video in listed]
     return sorted(listed, key=lambda video: list(videos).index(video.split))
+
+
+def _paired_numbers(listed: Sequence[DemoVideo]) -> list[int]:
+    """The last third of the numbers that both views have in the train split: 4 of 12."""
+    ego, exo = ({video.number for video in listed if (video.split, video.view) == ("train", view)} for view in _VIEWS)
+    both = sorted(ego & exo)
+    return both[len(both) - len(both) // 3 :]
 
 
 def event_times_s(seed: int, index: int) -> list[float]:
@@ -81,10 +102,10 @@ def _write_list(path: Path, listed: Sequence[DemoVideo], seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["path", "view", "split", "id", "events"])
+        writer.writerow(["path", "view", "split", "id", "events", "pair"])
         for video in listed:
-            events = ";".join(f"{time_s:.6f}" for time_s in event_times_s(seed, video.index))
-            writer.writerow([video.path, video.view, video.split, video.id, events])
+            events = ";".join(f"{time_s:.6f}" for time_s in event_times_s(seed, video.performance))
+            writer.writerow([video.path, video.view, video.split, video.id, events, video.pair])
 
 
 def _publish(folder: Path, root: Path) -> None:

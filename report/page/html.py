@@ -15,7 +15,7 @@ class Html(str):
 Child = str | None
 Attribute = str | int | float | bool | None
 
-_EMPTY = frozenset(("img", "input", "meta"))
+_EMPTY = frozenset(("img", "input", "meta", "source"))
 
 
 def escaped(text: str) -> Html:

@@ -10,33 +10,41 @@ from byov.report.content import Content, Unavailable
 from byov.report.page.data import page_data
 from byov.report.page.draw_curves import curves_html
 from byov.report.page.draw_failures import failures_html
-from byov.report.page.draw_projection import projection_html
-from byov.report.page.draw_similarity import similarity_html
+from byov.report.page.draw_projection import card_html, projection_html
+from byov.report.page.draw_similarity import alignment_html
 from byov.report.page.draw_tables import tables_html
+from byov.report.page.draw_videos import videos_html
 from byov.report.page.html import Html, element
-from byov.report.page.player import player_html
+from byov.report.page.player import dock_html, player_html
 from byov.report.page.stills import strips_html, tokens_html
-from byov.report.page.tiles import sheet_style
+from byov.report.page.tiles import sheet_styles
+from byov.report.paper.style import paper_style
 
 T = TypeVar("T")
 Part = tuple[str, str, Html]  # anchor, heading, what stands below it
 
 
+SCRIPTS = ("frames", "vectors", "state", "card", "player", "clouds", "matrix", "strips", "marks", "start")
+
+
 def render(content: Content) -> str:
     """The whole page. The same content gives the same text."""
-    style = Html(f"{_resource('page.css')}\n{sheet_style(content.videos)}\n")
-    script = Html(_resource("page.js"))
-    data = Html(page_data(content))
-    parts = _parts(content)
+    style, script = Html(_resource("page.css")), Html("\n".join(_resource(f"script/{name}.js") for name in SCRIPTS))
+    sheets = [Html(text) for text in sheet_styles(content.videos)]
+    with paper_style():
+        parts = _parts(content)
     page = element(
         "html",
-        _head(content, style, script),
+        _head(content, style, sheets, script),
         element(
             "body",
             _header(content, parts),
             element("main", *(_section(*part) for part in parts)),
             _provenance(content),
-            element("script", data, type="application/json", id="data"),
+            card_html(),
+            dock_html(),
+            *(element("style", sheet) for sheet in sheets),
+            element("script", Html(page_data(content)), type="application/json", id="data"),
             element("script", script),
         ),
         lang="en",
@@ -48,10 +56,11 @@ def _resource(name: str) -> str:
     return files("byov.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def _head(content: Content, style: Html, script: Html) -> Html:
-    """The policy lets the page load nothing at all, and run only the script that it came with."""
+def _head(content: Content, style: Html, sheets: list[Html], script: Html) -> Html:
+    """The policy lets the page load nothing at all, and run and look only as it came."""
+    styles = " ".join(f"'{_digest(each)}'" for each in (style, *sheets))
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; img-src data:; style-src {styles}; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     return element(
@@ -90,22 +99,19 @@ def _header(content: Content, parts: list[Part]) -> Html:
 def _parts(content: Content) -> list[Part]:
     """In the order in which they are read."""
     return [
-        ("player", "Player", _part(content.matches, lambda matches: player_html(content, matches))),
-        ("scores", "Scores", _part(content.tables, tables_html)),
+        ("player", "Player", _part(content.vectors, lambda runs: player_html(content, runs))),
+        ("scores", "Scores", _part(content.tables, lambda tables: tables_html(tables, content.own_rows))),
         (
             "projection",
             "Before and after training",
             _part(content.projection, lambda projection: projection_html(content, projection)),
         ),
         ("retrieval", "Retrieval across views", _part(content.strips, lambda strips: strips_html(content, strips))),
-        (
-            "alignment",
-            "Alignment",
-            _part(content.similarity, lambda similarity: similarity_html(content, similarity)),
-        ),
+        ("alignment", "Alignment", _part(content.vectors, lambda runs: alignment_html(content, runs))),
+        ("failures", "Failures", _part(content.failures, lambda failures: failures_html(content, failures))),
+        ("videos", "Videos", videos_html(content)),
         ("training", "Training", _part(content.curves, curves_html)),
         ("tokens", "Selected tokens", _part(content.tokens, lambda clips: tokens_html(content, clips))),
-        ("failures", "Failures", _part(content.failures, lambda failures: failures_html(content, failures))),
     ]
 
 

@@ -2,22 +2,15 @@
 
 from itertools import groupby
 
+from byov.labels import UNLABELLED
 from byov.report.content import Content, ShownVideo
 from byov.report.page.html import Html, element, joined
 
 COLOURS = 8  # of the style sheet, --phase-0 to --phase-7; more phases begin again
-TIME_STEPS = 11  # .t0 to .t10
 
 
 def phase_class(phase: int) -> str:
     return f"p{phase % COLOURS}"
-
-
-def frame_class(phases: tuple[str, ...], video: ShownVideo, frame: int) -> str:
-    """By the phase, or by the time as a share of the video's if no video has phases."""
-    if phases:
-        return "unlabelled" if video.labels is None else phase_class(video.labels[frame])
-    return f"t{round((TIME_STEPS - 1) * frame / max(video.frames - 1, 1))}"
 
 
 def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:
@@ -25,7 +18,8 @@ def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:
     runs, first = [], 0
     for phase, stretch in groupby(video.labels or ()):
         after = first + len(list(stretch))
-        runs.append((first, after, phase))
+        if phase != UNLABELLED:
+            runs.append((first, after, phase))
         first = after
     return runs
 
@@ -33,7 +27,7 @@ def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:
 def phase_legend(content: Content) -> Html:
     if content.phases:
         keys = [swatch(f"square {phase_class(index)}", name) for index, name in enumerate(content.phases)]
-        some_without = any(video.labels is None for video in content.videos)
+        some_without = any(UNLABELLED in (video.labels or (UNLABELLED,)) for video in content.videos)
         return joined(*keys, swatch("square unlabelled", "no phase known") if some_without else None)
     return element("span", "start", element("i", class_="ramp", aria_hidden="true"), "end of the video", class_="key")
 

@@ -8,14 +8,18 @@ from numpy.typing import NDArray
 from byov.report.content import Content, FrameRef, Strip, TokenClip
 from byov.report.frame_text import phase_name, phase_of, seconds_text
 from byov.report.page.html import Html, data_uri, element, joined
-from byov.report.page.tiles import picture_row, tile
+from byov.report.page.tiles import frame_address, linked_tile, picture_row
 
 JPEG_QUALITY = 82
+TOKEN_PX = 176  # twice as wide as they are shown, for fine screens
 
 
 def strips_html(content: Content, strips: tuple[Strip, ...]) -> Html:
     return joined(
-        *(_strip(content, strip) for strip in strips), element("p", _strips_caption(content), class_="caption")
+        element("div", id="live-strips", hidden=True),
+        element("h3", "Examples"),
+        *(_strip(content, strip) for strip in strips),
+        element("p", _strips_caption(content), class_="caption"),
     )
 
 
@@ -29,40 +33,56 @@ def tokens_html(content: Content, clips: tuple[TokenClip, ...]) -> Html:
     return joined(drawn, element("p", caption, class_="caption"))
 
 
+def verdict(query_phase: int | None, phase: int | None) -> Html | None:
+    """Whether a match is of the query's phase, where both are known."""
+    if query_phase is None or phase is None:
+        return None
+    same = phase == query_phase
+    return element("span", "✓ same phase" if same else "✗ other phase", class_="same" if same else "other")
+
+
 def _strip(content: Content, strip: Strip) -> Html:
     video = content.videos[strip.query.video]
-    query = _still(content, strip.query, "query", "Query", None)
-    query_phase = phase_of(video, strip.query.frame)
-    retrieved = [
-        _still(content, reference, "retrieved", f"Nearest {rank}", query_phase)
-        for rank, reference in enumerate(strip.retrieved, start=1)
+    stills = [_still(content, strip, strip.query, "Query")]
+    stills += [
+        _still(content, strip, reference, f"Nearest {rank}") for rank, reference in enumerate(strip.retrieved, start=1)
     ]
-    return picture_row([query, *retrieved], f"Retrieved for frame {strip.query.frame} of {video.name}")
+    return picture_row(stills, f"Retrieved for frame {strip.query.frame} of {video.name}")
 
 
-def _still(content: Content, reference: FrameRef, kind: str, title: str, query_phase: int | None) -> Html:
-    """A framed picture, and whether it is of the query's phase."""
-    video = content.videos[reference.video]
-    phase = phase_of(video, reference.frame)
-    lines = [
-        element("b", title),
-        element("span", video.name),
-        element("span", f"{seconds_text(video, reference.frame)}, frame {reference.frame}"),
-    ]
-    if phase is not None:
-        lines.append(element("span", phase_name(content.phases, phase), class_="phase"))
-    if phase is not None and query_phase is not None:
-        same = phase == query_phase
-        lines.append(element("span", "✓ same phase" if same else "✗ other phase", class_="same" if same else "other"))
-    picture = tile(content.videos, reference.video, reference.frame)
-    return element("figure", picture, element("figcaption", *lines), class_=f"still {kind}")
+def _still(content: Content, strip: Strip, shown: FrameRef, title: str) -> Html:
+    """A picture framed by whether it is of the query's phase; a click shows it beside the query in the player."""
+    video, query = content.videos[shown.video], content.videos[strip.query.video]
+    is_query = shown == strip.query
+    phase, query_phase = phase_of(video, shown.frame), phase_of(query, strip.query.frame)
+    beside = None if is_query else shown.video
+    address = frame_address(content.videos, strip.query.video, strip.query.frame, beside)
+    kind = "query" if is_query else "plain" if phase is None or query_phase is None else None
+    return element(
+        "figure",
+        linked_tile(content.videos, shown.video, shown.frame, address),
+        element(
+            "figcaption",
+            element("b", title),
+            element("span", video.name),
+            element("span", f"{seconds_text(video, shown.frame)}, frame {shown.frame}"),
+            None if phase is None else element("span", phase_name(content.phases, phase), class_="phase"),
+            None if is_query else verdict(query_phase, phase),
+        ),
+        class_=f"still {kind or ('right' if phase == query_phase else 'wrong')}",
+    )
 
 
 def _strips_caption(content: Content) -> str:
-    tail = " Below each it says whether the phase is the query's." if content.phases else ""
+    judged = (
+        "framed green where they are of the query's phase and red where they are not"
+        if content.phases
+        else "as they come"
+    )
     return (
-        "A query frame (blue) and its nearest frames of the other view (red): the nearest of each video, nearest "
-        "video first. Look whether they show the same moment of the action from the other camera." + tail
+        f"A query frame (framed blue) and its nearest frames of the other view, {judged}: the nearest of each video, "
+        "nearest video first. Look whether they show the same moment of the action from the other camera. The first "
+        "rows follow the player; a click shows query and match there."
     )
 
 
@@ -91,7 +111,9 @@ def _clip(content: Content, clip: TokenClip) -> Html:
 def _picture(pixels: NDArray[np.uint8], alt: str) -> Html:
     from PIL import Image
 
-    height, width, _ = pixels.shape
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((TOKEN_PX, TOKEN_PX))
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "JPEG", quality=JPEG_QUALITY, optimize=True)
-    return element("img", src=data_uri("image/jpeg", buffer.getvalue()), alt=alt, width=width, height=height)
+    image.save(buffer, "JPEG", quality=JPEG_QUALITY, optimize=True)
+    uri = data_uri("image/jpeg", buffer.getvalue())
+    return element("img", src=uri, alt=alt, width=image.width, height=image.height)

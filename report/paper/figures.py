@@ -36,11 +36,16 @@ def write_figures(content: Content, folder: Path, progress: Progress = SILENT) -
     written = []
     with paper_style():
         for name, figure in track(_figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True):
-            written += [_save_png(figure, folder / f"{name}.png"), _save_pdf(figure, folder / f"{name}.pdf")]
+            written += save_figure(figure, folder, name)
     for path in figure_files(folder):
         if path not in written:
             path.unlink(missing_ok=True)
     return written
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """<name>.png and <name>.pdf."""
+    return [_save_png(figure, folder / f"{name}.png"), _save_pdf(figure, folder / f"{name}.pdf")]
 
 
 def _save_png(figure: Figure, path: Path) -> Path:

@@ -31,11 +31,11 @@ class GridCell:
 
 
 class FrameGrid:
-    """The frames on the videos' sheets; each sheet is decoded once."""
+    """The frames on the videos' sheets; each row of tiles is decoded once."""
 
     def __init__(self, content: Content) -> None:
         self._videos = content.videos
-        self._decoded: dict[int, Picture] = {}
+        self._decoded: dict[tuple[int, int], Picture] = {}  # by video and row of tiles
 
     def picture(self, ref: FrameRef) -> Picture | None:
         """None if there is no such tile."""
@@ -43,12 +43,12 @@ class FrameGrid:
         index = tile_index(sheet, ref.frame)
         if index is None or isinstance(sheet, Unavailable):
             return None
-        if ref.video not in self._decoded:
-            with Image.open(io.BytesIO(sheet.jpeg), formats=["JPEG"]) as image:
-                self._decoded[ref.video] = np.asarray(image.convert("RGB"))
         row, column = divmod(index, sheet.columns)
-        top, left = row * sheet.tile_height, column * sheet.tile_width
-        return self._decoded[ref.video][top : top + sheet.tile_height, left : left + sheet.tile_width]
+        if (ref.video, row) not in self._decoded:
+            with Image.open(io.BytesIO(sheet.rows[row]), formats=["JPEG"]) as image:
+                self._decoded[ref.video, row] = np.asarray(image.convert("RGB"))
+        left = column * sheet.tile_width
+        return self._decoded[ref.video, row][:, left : left + sheet.tile_width]
 
     def time(self, ref: FrameRef) -> str:
         return seconds_text(self._videos[ref.video], ref.frame)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -22,9 +23,10 @@ from byov.report.paper.style import (
     LEGEND_ROW_INCHES,
     PAGE_INCHES,
     PHASES,
-    RETRIEVED,
+    RULE,
     TEXT_POINTS,
     UNLABELLED,
+    WRONG,
     decimals,
     fitted,
     legend,
@@ -40,7 +42,9 @@ MOST_VECTOR_POINTS = 4000  # of a scatter plot in a PDF; more are drawn as a pic
 
 def draw_curves(curves: Curves) -> Figure | None:
     """Losses, and beside them the validation."""
-    panels = [(name, part) for name, part in (("loss", curves.losses), ("validation", curves.validation)) if part]
+    panels = [
+        (name, part) for name, part in (("loss", curves.losses), ("validation", curves.validation)) if _drawable(part)
+    ]
     if not panels:
         return None
     height = 1.9 + LEGEND_ROW_INCHES * math.ceil(max(len(part) + 1 for _, part in panels) / 2)
@@ -56,9 +60,13 @@ def draw_curves(curves: Curves) -> Figure | None:
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(whole_numbers())
-        _tidy(axes)
+        tidy(axes)
         legend(axes, entries, inches=1.4, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False)
     return figure
+
+
+def _drawable(curves: Sequence[Curve]) -> bool:
+    return any(math.isfinite(value) for curve in curves for value in curve.values)
 
 
 def _lines(axes: Axes, curves: Sequence[Curve], marker: str) -> list[tuple[Artist, str]]:
@@ -85,14 +93,14 @@ def _logarithmic(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.4)
+    axes.grid(axis="y", color=RULE, linewidth=0.4)
     axes.set_axisbelow(True)
 
 
 def draw_projection(content: Content, projection: Projection) -> Figure | None:
-    """Frozen features | embeddings; the shape of a point is its view, the colour its phase or its time."""
+    """A panel for each map; the shape of a point is its view, the colour its phase or its time."""
     if not projection.frames:
         return None
     views = np.array([content.videos[ref.video].view for ref in projection.frames])
@@ -100,15 +108,16 @@ def draw_projection(content: Content, projection: Projection) -> Figure | None:
     if content.phases:
         entries += _phase_entries(content, projection.frames)
     columns = legend_columns([name for _, name in entries])
-    height = 3.1 + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
+    across = min(len(projection.maps), 3)
+    down = math.ceil(len(projection.maps) / across)
+    height = down * PAGE_INCHES / across + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
     colours = _point_colours(content, projection.frames)
-    panels = [(projection.before, f"before: {projection.before_name}"), (projection.after, "after: embeddings")]
     drawn = []
-    for index, (points, name) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, 2, index)
-        _scatter(axes, points, views, colours)
-        axes.set_title(fitted(name, 3.0, TEXT_POINTS))
+    for index, one in enumerate(projection.maps, start=1):
+        axes = figure.add_subplot(down, across, index)
+        _scatter(axes, one.points, views, colours)
+        axes.set_title(fitted(one.title, 0.9 * PAGE_INCHES / across, TEXT_POINTS))
         drawn.append(axes)
     if not content.phases:
         bar = figure.colorbar(ScalarMappable(cmap=TIME_COLOURS), ax=drawn, aspect=30, pad=0.02)
@@ -198,9 +207,10 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
     return figure
 
 
-def _boundaries(video: ShownVideo) -> NDArray[np.float64]:
-    """Between which frames the phase changes."""
-    return np.flatnonzero(np.diff(video.labels or ())).astype(np.float64) + 0.5
+def _boundaries(video: ShownVideo) -> list[float]:
+    """Between which frames the phase changes, where it is known before and after."""
+    phases = pairwise(phase_of(video, frame) for frame in range(video.frames))
+    return [frame + 0.5 for frame, both in enumerate(phases) if None not in both and both[0] != both[1]]
 
 
 def _edges(frames: Sequence[int]) -> tuple[float, float]:
@@ -213,5 +223,5 @@ def _alignment(axes: Axes, similarity: Similarity) -> list[tuple[Artist, str]]:
     rows, columns = np.array(similarity.row_frames), np.array(similarity.column_frames)
     (nearest,) = axes.plot(columns[similarity.nearest], rows, ".", color=PHASES[1], markersize=2.2, clip_on=False)
     across, down = columns[similarity.path[:, 1]], rows[similarity.path[:, 0]]
-    (path,) = axes.plot(across, down, color=RETRIEVED, marker="o" if len(across) == 1 else "")
+    (path,) = axes.plot(across, down, color=WRONG, marker="o" if len(across) == 1 else "")
     return [(path, "warp path"), (nearest, "nearest frame")]

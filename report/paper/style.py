@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import TextToPath
 from matplotlib.ticker import MaxNLocator
 
@@ -20,14 +20,18 @@ DOTS_PER_INCH = 300
 TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
 FONT = "DejaVu Sans"  # comes with matplotlib
-INK, FAINT = "#222222", "#777777"
+INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Those of the page's light style (page.css), after Okabe and Ito's palette.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 UNLABELLED = "#c9ccd1"  # a frame without a phase
-QUERY, RETRIEVED = "#1769c2", "#c8322b"  # around frames
+QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # around frames
+# With glyphs that DejaVu does not have, where one of them is installed.
+FALLBACKS = (
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Noto Sans SC", "Noto Sans JP"),
+    *("Noto Sans KR", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Unifont", "STIXGeneral"),
+)
 
 _STYLE: dict[Any, Any] = {
-    "font.family": FONT,
     "font.size": TEXT_POINTS,
     "axes.titlesize": TEXT_POINTS,
     "axes.labelsize": TEXT_POINTS,
@@ -39,6 +43,10 @@ _STYLE: dict[Any, Any] = {
     "ytick.major.width": 0.6,
     "lines.linewidth": 1.0,
     "axes.edgecolor": INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "text.parse_math": False,  # a $ in a name is a $
     "pdf.fonttype": 42,  # TrueType: some publishers refuse Type 3
 }
@@ -50,7 +58,7 @@ def paper_style() -> Iterator[None]:
     with matplotlib.rc_context():
         defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
         del defaults["backend"]  # which windows would need; not ours to choose
-        matplotlib.rcParams.update({**defaults, **_STYLE})
+        matplotlib.rcParams.update({**defaults, **_STYLE, "font.family": fonts()})
         yield
 
 
@@ -60,13 +68,20 @@ def phase_colour(index: int) -> str:
 
 
 @cache
+def fonts() -> list[str]:
+    """The font, and those that are there for what it lacks."""
+    installed = {font.name for font in fontManager.ttflist}
+    return [FONT, *(name for name in FALLBACKS if name in installed)]
+
+
+@cache
 def _drawable() -> frozenset[int]:
-    """Code points that the font has a glyph for."""
-    return frozenset(get_font(findfont(FONT)).get_charmap())
+    """Code points that one of the fonts has a glyph for."""
+    return frozenset[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
 
 
 def literal(text: str) -> str:
-    """`text` with everything that cannot be drawn spelt out: control characters, and what the font does not have."""
+    """`text` with everything that cannot be drawn spelt out: control characters, and what no font has."""
     return "".join(
         character if ord(character) in _drawable() else character.encode("unicode_escape").decode()
         for character in printable(text)
@@ -89,7 +104,7 @@ def fitted(text: str, inches: float, points: float = SMALL_POINTS) -> str:
 def _width_inches(text: str, points: float) -> float:
     if len(text) > 1000:  # wider than any page, and slow to measure
         return float("inf")
-    properties = FontProperties(family=FONT, size=points)
+    properties = FontProperties(family=fonts(), size=points)
     width_points, _, _ = TextToPath().get_text_width_height_descent(text, properties, ismath=False)
     return float(width_points) / 72
 

@@ -103,7 +103,7 @@ def one_line() -> Callable[[Any], str]:
 
     def read(ran: Any) -> str:
         assert (ran.code, ran.out) == (2, ""), ran
-        lines = [line for line in ran.err.splitlines() if not line.startswith("run: ")]
+        lines = [line for line in ran.err.splitlines() if not line.startswith(("run: ", "loading the encoder "))]
         assert len(lines) == 1, ran
         assert lines[0].startswith("error: "), ran
         return lines[0].removeprefix("error: ")

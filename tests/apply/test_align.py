@@ -1,6 +1,7 @@
 """byov-align as its users meet it: what it writes is decoded again and looked at."""
 
 import csv
+import json
 import shutil
 import signal
 import threading
@@ -14,6 +15,7 @@ from byov.apply.run_embedder import RunEmbedder
 from byov.apply.side_by_side import GAP
 from byov.cache.embeddings import read_embedding
 from byov.cache.runs import choose_run
+from byov.cache.seal import unsealed
 from byov.data.own_videos import read_events
 from byov.data.video import FrameReader
 
@@ -110,7 +112,8 @@ def test_a_model_that_sees_places_warns_of_its_tau(byov_align, videos, runs, tmp
     given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
     assert "judge by the pictures" not in byov_align(*given).out
     config = runs / "toy" / "config.json"
-    config.write_text(config.read_text().replace('"position": "none"', '"position": "interpolated"'))
+    text = config.read_text().replace('"position": "none"', '"position": "interpolated"')
+    config.write_text(json.dumps(unsealed(json.loads(text))))
     assert "judge by the pictures" in byov_align(*given).out
 
 

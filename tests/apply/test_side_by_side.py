@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from byov.apply.side_by_side import GAP, Captions, Side, write_side_by_side
-from byov.data.video import FrameReader
+from byov.data.video import STRICT, FrameReader
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -51,7 +51,7 @@ def test_each_panel_has_the_time_and_phase_of_its_own_frame(make_video, tmp_path
         for letter in "AB"
     )
     matched = np.array([4, 2, 0, 0])
-    write_side_by_side(tmp_path / "out.mkv", a, b, matched, height=HEIGHT, on_truncated="error", scratch=tmp_path)
+    write_side_by_side(tmp_path / "out.mkv", a, b, matched, height=HEIGHT, policy=STRICT, scratch=tmp_path)
     pixels = np.concatenate([block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()])
     of_a = ["A   0.00 s   phase 0", "A   1.10 s   phase 1", "A   2.20 s   phase 1", "A   3.30 s   phase 2"]
     of_b = ["B   0.00 s   phase 0", "B   4.40 s   phase 0", "B   5.50 s   phase 1", "B   6.60 s   phase 1"]

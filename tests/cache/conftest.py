@@ -9,29 +9,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from tests import samples
+from tests.samples import TOKENS
 
-from byov.cache.features import FeatureWriter, Provenance, read_header
+from byov.cache.features import Provenance, read_header
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.row_reader import read_array
 
 RATIOS = (0.3, 1.0)
-TOKENS, WIDTH = 9, 16
-
-
-def _provenance(**changes: Any) -> Provenance:
-    values = {
-        "encoder": "openai/clip-vit-base-patch16",
-        "encoder_revision": "",
-        "encoder_sha256": "ab" * 32,
-        "preprocessing": "squash 224",
-        "compute_dtype": "float32",
-        "decoder": "PyAV 14",
-        "source_name": "Küche 1.mp4",
-        "source_bytes": 12345,
-        "source_sha256": "cd" * 32,
-        "source_fingerprint": "ef" * 32,
-    }
-    return Provenance(**(values | changes))
+WIDTH = 16
 
 
 def _arrays(frames: int) -> dict[str, np.ndarray]:
@@ -46,7 +32,7 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def make_provenance() -> Callable[..., Provenance]:
-    return _provenance
+    return samples.make_provenance
 
 
 @pytest.fixture
@@ -61,14 +47,8 @@ def write_features() -> Callable[..., Path]:
 
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
         arrays = _arrays(frames)
-        writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=True)
-        try:
-            merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
-            writer.append(merged, arrays["order"], arrays["cls"], arrays["pts_seconds"])
-            writer.finish(_provenance(**provenance), fps=30.0, truncated=False)
-        finally:
-            writer.close()
-        return path
+        merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
+        return samples.write_features(path, merged, cls=arrays["cls"], order=arrays["order"], **provenance)
 
     return write
 
@@ -90,12 +70,6 @@ def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
 @pytest.fixture
 def encoder_folder(features_dir: Path) -> Path:
     return features_dir / "demo" / "openai--clip-vit-base-patch16"
-
-
-@pytest.fixture
-def edit_h5() -> Callable[[Path], h5py.File]:
-    """Open an HDF5 file to damage it."""
-    return lambda path: h5py.File(path, "r+", locking=False)
 
 
 @pytest.fixture
@@ -146,7 +120,7 @@ def byov_cache(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
             env=clean_environment | environment,
             cwd=tmp_path,
             check=False,

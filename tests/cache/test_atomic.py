@@ -1,10 +1,15 @@
+import errno
 import os
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from byov.cache.atomic import PartialFile, discard_own, exclusive, remove_abandoned, replacing, write_text
+from byov.cache.run_progress import LOCK_NAME, at_work
 
 HOLD_A_PARTIAL = """
 import sys
@@ -164,15 +169,29 @@ def test_what_cannot_be_written_is_named_by_its_final_name(tmp_path):
     assert error.value.filename == str(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_an_error_that_names_it(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError, match=tmp_path.name):
-            write_text(tmp_path / "a.json", "x")
-    finally:
-        tmp_path.chmod(0o700)
-    assert names(tmp_path) == []
+WRITE = """
+import sys
+from pathlib import Path
+from byov.cache.atomic import exclusive, write_text
+with exclusive(Path(sys.argv[1]) / ".lock"):
+    print("inside", flush=True)
+    write_text(Path(sys.argv[1]) / "a.json", "x")
+"""
+
+
+def test_a_folder_that_one_may_not_write_to_is_named_and_needs_no_lock(tmp_path, without_rights, clean_environment):
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    ran = subprocess.run(
+        [*without_rights, sys.executable, "-c", WRITE, str(folder)],
+        capture_output=True,
+        text=True,
+        env=clean_environment,
+        check=False,
+    )
+    assert ran.stdout == "inside\n"
+    assert ran.stderr.endswith(f"PermissionError: [Errno 13] Permission denied: '{folder / 'a.json'}'\n")
+    assert names(folder) == []
 
 
 def test_discard_own_removes_what_this_process_writes_and_nothing_else(tmp_path, start_python):
@@ -268,6 +287,24 @@ def test_exclusive_without_waiting_gives_up_while_another_process_is_inside(tmp_
         pytest.fail("two inside")
 
 
+def test_who_only_looks_whether_a_run_is_in_training_does_not_keep_it_from_being_trained(tmp_path):
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            at_work(tmp_path)
+
+    onlooker = threading.Thread(target=look)
+    onlooker.start()
+    try:
+        for _ in range(300):
+            with exclusive(tmp_path / LOCK_NAME, wait=False):
+                pass
+    finally:
+        ended.set()
+        onlooker.join()
+
+
 def test_the_content_is_on_disk_before_the_name_and_the_name_before_it_is_said_to_be_done(tmp_path, monkeypatch):
     """Else a power cut could leave an empty file under the final name."""
     happened, sync, replace = [], os.fsync, Path.replace
@@ -284,3 +321,36 @@ def test_the_content_is_on_disk_before_the_name_and_the_name_before_it_is_said_t
     monkeypatch.setattr(Path, "replace", noted_replace)
     write_text(tmp_path / "a.json", "{}")
     assert happened == [("sync", "file"), ("rename", "a.json"), ("sync", "folder")]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no file system at hand where nobody may write")
+def test_where_nothing_can_be_written_there_is_nothing_to_lock():
+    with exclusive(Path("/sys/kernel/.lock")):
+        pass
+    with pytest.raises(OSError, match="sys/kernel"), exclusive(Path("/sys/kernel/.lock")):
+        write_text(Path("/sys/kernel/manifest.json"), "{}")
+
+
+def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, caplog):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for _ in range(2):
+        with exclusive(tmp_path / ".lock"):
+            pass
+    (said,) = caplog.messages
+    assert str(tmp_path) in said
+    assert "has no locks" in said
+
+
+def test_new_folders_are_synced_with_those_that_hold_them(tmp_path, monkeypatch):
+    synced, fsync = set(), os.fsync
+
+    def noting(descriptor):
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    write_text(tmp_path / "a" / "b" / "c.txt", "text")
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")} <= synced

@@ -4,12 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from byov import __version__
+from byov.cache.manifest import load_manifest
 from byov.text import size_text
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -31,6 +33,14 @@ def test_ls_says_what_is_unreadable_and_what_failed(byov_cache, features_dir, en
     assert "2/3, 1 unreadable, 1 failed" in done.stdout
 
 
+def test_ls_says_how_many_pairs_there_are(byov_cache, features_dir):
+    path = features_dir / "demo" / "manifest.json"
+    manifest = load_manifest(path)
+    ego, other, exo = manifest.videos
+    replace(manifest, videos=(replace(ego, pair="p"), other, replace(exo, pair="p"))).save(path)
+    assert "3/3, pairs: 1 " in byov_cache("ls", "--features-dir", features_dir, COLUMNS="120").stdout
+
+
 def test_ls_json_is_for_machines(byov_cache, features_dir, encoder_folder):
     done = byov_cache("ls", "--json", BYOV_FEATURES=str(features_dir))
     (summary,) = json.loads(done.stdout)
@@ -41,6 +51,7 @@ def test_ls_json_is_for_machines(byov_cache, features_dir, encoder_folder):
         "folder": str(encoder_folder),
         "cached_videos": 3,
         "dataset_videos": 3,
+        "dataset_pairs": 0,
         "frames": 137,
         "ratios": ["0.3", "1.0"],
         "disk_bytes": size,
@@ -121,9 +132,12 @@ def test_show_of_what_is_no_cache_file_is_one_line(byov_cache, tmp_path):
 
 def test_verify_of_a_sound_cache(byov_cache, features_dir):
     done = byov_cache("verify", "demo", "--features-dir", features_dir)
-    assert (done.stdout, done.stderr, done.returncode) == ("3 files checked, 0 bad\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("4 files checked, 0 bad\n", "", 0)
     done = byov_cache("verify", "--json", "--features-dir", features_dir)
-    assert (json.loads(done.stdout), done.returncode) == ({"checked": 3, "bad": {}}, 0)
+    assert (json.loads(done.stdout), done.returncode) == (
+        {"checked": 4, "bad": {}, "remedies": {}, "without_digest": []},
+        0,
+    )
 
 
 def flipped(path, flip, _):
@@ -159,7 +173,7 @@ def test_verify_names_the_bad_file_and_fails(
     done = byov_cache("verify", "--features-dir", features_dir)
     line, summary = done.stdout.splitlines()
     assert line.startswith(f"{bad}: {reason}")
-    assert (summary, done.stderr, done.returncode) == ("3 files checked, 1 bad", "", 1)
+    assert (summary, done.stderr, done.returncode) == ("4 files checked, 1 bad", "", 1)
 
 
 def test_verify_json_names_the_bad_file(byov_cache, features_dir, encoder_folder):
@@ -167,19 +181,19 @@ def test_verify_json_names_the_bad_file(byov_cache, features_dir, encoder_folder
     bad.write_text("damaged")
     done = byov_cache("verify", "--json", "--features-dir", features_dir)
     report = json.loads(done.stdout)
-    assert (report["checked"], list(report["bad"]), done.returncode) == (3, [str(bad)], 1)
+    assert (report["checked"], list(report["bad"]), done.returncode) == (4, [str(bad)], 1)
 
 
 def test_verify_of_one_dataset_leaves_the_others_alone(byov_cache, features_dir, encoder_folder):
     shutil.copytree(features_dir / "demo", features_dir / "other")
     (encoder_folder / "ego" / "004.h5").write_text("damaged")
     done = byov_cache("verify", "other", "--features-dir", features_dir)
-    assert (done.stdout, done.returncode) == ("3 files checked, 0 bad\n", 0)
+    assert (done.stdout, done.returncode) == ("4 files checked, 0 bad\n", 0)
 
 
 def test_version_and_help(byov_cache):
     done = byov_cache("--version")
-    assert (done.stdout, done.stderr, done.returncode) == (f"byov {version('byov')}\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (f"byov {__version__}\n", "", 0)
     for arguments in (["--help"], ["verify", "--help"]):
         done = byov_cache(*arguments)
         assert (done.returncode, done.stderr) == (0, "")

@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from byov.cache.contents import failures_path, read_failures, summarise, verify_folder
+from byov.cache.contents import failures_path, read_failures, summarise
 from byov.cache.features import check_same_identity, read_header
 from byov.cache.layout import encoder_folders
 from byov.cache.manifest import load_manifest
+from byov.cache.verification import verify_folder
 from byov.errors import CacheError
 
 
@@ -82,7 +83,7 @@ def test_a_damaged_list_of_failures_is_named(encoder_folder, content):
 
 
 def problems_of(folder):
-    return {str(path.relative_to(folder)): problem for path, problem in verify_folder(folder)}
+    return {str(file.path.relative_to(folder)): file.problem for file in verify_folder(folder)}
 
 
 def test_a_sound_folder_verifies_file_by_file(encoder_folder):

@@ -6,6 +6,7 @@ import pytest
 
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
 from byov.cache.row_reader import read_array
+from byov.cache.seal import header_digest
 from byov.errors import CacheError
 
 SOURCE = EmbeddingProvenance(
@@ -47,7 +48,8 @@ def test_the_file_says_all_of_it_to_any_reader_of_hdf5(path, values):
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["embedding"][:], values)
         attrs = {key: value.decode() if isinstance(value, bytes) else value for key, value in file.attrs.items()}
-    assert attrs == asdict(SOURCE) | {"complete": True}
+    said = asdict(SOURCE) | {"complete": True, "columns": "embedding pts_seconds"}
+    assert attrs == said | {"header_sha256": header_digest(said)}
 
 
 def test_a_view_is_one_more_attribute_and_changes_nothing_else(path, values):
@@ -97,7 +99,7 @@ def test_a_rotten_block_is_not_given_out(path, flip_data_byte):
     [
         ("complete", False, "not marked complete"),
         ("complete", None, "not marked complete"),
-        ("schema_version", 2, "cache schema 2, this byov reads 1"),
+        ("schema_version", 3, "cache schema 3, this byov reads 1 and 2"),
         ("schema_version", None, "cache schema None"),
         ("first_frame", None, "incomplete header"),
         ("first_frame", 1.5, "first_frame is not of type int"),
@@ -122,7 +124,7 @@ def test_a_feature_file_is_not_taken_for_embeddings(tmp_path, write_features):
 def test_embeddings_of_another_length_than_their_times_are_refused(path, edit_h5):
     with edit_h5(path) as file:
         file["embedding"].resize(64, axis=0)
-    with pytest.raises(CacheError, match="64 embeddings of 70 frames"):
+    with pytest.raises(CacheError, match="'embedding' has 64 rows, pts_seconds 70"):
         read_embedding(path)
 
 

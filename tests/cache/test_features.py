@@ -6,11 +6,13 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.contents import verify_folder
-from byov.cache.features import FeatureWriter, read_header
+from byov.cache.features import FeatureWriter, read_facts, read_header
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.row_reader import read_array, read_columns
+from byov.cache.verification import verify_folder
 from byov.errors import CacheError
+
+STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # as byov stores a column
 
 
 @pytest.mark.parametrize("frames", [0, 1, 64, 70])
@@ -22,7 +24,7 @@ def test_what_is_written_reads_back(tmp_path, write_features, make_arrays, make_
     assert (header.frames, header.fps, header.truncated, header.ratios) == (frames, 30.0, False, ("0.3", "1.0"))
     expected = make_arrays(frames)
     assert read_columns(path) == {name: (values.shape, str(values.dtype)) for name, values in sorted(expected.items())}
-    np.testing.assert_array_equal(header.pts_seconds, expected["pts_seconds"])
+    np.testing.assert_array_equal(read_facts(path).pts_seconds, expected["pts_seconds"])
     for name, values in expected.items():
         np.testing.assert_array_equal(read_array(path, name), values)
 
@@ -119,7 +121,8 @@ def test_damage_anywhere_gives_a_named_error_and_verify_finds_all_that_changes_a
         for _ in range(chance.choice([1, 2, 8])):
             damaged[chance.randrange(len(whole))] = chance.choice([0, 255, chance.randrange(256)])
         path.write_bytes(damaged)
-        ((_, problem),) = verify_folder(path.parent.parent)
+        (checked,) = verify_folder(path.parent.parent)
+        problem = checked.problem
         try:
             read_header(path)
             arrays = {name: read_array(path, name) for name in read_columns(path)}
@@ -141,7 +144,7 @@ def test_a_flipped_bit_in_the_data_is_found_on_reading_and_by_verify(
     flip_data_byte(path, column)
     with pytest.raises(CacheError, match=r"004\.h5"):
         read_array(path, column)
-    problems = dict(verify_folder(encoder_folder))
+    problems = {file.path: file.problem for file in verify_folder(encoder_folder)}
     assert problems.pop(path)
     assert list(problems.values()) == [None, None]
     assert_sound(encoder_folder / "exo" / "004.h5", 64)
@@ -150,11 +153,11 @@ def test_a_flipped_bit_in_the_data_is_found_on_reading_and_by_verify(
 def test_a_plain_hdf5_file_is_not_taken_for_a_cache_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(5)
-    with pytest.raises(CacheError, match=r"a\.h5: cache schema None, this byov reads 1"):
+    with pytest.raises(CacheError, match=r"a\.h5: cache schema None, this byov reads 1 and 2"):
         read_header(tmp_path / "a.h5")
 
 
-@pytest.mark.parametrize("version", [0, 2, 1.0, True, np.array([1]), np.array([1, 1])])
+@pytest.mark.parametrize("version", [0, 3, 2.0, True, np.array([2]), np.array([2, 2])])
 def test_another_schema_is_refused(tmp_path, write_features, edit_h5, version):
     path = write_features(tmp_path / "a.h5", 3)
     with edit_h5(path) as file:
@@ -333,7 +336,7 @@ def test_a_column_of_another_type_is_refused_even_if_its_bytes_are_right(tmp_pat
 
 def test_missing_blocks_are_an_error_and_not_zeros(tmp_path, write_features, edit_h5):
     path = write_features(tmp_path / "a.h5", 3)
-    replace_column(path, edit_h5, "cls", lambda file: file.create_dataset("cls", (3, 16), "f2", chunks=(3, 16)))
+    replace_column(path, edit_h5, "cls", lambda file: file.create_dataset("cls", (3, 16), "f2", **STORED))
     for read in (read_columns, lambda path: read_array(path, "cls")):
         with pytest.raises(CacheError, match=r"a\.h5: .*'cls' lacks blocks"):
             read(path)

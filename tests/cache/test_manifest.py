@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.seal import unsealed
 from byov.errors import CacheError
 
 MANIFEST = Manifest(
@@ -11,7 +12,7 @@ MANIFEST = Manifest(
     phases=("reach", "gießen", 'quote " and \\'),
     actions=("c000", "c001"),
     videos=(
-        VideoEntry("004", "ego", "train", 3, 29.97, (0, 0, 1), (1,)),
+        VideoEntry("004", "ego", "train", 3, 29.97, (0, 0, 1), (1,), "Tür 1"),
         VideoEntry("Küche ビデオ", "exo", "val", None, None, None, None),
         VideoEntry("P01_08 (2)", "exo", "test", 0, 25, (), ()),
     ),
@@ -23,7 +24,7 @@ def saved(tmp_path):
     """Change the saved JSON with a function and give its path."""
 
     def save(change):
-        raw = json.loads(MANIFEST.to_json())
+        raw = unsealed(json.loads(MANIFEST.to_json()))
         path = tmp_path / "manifest.json"
         path.write_text(json.dumps(change(raw) or raw), encoding="utf-8")
         return path
@@ -132,6 +133,7 @@ NOT_A_NUMBER, ENDLESS = float("nan"), float("inf")
         *[("frames", value) for value in (-1, 1.5, "3", True, NOT_A_NUMBER, [3])],
         *[("fps", value) for value in ("30", NOT_A_NUMBER, ENDLESS, -ENDLESS, True, [30])],
         *[(key, value) for key in ("labels", "actions") for value in ("01", 3, [0.5], ["0"], [True], [None], {"0": 1})],
+        *[("pair", value) for value in (3, True, ["p"], {"p": 1})],
     ],
 )
 def test_a_value_of_the_wrong_kind_in_a_video_is_refused(saved, key, value):
@@ -145,6 +147,11 @@ def test_a_number_too_long_to_be_a_float_is_refused(saved):
     path = saved(lambda raw: raw["videos"][0].update(fps=10**400))
     with pytest.raises(CacheError, match=r"manifest\.json: .*videos\.0\.fps is 1000\S*; it must be a finite number"):
         load_manifest(path)
+
+
+def test_a_manifest_without_pairs_is_read(saved):
+    path = saved(lambda raw: [video.pop("pair") for video in raw["videos"]] and raw)
+    assert load_manifest(path).videos == tuple(replace(video, pair=None) for video in MANIFEST.videos)
 
 
 def test_keys_of_a_later_minor_version_are_ignored(saved):

@@ -155,9 +155,9 @@ def test_where_embeddings_lie(tmp_path):
 
 def test_the_digest_of_a_model_is_that_of_its_file(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    assert model_digest(tmp_path) == hashlib.sha256(b"weights").hexdigest()
+    assert model_digest(tmp_path, {}) == hashlib.sha256(b"weights").hexdigest()
 
 
 def test_a_run_without_a_model_says_how_to_get_one(tmp_path):
     with pytest.raises(CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"):
-        model_digest(tmp_path / "run")
+        model_digest(tmp_path / "run", {})

@@ -1,6 +1,7 @@
 import errno
 import signal
 import threading
+import time
 
 import pytest
 
@@ -123,6 +124,33 @@ def test_a_signal_lets_the_work_clean_up(start_python, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_scratch_folder_goes_although_others_write_there(start_python, tmp_path, attempt):
+    body = """
+    from threading import Thread
+    from byov.cache.atomic import write_text
+    from byov.cli.embedding_options import in_scratch
+
+    def write(scratch, writer):
+        for number in range(10**9):
+            write_text(scratch / str(writer) / str(number), "text")
+
+    def many(scratch):
+        for writer in range(8):
+            Thread(target=write, args=(scratch, writer), daemon=True).start()
+        print("at work", flush=True)
+        sys.stdin.readline()
+
+    in_scratch(many)
+"""
+    process = start_python(APP.format(body=body), TMPDIR=str(tmp_path))
+    assert process.stdout.readline() == "at work\n"
+    time.sleep(0.05 * attempt)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
     assert list(tmp_path.iterdir()) == []
 
 

@@ -178,18 +178,68 @@ def test_largest_phase_is_admitted_and_one_more_is_not(name: str, build: Callabl
     assert f"{name} has {PHASES[name]} phases" in message
 
 
-@pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
-def test_two_videos_with_one_stem(name: str, build: Callable[..., Path], place: Place) -> None:
-    root = build(name)
+@pytest.fixture
+def add(build: Callable[..., Path], place: Place) -> Callable[..., Path]:
+    """The published layout and a file of the given stem more, in a view and split."""
+
+    def write(name: str, stem: str, view: str, split: str) -> Path:
+        stems = {stem_of(view, split) for view in VIEWS for split in SPLITS} | {stem}
+        root = build(name, dict.fromkeys(stems, (0, 1, 1)))
+        if name in LISTED:
+            place(f"{name}/{view}/{stem}.mp4")
+            place(f"{name}/{view}/{split}.csv", f"{stem_of(view, split)}.mp4\n{stem}.mp4\n")
+        else:
+            place(f"{name}/{split}/{view}/{stem}.mp4")
+        return root
+
+    return write
+
+
+@pytest.mark.parametrize("name", LISTED + IN_FOLDERS)
+def test_a_stem_of_both_views_is_a_pair(name: str, add: Callable[..., Path]) -> None:
     stem = stem_of("ego", "train")
-    if name in LISTED:
-        place(f"{name}/exo/{stem}.mp4")
-        place(f"{name}/exo/train.csv", f"{stem_of('exo', 'train')}.mp4\n{stem}.mp4\n")
-    else:
-        place(f"{name}/test/exo/{stem}.mp4")
+    videos = {video.id: video for video in read_ae2(name, add(name, stem, "exo", "train")).videos}
+    assert len(videos) == 7
+    ego, exo = videos[f"{stem}-ego"], videos[f"{stem}-exo"]
+    assert (ego.view, exo.view, ego.pair, exo.pair) == ("ego", "exo", stem, stem)
+    assert (ego.path.parent.name, exo.path.parent.name) == ("ego", "exo")
+    assert ego.labels == exo.labels == (0, 1, 1)
+    assert [video.id for video in videos.values() if video.pair is None] == [
+        stem_of(view, split) for split in SPLITS for view in VIEWS if (view, split) != ("ego", "train")
+    ]
+
+
+@pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
+def test_a_stem_of_both_views_in_different_splits_is_no_pair(name: str, add: Callable[..., Path]) -> None:
+    stem = stem_of("ego", "train")
+    videos = {video.id: video for video in read_ae2(name, add(name, stem, "exo", "test")).videos}
+    assert (videos[f"{stem}-ego"].split, videos[f"{stem}-exo"].split) == ("train", "test")
+    assert {video.pair for video in videos.values()} == {None}
+
+
+@pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
+def test_two_videos_with_one_stem(name: str, add: Callable[..., Path]) -> None:
+    stem = stem_of("ego", "train")
+    root = add(name, stem, "ego", "test")
     message = message_of(name, root)
     assert repr(stem) in message
     assert message.count(f"{stem}.mp4") == 2
+
+
+def test_two_videos_with_one_stem_beside_a_third_of_the_other_view(add: Callable[..., Path], place: Place) -> None:
+    stem = stem_of("ego", "train")
+    root = add("pour_milk", stem, "exo", "train")
+    place(f"pour_milk/val/exo/{stem}.mp4")
+    assert f"first '{stem}-exo'" in message_of("pour_milk", root)
+
+
+def test_an_id_with_a_view_that_another_stem_has(add: Callable[..., Path], place: Place) -> None:
+    stem = stem_of("ego", "train")
+    root = add("pour_milk", stem, "exo", "train")
+    place(f"pour_milk/val/ego/{stem}-exo.mp4")
+    stems = [stem_of(view, split) for view in VIEWS for split in SPLITS]
+    place("pour_milk/label.pickle", pickle.dumps(dict.fromkeys([*stems, f"{stem}-exo"], (0,))))
+    assert f"first '{stem}-exo'" in message_of("pour_milk", root)
 
 
 @pytest.mark.parametrize("line", ["../../x.mp4", "/etc/x.mp4", "../exo/x.mp4", ".."])

@@ -2,6 +2,7 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,17 @@ def table(rows: list[dict[str, str]], columns: list[str] = PUBLISHED) -> str:
     return text.getvalue()
 
 
-def row(video_id: str, egocentric: str, actions: str = "c092 11.90 21.20;c147 0.00 12.60") -> dict[str, str]:
-    return {"id": video_id, "egocentric": egocentric, "actions": actions, "script": 'A person, "standing",\nlaughs.'}
+def row(
+    video_id: str, egocentric: str, actions: str = "c092 11.90 21.20;c147 0.00 12.60", partner: str = ""
+) -> dict[str, str]:
+    script = 'A person, "standing",\nlaughs.'
+    return {
+        "id": video_id,
+        "egocentric": egocentric,
+        "actions": actions,
+        "script": script,
+        "charades_video": partner,
+    }
 
 
 TRAIN = [row("EGO01EGO", "Yes"), row("EXO01", "No")]
@@ -180,3 +190,65 @@ def test_row_that_is_cut_off(build: Callable[..., Path], place: Place) -> None:
     root = build()
     place("CharadesEgo_v1_train.csv", table(TRAIN) + "EGO01")
     assert "egocentric is None" in message_of(root)
+
+
+@pytest.fixture
+def pairs(build: Callable[..., Path], place: Place) -> Callable[..., dict[str, str | None]]:
+    """pairs("A exo AEGO", ...): id → pair of the videos that have one, of training videos as id, view, partner."""
+
+    def read(*lines: str, **build_settings: Any) -> dict[str, str | None]:
+        rows = [line.split(" ") for line in lines]
+        for video_id, *_ in rows:
+            place(f"{video_id}.mp4")
+        train = [row(name, "Yes" if view == "ego" else "No", partner=partner) for name, view, partner in rows]
+        root = build(train=[*TRAIN, *train], **build_settings)
+        videos = read_charades_ego("charades_ego", root).videos
+        return {video.id: video.pair for video in videos if video.pair is not None}
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("AEGO ego A", "A exo AEGO"),  # both name each other
+        ("AEGO ego A", "A exo "),
+        ("AEGO ego ", "A exo AEGO"),
+        ("AEGO ego A", "A exo A"),  # itself
+        ("A exo ../../x", "AEGO ego A"),
+        ("A exo C", "AEGO ego A"),  # the one that it names is not there
+    ],
+)
+def test_videos_of_which_one_names_the_other_are_a_pair(lines: tuple[str, ...], pairs: Callable[..., Any]) -> None:
+    found = pairs(*lines)
+    assert set(found) == {"A", "AEGO"}
+    assert found["A"] == found["AEGO"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("AEGO ego AEGO", "A exo A"),
+        ("AEGO ego ", "A exo "),
+        ("AEGO ego B", "A exo B"),
+        ("AEGO ego BEGO", "BEGO ego AEGO", "A exo B", "B exo A"),  # of the same view
+        ("AEGO ego EXOEGO2", "A exo PLAIN"),  # of the other split
+        ("AEGO ego \x1b[2J", "A exo AEGO;EGO01EGO"),
+    ],
+)
+def test_videos_that_are_no_pair(lines: tuple[str, ...], pairs: Callable[..., Any]) -> None:
+    assert pairs(*lines) == {}
+
+
+def test_of_several_claims_the_first_counts(pairs: Callable[..., Any]) -> None:
+    found = pairs("AEGO ego A", "BEGO ego A", "A exo BEGO", "CEGO ego B", "B exo BEGO")
+    assert found["AEGO"] == found["A"]
+    assert found["CEGO"] == found["B"]
+    assert found["A"] != found["B"]
+    assert "BEGO" not in found
+
+
+def test_without_the_column_nothing_is_paired(pairs: Callable[..., Any]) -> None:
+    lines = ("AEGO ego A", "A exo AEGO")
+    assert pairs(*lines) != {}
+    assert pairs(*lines, columns=PUBLISHED[:-1]) == {}

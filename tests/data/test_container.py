@@ -2,12 +2,14 @@ import io
 import os
 import random
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import av
 import pytest
 
+from byov.data import container
 from byov.data.container import lacks_moov, missing_bytes
 
 Write = Callable[..., Path]
@@ -106,11 +108,17 @@ def test_64_bit_box_size(write: Write) -> None:
     assert missing_bytes(write(head + bytes(100))) == 5_000_000_000 - 100
 
 
-def test_matroska_of_unknown_size_does_not_say(tmp_path: Path, greys: Callable, encode: Callable[..., Path]) -> None:
+def test_matroska_of_unknown_size_ends_with_its_last_element(
+    tmp_path: Path, greys: Callable, encode: Callable[..., Path]
+) -> None:
     path = encode(tmp_path / "live.mkv", greys(5), container_options={"live": "1"})
     assert missing_bytes(path) == 0
-    path.write_bytes(path.read_bytes()[:-50])
-    assert missing_bytes(path) == 0
+    whole = path.read_bytes()
+    for cut in range(1, 200):
+        path.write_bytes(whole[:-cut])
+        with av.open(str(path)) as container:
+            packets = [packet for packet in container.demux(video=0) if packet.size]
+        assert missing_bytes(path) > 0 or len(packets) < 5, cut  # between two elements it cannot be told
 
 
 class Pipe:
@@ -193,6 +201,25 @@ def test_random_bytes_behind_known_magic_neither_hang_nor_raise(write: Write) ->
     for _ in range(300):
         magic = generator.choice([b"RIFF", EBML, b"\0\0\0\x18ftyp", EBML + b"\x80" + SEGMENT])
         assert missing_bytes(write(magic + generator.randbytes(generator.randrange(60)))) >= 0
+
+
+def test_a_file_of_many_boxes_is_looked_at_in_little_memory(write: Write) -> None:
+    path = write(box(b"ftyp") + box(b"free") * 10_000)
+    tracemalloc.start()
+    try:
+        assert missing_bytes(path) == 0
+        assert lacks_moov(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_parts_than_any_recording_has_are_left_unread(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_MOST_PARTS", 5)
+    cut = box(b"ftyp") + box(b"free") * 9 + box(b"mdat", bytes(100))[:-7]
+    assert missing_bytes(write(cut)) == 0
+    monkeypatch.setattr(container, "_MOST_PARTS", 20)
+    assert missing_bytes(write(cut)) == 7
 
 
 def test_mp4_whose_index_was_never_written(contents: dict[str, bytes], write: Write) -> None:

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,12 @@ def test_event_at_zero_has_happened_at_the_first_frame() -> None:
     assert video.phases(np.array([0.0, 1.0])) == (1, 1)
 
 
+def test_stretches_without_labels_are_no_phase() -> None:
+    video = Video("a", "ego", "train", Path("a.mp4"), event_seconds=(2.0,), unlabelled_seconds=((0, 1), (3, np.inf)))
+    assert video.phases(np.array([0.0, 0.9, 1.0, 2.0, 2.9, 3.0, 9.0])) == (-1, -1, 0, 1, 1, -1, -1)
+    assert video.phases(np.array([0.0, 0.5])) is None
+
+
 def test_video_without_labels_and_events_has_no_phases() -> None:
     assert Video("a", "ego", "train", Path("a.mp4"), actions=(3,)).phases(np.array([0.0])) is None
 
@@ -38,6 +45,41 @@ def test_two_videos_with_one_id_are_named(place: Callable[..., Path], tmp_path: 
     assert "'a'" in str(error.value)
     assert str(first) in str(error.value)
     assert str(second) in str(error.value)
+
+
+def videos_of(place: Callable[..., Path], members: list[tuple[str, str]]) -> tuple[Video, ...]:
+    """Videos of the given views and splits that all say they are of the pair 'p'."""
+    return tuple(
+        Video(f"v{index}", view, split, place(f"v{index}.mp4"), pair="p")  # type: ignore[arg-type]
+        for index, (view, split) in enumerate(members)
+    )
+
+
+def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(place: Callable[..., Path], tmp_path: Path) -> None:
+    first, second = videos_of(place, [("exo", "val"), ("ego", "val")])
+    third, fourth = (replace(video, id=f"{video.id}'", pair="q") for video in (first, second))
+    alone = Video("alone", "ego", "val", first.path)
+    dataset = Dataset("mine", tmp_path, (first, third, alone, second, fourth, replace(alone, id="alone too")))
+    assert [video.pair for video in dataset.videos] == ["p", "q", None, "p", "q", None]
+
+
+@pytest.mark.parametrize(
+    ("members", "wrong"),
+    [
+        ([("ego", "train")], "has no exo video"),
+        ([("exo", "train")], "has no ego video"),
+        ([("ego", "train"), ("ego", "train")], "has 2 ego videos"),
+        ([("ego", "train"), ("ego", "train"), ("exo", "train")], "has 2 ego videos"),
+        ([("exo", "train"), ("ego", "train"), ("exo", "val"), ("exo", "val")], "has 3 exo videos"),
+        ([("ego", "val"), ("exo", "train")], "is in the splits train and val"),
+    ],
+)
+def test_what_is_no_pair_is_named(
+    members: list[tuple[str, str]], wrong: str, place: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError) as error:
+        Dataset("mine", tmp_path, videos_of(place, members))
+    assert str(error.value) == f"mine: pair 'p' {wrong}; give it one ego and one exo video of the same split"
 
 
 def test_listed_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import av
@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from byov.data.demo import PHASES, write_demo
+from byov.data.demo import DEFAULT_VIDEOS, PHASES, write_demo
+from byov.data.demo.camera import Camera, EgoRig
 from byov.data.demo.film import Film, View, draw_film, encode, film_rng
+from byov.data.demo.look import hides_action
 from byov.data.demo.pool import RenderJob, render_all
 from byov.data.demo.script import FPS, MAX_FRAMES, MIN_FRAMES, State, draw_performance, event_frames
+from byov.data.demo.write import list_videos
+from byov.data.own_videos import read_own_videos
 
 SEED = 147  # its first videos are short
 TINY = {"train": (1, 1), "test": (1, 0)}
@@ -69,7 +73,7 @@ def index_of(film: Film, phase: int) -> int:
 
 def test_layout(tiny: Path) -> None:
     assert sorted(digests(tiny)) == sorted([*TINY_PATHS, "videos.csv"])
-    assert (tiny / "videos.csv").read_text().startswith("path,view,split,id,events\n")
+    assert (tiny / "videos.csv").read_text().startswith("path,view,split,id,events,pair\n")
     rows = rows_of(tiny)
     assert [row["path"] for row in rows] == TINY_PATHS
     assert [row["id"] for row in rows] == [Path(path).stem for path in TINY_PATHS]
@@ -92,6 +96,7 @@ def test_events_agree_with_the_performance(tiny: Path) -> None:
         assert [round(event * FPS + 0.5) for event in events_s] == event_frames(states)
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_bytes_and_another_seed_others(tiny: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     write_demo(tmp_path / "again", seed=SEED, videos=TINY, progress=lambda done, total: calls.append((done, total)))
@@ -126,7 +131,7 @@ def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_failing_worker_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="failed"):
-        render_all([RenderJob(SEED, 0, "ego", str(tmp_path / "no such folder" / "video.mp4"))], None)
+        render_all([RenderJob(SEED, 0, "ego", str(tmp_path / "no such folder" / "video.mp4"), 0)], None)
 
 
 def test_existing_root_is_refused(tmp_path: Path) -> None:
@@ -156,6 +161,100 @@ def test_works_from_a_script_without_main_guard(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-P", str(script)], check=True)
     assert sorted(digests(tmp_path / "demo")) == ["val/exo/pour_exo_000.mp4", "videos.csv"]
+
+
+# --- pairs
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three training videos of each view, of which the last are a pair."""
+    root = tmp_path_factory.mktemp("demo") / "paired"
+    write_demo(root, seed=SEED, videos={"train": (3, 3)})
+    return root
+
+
+def liquid_hue(film: Film) -> NDArray[np.float64]:
+    """Shares of red, green and blue in the pixels that a full glass changes; brightness depends on the side."""
+    index = index_of(film, 2)
+    empty, full = (film.picture(replace(film.states[index], fill=fill), index) for fill in (0.0, 0.9))
+    colour: NDArray[np.float64] = np.median(full[change(empty, full) > 25], axis=0)
+    return colour / colour.sum()
+
+
+@pytest.mark.parametrize(
+    ("videos", "numbers"),
+    [
+        (DEFAULT_VIDEOS, [8, 9, 10, 11]),
+        ({"train": (3, 3)}, [2]),
+        ({"train": (2, 2), "val": (9, 9)}, []),
+        ({"train": (9, 4), "val": (0, 5)}, [3]),
+        ({"val": (0, 2), "train": (6, 7)}, [5]),  # ego 0 to 5, exo 2 to 8
+        ({"val": (0, 6), "train": (6, 6)}, []),
+        ({"val": (12, 12)}, []),
+    ],
+)
+def test_the_last_third_of_the_training_videos_are_pairs(
+    videos: dict[str, tuple[int, int]], numbers: list[int]
+) -> None:
+    listed = [video for video in list_videos(videos) if video.pair]
+    assert [(video.view, video.number) for video in listed] == [(view, n) for view in ("ego", "exo") for n in numbers]
+    assert {video.split for video in listed} <= {"train"}
+
+
+@pytest.mark.slow
+def test_a_pair_is_read_as_one_with_equal_lengths_and_events(paired: Path) -> None:
+    videos = {video.id: video for video in read_own_videos("demo", paired / "videos.csv").videos}
+    ego, exo = videos.pop("pour_ego_002"), videos.pop("pour_exo_002")
+    assert ego.pair == exo.pair == "pour_002"
+    assert ego.event_seconds == exo.event_seconds
+    counts = []
+    for video in (ego, exo):
+        with av.open(video.path) as container:
+            counts.append(sum(1 for _ in container.decode(video=0)))
+    assert counts == [len(draw_performance(film_rng(SEED, 4)))] * 2
+    assert {video.pair for video in videos.values()} == {None}
+    assert len({video.event_seconds for video in videos.values()}) == 4
+
+
+@pytest.mark.slow
+def test_of_a_pair_only_the_exo_video_is_drawn_by_the_other(paired: Path, tmp_path: Path) -> None:
+    films = {
+        "exo/pour_exo_001": draw_film(SEED, 3, "exo"),
+        "ego/pour_ego_002": draw_film(SEED, 4, "ego"),
+        "exo/pour_exo_002": draw_film(SEED, 5, "exo", 4),
+    }
+    for name, film in films.items():
+        encode(film, tmp_path / "here.mp4")
+        assert (paired / "train" / f"{name}.mp4").read_bytes() == (tmp_path / "here.mp4").read_bytes()
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, 11])
+def test_both_cameras_of_a_pair_see_the_same(number: int) -> None:
+    ego, exo = draw_film(0, 2 * number, "ego"), draw_film(0, 2 * number + 1, "exo", 2 * number)
+    assert isinstance(ego.camera, EgoRig)
+    assert isinstance(exo.camera, Camera)
+    assert ego.states == exo.states
+    np.testing.assert_equal(asdict(exo.props), asdict(ego.props))
+    np.testing.assert_array_equal(exo.tremor_phases_rad, ego.tremor_phases_rad)
+    own = {"noise": 0.0, "decorations": ()}
+    np.testing.assert_equal(asdict(replace(exo.look, **own)), asdict(replace(ego.look, **own)))
+    assert exo.look.decorations
+    assert exo.look.noise != ego.look.noise
+    assert not np.array_equal(exo.noise_offsets, ego.noise_offsets)
+    alone = draw_film(0, 2 * number + 1, "exo")
+    difference, otherwise = (np.abs(liquid_hue(ego) - liquid_hue(film)).max() for film in (exo, alone))
+    assert difference < 0.05 < otherwise
+
+
+def test_things_on_the_table_seldom_hide_the_action_from_the_other_camera() -> None:
+    hidden = 0
+    for seed in range(40):
+        film = draw_film(seed, 17, "exo", 16)
+        assert isinstance(film.camera, Camera)
+        position = film.camera.position
+        hidden += any(hides_action(thing.place, film.props, position) for thing in film.look.clutter)
+    assert hidden <= 4
 
 
 # --- the performance

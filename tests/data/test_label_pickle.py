@@ -1,18 +1,22 @@
 import builtins
 import collections
+import faulthandler
 import functools
 import os
 import pickle
+import re
+import resource
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from byov.data.label_pickle import read_labels
+from byov.data.label_pickle import MOST_FRAMES, read_labels
 from byov.errors import DatasetError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -27,6 +31,20 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return to_file
+
+
+@contextmanager
+def limits(more_bytes: int) -> Iterator[None]:
+    """Within, this process may take so much more memory than it has, and a minute."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, before[1]))
+    faulthandler.dump_traceback_later(60, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def message_of(path: Path) -> str:
@@ -122,7 +140,8 @@ def test_ordinary_dict_may_be_empty(write: Write) -> None:
         None,
         5,
         {"phases": [0]},
-        {0, 1},
+        [0.5, 10**400],
+        ["0" * 1000] * 1000,
         [None, 1],
         [[0], [1, 2]],
         [2**80],
@@ -152,6 +171,13 @@ def test_values_that_are_not_a_row_of_phases(values: Any, write: Write) -> None:
 )
 def test_arrays_that_are_not_of_numbers(array: Any, protocol: int, write: Write) -> None:
     assert "not numbers" in message_of(write(pickle.dumps({"video": array}, protocol)))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("values", [{0, 1}, frozenset({0, 1}), set()], ids=repr)
+def test_sets_are_refused(values: Any, protocol: int, write: Write) -> None:
+    message = message_of(write(pickle.dumps({"video": values}, protocol)))
+    assert re.search(r"refused, it names (__builtin__|builtins)\.(frozen)?set, ", message)
 
 
 @pytest.mark.parametrize("content", [[0, 1], None, 7, "text", {3: [0]}, {("a", 1): [0]}, {b"a": [0]}, np.arange(3)])
@@ -305,3 +331,72 @@ def test_forged_fields_of_a_number_type_are_ignored(write: Write) -> None:
 def test_array_whose_bytes_do_not_fit_its_shape(shape: tuple[int, ...], raw: bytes, write: Write) -> None:
     content = array_pickle("i8", (3, "<", None, None, None, -1, -1, 0), shape, raw)
     assert "not a readable label file" in message_of(write(content))
+
+
+# --- what is refused because of what it would become
+
+
+LAUGHS = b")" + b"2\x86" * 200  # () in a tuple with itself, 200 times: as many as there are numbers of 200 bits
+DTYPE = b"cnumpy\ndtype\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04}" + LAUGHS + b"K\x00s.",  # dicts of it, which hash it
+        b"\x80\x04}(" + LAUGHS + b"K\x00u.",
+        b"\x80\x04(" + LAUGHS + b"K\x00d.",
+        b"\x80\x04\x8f(" + LAUGHS + b"\x90.",  # sets of it
+        b"\x80\x04(" + LAUGHS + b"\x91.",
+        b"\x80\x04cbuiltins\nset\n(" + LAUGHS + b"\x85\x85R.",
+        b"\x80\x04cbuiltins\nfrozenset\n" + LAUGHS + b"\x85\x81.",
+        DTYPE + LAUGHS + b"\x85R.",  # printed
+        DTYPE + b"X\x02\x00\x00\x00i8\x85RK\x03" + LAUGHS + b"\x86b.",
+        b"c_codecs\nencode\nX\x01\x00\x00\x00a" + LAUGHS + b"\x86R.",
+        b"cbuiltins\nbytes\n" + LAUGHS + b"\x85R.",
+        b"cbuiltins\nbytes\nX\x01\x00\x00\x00a" + LAUGHS + b"\x86R.",
+        b"cbuiltins\nbytearray\nI2147483647\n\x85R.",  # zeros, 2 GiB of them
+        b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
+        b"\x80\x04Nr\xff\xff\xff\xff0N.",  # a memo with room for 4 billion
+        b"\x80\x04X" + b"\xff" * 4 + b".",
+        b"cbuiltins\nbytes\n" + b"X\xff\xff\x00\x00" + b"a" * 0xFFFF + b"X\x08\x00\x00\x00punycode\x86R.",
+        b"c" + b"m" * 1_000_000 + b"\nname\n.",  # a long name, not a long line
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_a_few_bytes_take_neither_memory_nor_time(content: bytes, write: Write) -> None:
+    path = write(content)
+    with limits(256 << 20):
+        assert len(message_of(path)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["list", "array"])
+def test_labels_of_more_frames_than_a_file_can_have_are_refused(kind: str, write: Write) -> None:
+    """A few bytes for each video, which all share one row."""
+    row = [0] * 100_000 if kind == "list" else np.zeros(1_000_000, np.uint8)
+    content = pickle.dumps({f"video {index}": row for index in range(100)})
+    with limits(512 << 20):
+        message = message_of(write(content))
+    assert f"labels of more than {MOST_FRAMES:,} frames, in {len(content):,} bytes" in message
+
+
+def test_what_was_read_cannot_change_the_reader(write: Write) -> None:
+    """BUILD sets attributes of whatever is there."""
+    content = b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x06\x00\x00\x00latin1\x85s\x86b."
+    assert "a state for a function" in message_of(write(content))
+
+
+def test_lists_that_hold_each_other_many_times_are_no_labels(tmp_path):
+    laughs = [0] * 10
+    for _ in range(12):
+        laughs = [laughs] * 10
+    (tmp_path / "label.pickle").write_bytes(pickle.dumps({"a": laughs}))
+    with pytest.raises(DatasetError, match="the labels of 'a' are not a row of phase indices"):
+        read_labels(tmp_path / "label.pickle")
+
+
+def test_a_label_file_beyond_all_measure_is_not_read(tmp_path):
+    with (tmp_path / "label.pickle").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DatasetError, match="1,099,511,627,776 bytes, labels have at most"):
+        read_labels(tmp_path / "label.pickle")

@@ -1,7 +1,9 @@
 """byov-extract as its users meet it."""
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +13,16 @@ import numpy as np
 import pytest
 import torch
 
+from byov.cache import header_index
 from byov.cache.features import read_header
-from byov.cache.manifest import read_sources
+from byov.cache.manifest import load_manifest, read_sources
 from byov.cache.row_reader import read_array
+from byov.cache.seal import unsealed
+from byov.cli.command import Stopped
+from byov.data.demo import PHASES
+from byov.data.fingerprint import SAMPLE_BYTES, sha256
 from byov.data.video import FrameReader
+from byov.extract import encoders, extract_features
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
@@ -97,6 +105,22 @@ def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract
     assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
 
 
+def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
+    table = make_dataset([5, 5, 5])
+    path = tmp_path / "features" / "mine" / "manifest.json"
+    table.write_text("path,view,split,pair\nv0.mp4,ego,train,p\nv1.mp4,exo,train,\nv2.mp4,exo,train,p\n")
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    written = path.read_bytes()
+    assert [video["pair"] for video in json.loads(written)["videos"]] == ["p", None, "p"]
+    older = unsealed(json.loads(written))
+    for video in older["videos"]:
+        del video["pair"]
+    path.write_text(json.dumps(older))
+    for options in ((), ("--shard", "1/2")):
+        assert byov_extract("--manifest", table, *TINY, *options, "--json").json["extracted_videos"] == 0
+        assert path.read_bytes() == written
+
+
 def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
     table = make_dataset([15, 15])
     table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2;0.5\nv1.mp4,exo,train,0.2;99\n")
@@ -115,6 +139,26 @@ def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make
     assert ran.code == 0
     assert (ran.json["extracted_videos"], ran.json["cached_before"]) == (0, 3)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")} == before
+
+
+def test_an_index_of_headers_changes_nothing_and_hides_no_damage(byov_extract, make_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(header_index, "FEW_FILES", 1)
+    monkeypatch.setattr(header_index, "SETTLED_NS", -(10**15))
+    table = make_dataset([5, 6, 7])
+    for _ in range(2):  # the second compares the sources, and keeps that they agreed
+        byov_extract("--manifest", table, *TINY)
+    written = contents(tmp_path / "features")
+    assert f"mine/random--tiny/{header_index.INDEX_NAME}" in written
+    with monkeypatch.context() as patch:
+        patch.setattr(header_index, "read_facts", None)  # no file is opened
+        assert byov_extract("--manifest", table, *TINY, "--json").json["cached_before"] == 3
+    assert contents(tmp_path / "features") == written
+    damaged = features(tmp_path) / "exo" / "v1.h5"
+    damaged.write_bytes(damaged.read_bytes()[:-5000])
+    assert byov_extract("--manifest", table, *TINY, "--json").json["extracted_videos"] == 1
+    again = contents(tmp_path / "features")
+    assert again.pop(f"mine/random--tiny/{header_index.INDEX_NAME}")
+    assert again.items() <= written.items()
 
 
 @pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
@@ -257,21 +301,54 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     assert byov_extract(*options).code == 0
 
 
-def other_dtype(path: Path) -> tuple[str, str]:
+def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(byov_extract, make_dataset, tmp_path):
+    """A byte between two samples, in a file that says it was not written to."""
+    table = make_dataset([3, 4])
+    source = table.parent / "v1.mp4"
+    with source.open("ab") as file:  # as players are told to skip: more than is compared byte for byte
+        file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    before, found = contents(tmp_path / "features"), source.stat()
+    with source.open("r+b") as file:
+        file.seek(found.st_size - SAMPLE_BYTES - 1)
+        file.write(b"x")
+    os.utime(source, ns=(found.st_atime_ns, found.st_mtime_ns))
+    ran = byov_extract("--manifest", table, *TINY)
+    assert (ran.code, "2 were cached" in ran.out) == (0, True), ran
+    message = one_line_error(byov_extract("--manifest", table, *TINY, "--verify-sources"))
+    assert (
+        f"made from v1.mp4 with digest {read_header(features(tmp_path) / 'exo/v1.h5').provenance.source_sha256[:12]}"
+        in message
+    )
+    assert f"{source} has changed to {sha256(source)[:12]}" in message
+    assert contents(tmp_path / "features") == before
+    os.utime(source)  # written to since: all of it is compared without being told to
+    assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
+
+
+def test_sources_that_are_as_they_were_pass_the_whole_comparison(byov_extract, make_dataset):
+    table = make_dataset([3, 4])
+    assert byov_extract("--manifest", table, *TINY, "--verify-sources").code == 0
+    os.utime(table.parent / "v0.mp4")
+    ran = byov_extract("--manifest", table, *TINY, "--verify-sources")
+    assert (ran.code, "2 were cached" in ran.out) == (0, True), ran
+
+
+def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
     """Makes a cache file say that it was computed in the other type; returns the type that it had, and the new one."""
     found = read_header(path).provenance.compute_dtype
     other = {"float16": "float32", "float32": "float16"}[found]
-    with h5py.File(path, "r+") as file:
+    with edit_h5(path) as file:
         file.attrs["compute_dtype"] = np.array(other.encode(), h5py.string_dtype("utf-8", len(other)))
     return found, other
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_dataset, tmp_path, device):
+def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_dataset, tmp_path, device, edit_h5):
     table = make_dataset([5, 6])
     options = ("--manifest", table, *TINY, "--device", device)
     assert byov_extract(*options).code == 0
-    found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5")
+    found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
     if device == "auto":  # which device it is turns out as soon as there is something to encode
         (features(tmp_path) / "ego" / "v0.h5").unlink()
         said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
@@ -292,7 +369,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     (table.parent / "v1.mp4").write_bytes(b"")
     before = contents(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
-    assert ran.code == 0
+    assert ran.code == 1  # there is a problem
     assert ran.json["states"] == {"cached": 2, "missing": 2}
     videos = {video["id"]: video for video in ran.json["videos"]}
     assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
@@ -305,6 +382,29 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert "48x32" in text
     assert "problem: " in text
     assert "2 cached, 2 to do" in text
+
+
+def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
+    assert ran.code == 0, ran.err
+    assert "v1" in ran.out
+    assert "disk and time are not known: nobody/nothing" in ran.err
+    assert "7 frames to encode; how fast is known once" in ran.out
+
+
+def test_a_check_estimates_the_time(byov_extract, make_dataset):
+    table = make_dataset([3, 4])
+    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
+    assert (checked["frames"], checked["seconds"] >= 0) == (7, True)
+    assert "7 frames to encode, about " in byov_extract("--manifest", table, *TINY, "--check").out
+
+
+def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
+    table = make_dataset([3, 4])
+    byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
+    ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.3,0.5")
+    assert "to add ratio 0.5, 2 videos with 7 frames go through the encoder again" in ran.err
 
 
 def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset):
@@ -337,6 +437,32 @@ def test_dataset_absent_says_where_how_and_what_needs_nothing(byov_extract, tmp_
     assert str(tmp_path / "datasets" / "pour_milk") in message
     assert "AE2" in message
     assert "DATASET=demo needs no download" in message
+
+
+def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_dataset, monkeypatch):
+    """Ctrl-C while the hub does not answer: what is known by then was shown."""
+
+    def unanswered(_):
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(encoders, "encoder_shape", unanswered)
+    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", *TINY)
+    assert ran.code == 130
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
+
+
+def test_the_demo_is_rendered_where_it_is_absent(byov_extract, tmp_path, monkeypatch):
+    monkeypatch.setattr(extract_features, "DEFAULT_VIDEOS", {"train": (1, 1)})
+    ran = byov_extract("--dataset", "demo", *TINY)
+    assert ran.code == 0, ran.err
+    assert f"rendering the demo videos into {tmp_path / 'datasets' / 'demo'}" in ran.err
+    assert "2 videos extracted" in ran.out
+    manifest = load_manifest(tmp_path / "features" / "demo" / "manifest.json")
+    assert manifest.phases == PHASES
+    assert [video.id for video in manifest.videos] == ["pour_ego_000", "pour_exo_000"]
+    again = byov_extract("--dataset", "demo", *TINY)
+    assert "rendering" not in again.err
+    assert "0 videos extracted (0 frames, 0 B), 2 were cached" in again.out
 
 
 def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_path):

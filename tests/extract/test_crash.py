@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.processes import signal_and_end
 
-from byov.cache.contents import verify_folder
+from byov.cache.verification import verify_folder
 from byov.extract.encoder_name import RANDOM_SEED
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
@@ -24,13 +25,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def start(table: Path, features: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(features), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def command(table: Path, features: Path, *options: str) -> list[str]:
+    return [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(features), *options]
+
+
+def start(table: Path, features: Path, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    words = [*before, *command(table, features, *options)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run(table: Path, features: Path, *options: str) -> tuple[int, str, str]:
@@ -40,10 +41,9 @@ def run(table: Path, features: Path, *options: str) -> tuple[int, str, str]:
 
 
 def wait_for_work(process: subprocess.Popen[str], features: Path) -> None:
-    """Until the process has a file under its hands."""
+    """Until the process has a file under its hands, or has ended."""
     while process.poll() is None and not list(features.rglob("*.partial")):
         time.sleep(0.005)
-    assert process.poll() is None, process.communicate()
 
 
 def finished_files(features: Path) -> list[Path]:
@@ -91,16 +91,16 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
     assert run(table, tmp_path / "features")[0] == 0
     assert contents(tmp_path / "features") == reference
     folder = tmp_path / "features" / table.stem / "random--tiny"
-    assert [problem for _, problem in verify_folder(folder) if problem] == []
+    assert [file for file in verify_folder(folder) if file.problem] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_the_run_at_once_and_leave_nothing_half_written(make_dataset, tmp_path, number, code):
-    table = make_dataset([400, 400])
-    process = start(table, tmp_path / "features")
-    wait_for_work(process, tmp_path / "features")
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+def test_signals_end_the_run_at_once_and_leave_nothing_half_written(make_dataset, start_paused, tmp_path, number, code):
+    table = make_dataset([40, 40])
+    process = start_paused(command(table, tmp_path / "features"), before=".h5")
+    assert list((tmp_path / "features").rglob("*.h5.*.partial"))
+    _, err = signal_and_end(process, number)
     assert process.returncode == code
     assert "interrupted" in err
     assert "Traceback" not in err
@@ -136,10 +136,8 @@ def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_pa
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
 
-    command = [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(tmp_path / "f")]
-    ran = subprocess.run(
-        [*command, "--decoders", "1"], preexec_fn=limit, capture_output=True, text=True, timeout=300, check=False
-    )
+    words = command(table, tmp_path / "f", "--decoders", "1")
+    ran = subprocess.run(words, preexec_fn=limit, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 1, ran
     assert "Traceback" not in ran.stderr
     assert ran.stderr.strip().splitlines()[-1].startswith("error: ")
@@ -150,6 +148,7 @@ def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_pa
     assert run(table, tmp_path / "f")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_named(make_dataset, tmp_path):
     table = make_dataset([3, 4])
     blocked = tmp_path / "features" / table.stem / "random--tiny" / "exo"
@@ -161,13 +160,16 @@ def test_a_folder_that_cannot_be_written_is_named(make_dataset, tmp_path):
     assert str(blocked) in err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_cache_is_named(make_dataset, tmp_path):
+@pytest.mark.slow
+def test_a_cache_that_one_may_not_write_to_is_named(make_dataset, tmp_path, without_rights):
     table = make_dataset([3, 4])
     (tmp_path / "features").mkdir(mode=0o555)
-    code, _, err = run(table, tmp_path / "features")
-    assert code == 1
-    assert "Permission denied" in err
+    process = start(table, tmp_path / "features", before=without_rights)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith(f"error: {tmp_path / 'features' / 'mine'}")
+    assert err.splitlines()[-1].endswith(": Permission denied")
+    assert "Traceback" not in err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
@@ -187,26 +189,49 @@ def test_a_disk_that_is_really_full(make_dataset, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_source_that_grows_while_it_is_read_is_told(make_dataset, tmp_path):
-    """A recording that is still being written must not be cached as if it were whole."""
+def append(path):
+    """As a recording that goes on."""
+    with path.open("ab") as file:
+        file.write(b"\0\0\0\x08free")
+
+
+def rewrite(path):
+    """In place: the same file, of the same size."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def replace(path):
+    """By another file of the same size, with the same time."""
+    found = path.stat()
+    rewritten = path.with_name("new.mp4")
+    rewritten.write_bytes(path.read_bytes())
+    os.utime(rewritten, ns=(found.st_atime_ns, found.st_mtime_ns))
+    rewritten.replace(path)
+
+
+@pytest.mark.parametrize("change", [append, rewrite, replace])
+def test_a_source_that_changes_while_it_is_read_is_told(make_dataset, tmp_path, change):
+    """What was decoded and what was digested must be one and the same."""
     from byov.data.own_videos import read_own_videos
     from byov.errors import DatasetError
     from byov.extract.decode_ahead import DecodeAhead
     from byov.extract.encoder_name import parse_encoder
     from byov.extract.plan import make_plan
 
-    table = make_dataset([400, 2])
+    table = make_dataset([40, 2])
     dataset = read_own_videos("mine", table)
     plan = make_plan(dataset, tmp_path / "f", parse_encoder("random/tiny"), resize="squash", ratios=(0.3,))
-    grown = threading.Event()
+    changed = threading.Event()
 
-    def grow(frames):
-        if not grown.is_set():
-            with (table.parent / "v0.mp4").open("ab") as file:
-                file.write(b"\0\0\0\x08free")
-            grown.set()
+    def prepare(frames):
+        if not changed.is_set():
+            change(table.parent / "v0.mp4")
+            changed.set()
         return frames
 
-    events = list(DecodeAhead(plan.jobs[:1], prepare=grow, workers=1))
+    events = list(DecodeAhead(plan.jobs[:1], prepare=prepare, workers=1))
     assert isinstance(events[-1].failed, DatasetError)
     assert "changed while it was read" in str(events[-1].failed)

@@ -32,6 +32,7 @@ def switches():
     return transformers.logging.get_verbosity(), *bars
 
 
+@pytest.mark.slow
 def test_extraction_runs_in_threads_and_processes_and_says_nothing(make_dataset, encoder_folder, tmp_path, capfd):
     dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
     plans = [make_plan(dataset, tmp_path / name, encoder, resize="squash", ratios=[0.3]) for name in "abc"]

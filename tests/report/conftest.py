@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 120  # after which the browser is taken to hang
 LEVELS = ("error", "warning")  # of what a page may not say
 
 
@@ -109,8 +109,10 @@ class Tab:
         self.send("Page.setLifecycleEventsEnabled", enabled=True)
         self.reload()
 
-    def reload(self) -> None:
-        loader = self.send("Page.navigate", url=self.url)["loaderId"]
+    def reload(self, fragment: str = "") -> None:
+        """The page anew, at an address within it."""
+        self.send("Page.navigate", url="about:blank")
+        loader = self.send("Page.navigate", url=self.url + fragment)["loaderId"]
         # Not any load event: that of the empty page may still come.
         self._browser.wait_for(self.session, "Page.lifecycleEvent", name="load", loaderId=loader)
 
@@ -131,7 +133,18 @@ class Tab:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        codes = {"Tab": 9, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            " ": 32,
+            "m": 77,
+            "End": 35,
+            "Home": 36,
+            "ArrowLeft": 37,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+        }
         for kind in ("rawKeyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
@@ -140,7 +153,9 @@ class Tab:
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
 
     def click(self, selector: str) -> None:
-        x, y = self.centre(selector)
+        self.click_at(*self.centre(selector))
+
+    def click_at(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.mouse(kind, x, y)
 

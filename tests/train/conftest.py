@@ -1,6 +1,6 @@
 """Tiny models, clips of random frames, and small caches of features."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.samples import write_features
 from torch import Tensor
 
-from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.clips import Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
@@ -23,16 +23,13 @@ from byov.train.sampling import BatchSource
 ROOT = Path(__file__).parents[2]
 WIDTH, RATIOS = 16, (0.3, 1.0)
 ENCODER = "openai--clip-vit-base-patch16"
-SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6}
+SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "subset": 4}
+ENCODER_SIZES = ("depth", "heads")  # which not every method has a use for
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Models this small are no quicker on several cores, and on some CPUs their number decides the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread(one_torch_thread: None) -> None:
+    pass
 
 
 @pytest.fixture(params=SETTINGS)
@@ -44,8 +41,13 @@ def each_method(request: pytest.FixtureRequest) -> str:
 
 def tiny_settings(method: str, **settings: Any) -> dict[str, Any]:
     """The sizes of a tiny model, as far as the method has them, and what is given."""
-    sizes = {name: value for name, value in SIZES.items() if name in SETTINGS[method].model_fields}
-    return sizes | settings
+    kind = SETTINGS[method]
+    has_encoder = kind.model_construct(**settings).has_encoder
+    return settings | {
+        name: value
+        for name, value in SIZES.items()
+        if name in kind.model_fields and name not in settings and (has_encoder or name not in ENCODER_SIZES)
+    }
 
 
 @pytest.fixture
@@ -124,31 +126,8 @@ def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor
     }
 
 
-def write_features(path: Path, merged: Mapping[float, NDArray[Any]], **provenance: Any) -> None:
-    """A feature file as byov-extract writes it."""
-    frames, width = next(iter(merged.values())).shape
-    values = {
-        "encoder": "openai/clip-vit-base-patch16",
-        "encoder_revision": "",
-        "encoder_sha256": "ab" * 32,
-        "preprocessing": "squash 224",
-        "compute_dtype": "float32",
-        "decoder": "PyAV 14",
-        "source_name": f"{path.stem}.mp4",
-        "source_bytes": 12345,
-        "source_sha256": "cd" * 32,
-        "source_fingerprint": "ef" * 32,
-    }
-    writer = FeatureWriter(path, tuple(merged), 9, width, has_cls=False)
-    try:
-        writer.append(dict(merged), np.zeros((frames, 9), np.uint16), None, np.arange(frames) / 30)
-        writer.finish(Provenance(**(values | provenance)), fps=30.0, truncated=False)
-    finally:
-        writer.close()
-
-
 @pytest.fixture
-def write_video() -> Callable[..., None]:
+def write_video() -> Callable[..., Path]:
     """write_video(path, {ratio: (T, width) features}, **provenance)"""
     return write_features
 
@@ -165,6 +144,7 @@ def make_cache(tmp_path: Path) -> Callable[..., Path]:
         width: int = WIDTH,
         ratios: Sequence[float] = RATIOS,
         phases: Sequence[str] = ("reach", "pour", "put"),
+        pairs: Mapping[tuple[str, str], str] | None = None,
     ) -> Path:
         folder = tmp_path / "features" / dataset
         entries = []
@@ -173,7 +153,7 @@ def make_cache(tmp_path: Path) -> Callable[..., Path]:
             merged = {ratio: random.normal(size=(frames, width)).astype(np.float16) for ratio in ratios}
             write_features(folder / encoder / view / f"{video}.h5", merged)
             labels = tuple(frame * len(phases) // frames for frame in range(frames)) if phases else None
-            entries.append(VideoEntry(video, view, split, frames, 30.0, labels, None))
+            entries.append(VideoEntry(video, view, split, frames, 30.0, labels, None, (pairs or {}).get((view, video))))
         Manifest(dataset, tuple(phases), (), tuple(entries)).save(folder / "manifest.json")
         return tmp_path / "features"
 
@@ -196,7 +176,8 @@ def features_dir(make_cache: Callable[..., Path]) -> Path:
             ("val", "exo", "g"): 27,
             ("test", "ego", "h"): 20,
             ("test", "exo", "i"): 21,
-        }
+        },
+        pairs={("ego", "a"): "p", ("exo", "c"): "p", ("ego", "short"): "q", ("exo", "a"): "q"},
     )
 
 

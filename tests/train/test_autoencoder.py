@@ -193,6 +193,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 30])
 def test_memory_does_not_grow_with_the_square_of_the_length(window):
     """12,000 frames: a matrix of all their pairs alone would take 576 MB for each head."""

@@ -45,5 +45,10 @@ def test_moved_clips_are_the_same_elsewhere(make_clips, padding):
     moved = make_clips(2, 3, padding=padding, first_item=1, items=4).to(torch.device("meta"))
     tensors = {name: value for name, value in vars(moved).items() if isinstance(value, torch.Tensor)}
     assert all(value.device.type == "meta" for value in tensors.values())
-    assert set(vars(moved)) - set(tensors) == {"first_item", "items", *(["padding"] if padding is None else [])}
+    assert set(vars(moved)) - set(tensors) == {
+        "first_item",
+        "items",
+        "context",
+        *(["padding"] if padding is None else []),
+    }
     assert (moved.first_item, moved.items, moved.sampled) == (1, 4, 3)

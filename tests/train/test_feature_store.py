@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from byov.cache.row_reader import read_array
+from byov.cache.seal import unsealed
 from byov.errors import CacheError, TrainError
 from byov.train.feature_store import FeatureStore, open_training_data
 
@@ -30,7 +31,7 @@ def edit_manifest(features_dir):
     path = features_dir / "demo" / "manifest.json"
 
     def edit(change):
-        raw = json.loads(path.read_text())
+        raw = unsealed(json.loads(path.read_text()))
         change(raw)
         path.write_text(json.dumps(raw))
 
@@ -54,6 +55,20 @@ def test_videos_come_with_split_view_length_and_labels(features_dir):
     assert [video.id for video in source.of("val")] == ["d", "e", "f", "g"]
     (video,) = source.of("test", "ego")
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
+
+
+def test_pairs_come_as_the_manifest_has_them(features_dir, edit_manifest):
+    found = {(video.view, video.id): video.pair for video in open_training_data(features_dir, None, None, 0.3).videos}
+    wanted = {("ego", "a"): "p", ("exo", "c"): "p", ("ego", "short"): "q", ("exo", "a"): "q"}
+    assert {video: pair for video, pair in found.items() if pair is not None} == wanted
+    names = ["p", None, "alone", "p", "", "split", "x" * 100_000, "split", "\x1b[2J", "p", "\n"]
+
+    def change(raw):
+        for video, pair in zip(raw["videos"], names, strict=True):
+            video["pair"] = pair
+
+    edit_manifest(change)
+    assert [video.pair for video in open_training_data(features_dir, None, None, 0.3).videos] == names
 
 
 def test_videos_that_are_not_in_the_cache_are_counted(features_dir, folder):
@@ -201,7 +216,7 @@ def test_a_video_without_frames_is_named(features_dir, folder, write_video, edit
         ([0] * 31, "31 labels"),
         ([], "0 labels"),
         ([0] * 29 + [3], "30 labels from 0 to 3 for 30 frames and 3 phases"),
-        ([-1] * 30, "30 labels from -1 to -1"),
+        ([-2] * 30, "30 labels from -2 to -2"),
     ],
 )
 def test_labels_that_do_not_fit_name_the_video(features_dir, edit_manifest, labels, said):

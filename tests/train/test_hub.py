@@ -187,6 +187,34 @@ def test_a_model_larger_than_its_file_is_refused_before_memory_is_taken(make_met
         Method.from_pretrained(tmp_path)
 
 
+FORGED = (0, 999_999, 2**63, 10**40, True, "8")
+
+
+@pytest.mark.slow
+def test_forged_sizes_are_one_line_or_change_nothing(make_method, tmp_path, each_method):
+    """Whatever whole number of config.json is forged, and to whatever."""
+    model = make_method(each_method)
+    model.save_pretrained(tmp_path)
+    config, weights = (tmp_path / "config.json").read_text(), model.state_dict()
+    sizes = [name for name, value in model.config["settings"].items() if type(value) is int and name != "seed"]
+    assert "epochs" in sizes
+    messages: dict[str, list[str]] = {name: [] for name in ("width", *sizes)}
+    for name, said in messages.items():
+        for value in FORGED:
+            (tmp_path / "config.json").write_text(config)
+            edit_config(tmp_path, **{name: value})
+            try:
+                loaded = Method.from_pretrained(tmp_path)
+            except TrainError as error:
+                said.append(str(error))
+            else:
+                assert all(torch.equal(tensor, weights[key]) for key, tensor in loaded.state_dict().items())
+    assert len(messages["width"]) == len(FORGED)
+    assert all(messages.values()), messages
+    for said in messages.values():
+        assert all(message.startswith(str(tmp_path)) and "\n" not in message for message in said)
+
+
 def test_a_model_of_another_method_is_refused_by_name(make_method, tmp_path):
     make_method("timeline").save_pretrained(tmp_path)
     assert type(Method.from_pretrained(tmp_path)) is Timeline

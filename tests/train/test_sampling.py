@@ -12,14 +12,14 @@ from torch import Tensor
 from byov.cache.standardize import standardized
 from byov.errors import CacheError, TrainError
 from byov.train.feature_store import FeatureStore
-from byov.train.sampling import BatchSource, Sampler, any_two, draw_rows, ego_with_exo, one_twice, part, several
+from byov.train.sampling import BatchSource, Sampler, any_two, draw_rows, ego_with_exo, one, paired, part, several
 
 FRAMES = 8
 
 
-def sampler_of(videos, pick=ego_with_exo, *, crop=(1.0, 1.0), frames=FRAMES, whole=0.0):
+def sampler_of(videos, pick=ego_with_exo, *, crop=(1.0, 1.0), frames=FRAMES, whole=0.0, context=0):
     picked = pick(videos, "why") if pick is ego_with_exo else pick(videos)
-    return Sampler(videos, picked, part(frames, crop, whole), items=len(videos))
+    return Sampler(videos, picked, part(frames, crop, whole), items=len(videos), context=context)
 
 
 @pytest.fixture
@@ -95,19 +95,18 @@ def test_a_single_video_is_paired_with_itself(training_data):
     assert not np.array_equal(first.rows, second.rows)
 
 
-def test_one_twice_is_two_clips_of_the_same_video_and_every_video_has_its_turn(training_data):
-    draws = many_draws(training_data.of("train"), pick=one_twice, crop=(0.5, 1.0))
-    assert all(first.video is second.video for first, second in draws)
-    assert {first.video for first, _ in draws} == set(training_data.of("train"))
-    assert any((first.first, first.end) != (second.first, second.end) for first, second in draws)
+def test_one_is_a_single_video_and_every_video_has_its_turn(training_data):
+    draws = many_draws(training_data.of("train"), pick=one)
+    assert {len(drawn) for drawn in draws} == {1}
+    assert {drawn[0].video for drawn in draws} == set(training_data.of("train"))
 
 
 @pytest.fixture
 def videos(training_data):
     """videos(ego, exo): so many of each view, with names of their own."""
-    one = training_data.of("train")[0]
+    first = training_data.of("train")[0]
     return lambda ego, exo: [
-        replace(one, id=f"{view}{number}", view=view, path=one.path.with_name(f"{view}{number}.h5"))
+        replace(first, id=f"{view}{number}", view=view, path=first.path.with_name(f"{view}{number}.h5"))
         for view, count in (("ego", ego), ("exo", exo))
         for number in range(count)
     ]
@@ -145,8 +144,20 @@ def test_several_of_fewer_than_two_videos_are_refused_in_one_line(videos, ego, e
         several(videos(ego, exo), 8)
 
 
+def test_paired_are_an_ego_and_an_exo_video_that_share_a_name(videos):
+    there = videos(4, 4)
+    names = {"ego0": "p", "exo2": "p", "ego1": "q", "exo1": "q", "ego2": "alone", "exo0": "none"}
+    named = [replace(video, pair=names.get(video.id)) for video in there]
+    pick, random = paired(named, "why"), np.random.default_rng(0)
+    assert {tuple(video.id for video in pick(random)) for _ in range(50)} == {("ego0", "exo2"), ("ego1", "exo1")}
+    with pytest.raises(
+        TrainError, match=r"^the train split has no ego and exo videos of the same performance, and so$"
+    ):
+        paired([replace(video, pair=None) for video in there], "so")
+
+
 def test_what_is_not_there_to_pick_from_is_refused_in_one_line(videos):
-    for pick in (any_two, one_twice):
+    for pick in (any_two, one):
         with pytest.raises(TrainError, match=r"^the train split has no videos; there is nothing to learn from$"):
             pick([])
     for there, view in (((0, 2), "ego"), ((2, 0), "exo"), ((0, 0), "ego")):
@@ -156,7 +167,7 @@ def test_what_is_not_there_to_pick_from_is_refused_in_one_line(videos):
 
 @pytest.mark.parametrize("whole", [0.0, 0.3, 1.0])
 def test_a_clip_is_the_whole_video_with_the_given_probability(training_data, whole):
-    draws = many_draws(training_data.of("train")[:1], epochs=2000, pick=one_twice, crop=(0.3, 0.8), whole=whole)
+    draws = many_draws(training_data.of("train")[:1], epochs=2000, pick=any_two, crop=(0.3, 0.8), whole=whole)
     share = np.mean([draw.end - draw.first == draw.video.frames for pair in draws for draw in pair])
     assert abs(share - whole) < 0.035  # of 4,000: more than four deviations
     lengths = [draw.end - draw.first for pair in draws for draw in pair if draw.end - draw.first < draw.video.frames]
@@ -252,6 +263,20 @@ def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source):
                 assert clips.video_length[place] == draw.video.frames
                 assert training_data.of("train")[clips.video[place]] == draw.video
                 assert ("ego", "exo")[clips.view[place]] == draw.video.view
+
+
+def test_context_is_the_frame_so_many_before_or_the_first_of_the_clip(training_data, make_source):
+    without, batches = make_source(crop=(0.5, 1.0)), make_source(crop=(0.5, 1.0), context=4)
+    for step in range(3):
+        for plain, clips in zip(without.batch(step), batches.batch(step), strict=True):
+            assert plain.context is None
+            assert torch.equal(plain.features, clips.features)
+            for place, frames in enumerate(clips.index.tolist()):
+                video = training_data.of("train")[clips.video[place]]
+                whole = torch.from_numpy(FeatureStore(training_data, (), 0).read(video)).float()
+                for row, frame in enumerate(frames):
+                    expected = whole[int(clips.first[place]) + max(frame - 4, 0)]
+                    assert torch.equal(clips.context[place, row], expected)
 
 
 def test_features_are_standardised_over_the_interval_that_stands_for_the_video(training_data, make_source):

@@ -29,7 +29,7 @@ def random_clips(lengths, seed=0, phases=3, width=6):
 
 def clip_of(embedding, labels=None, view="ego", name="a"):
     return EmbeddedClip(
-        CachedVideo(name, view, "val", len(embedding), labels, Path("none")), np.float32(embedding), labels
+        CachedVideo(name, view, "val", len(embedding), labels, Path("none"), ""), np.float32(embedding), labels
     )
 
 
@@ -105,6 +105,14 @@ def test_retrieval_needs_both_views_and_labels():
     assert cross_view_map(unlabelled) == nothing
     # those without labels are as good as absent
     assert cross_view_map([*clips, *unlabelled]) == cross_view_map(clips)
+    # and frames without, too
+    partly = [
+        EmbeddedClip(clip.video, np.concatenate([clip.embedding[:4], clip.embedding]), (-1,) * 4 + clip.labels)
+        for clip in clips
+    ]
+    bare = [EmbeddedClip(clip.video, clip.embedding, (-1,) * len(clip.embedding)) for clip in clips]
+    assert cross_view_map([*partly, *bare]) == cross_view_map(clips)
+    assert cross_view_map(bare) == nothing
 
 
 def test_perfect_and_hopeless_embeddings():

@@ -31,7 +31,7 @@ def test_views_with_a_gap_are_aligned(tmp_path, load_benchmark):
         lr=1e-3,
         select="both",
     )
-    machine = Machine(torch.device("cpu"), preload_bytes=1 << 30, checkpoint_every=60, tensorboard=False)
+    machine = Machine(torch.device("cpu"), preload_bytes=1 << 30, checkpoint_every=60)
     learned = train_run(tmp_path / "run", source, settings, machine, resume=False)["validation"]
     untrained = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert learned["retrieval"] > untrained["retrieval"] + 0.3

@@ -16,7 +16,7 @@ from byov.train.cycle import cycle_loss
 from byov.train.feature_store import CachedVideo
 from byov.train.masking import draw_visible, masked
 from byov.train.method_settings import ByovSettings
-from byov.train.methods.method import Losses, Method
+from byov.train.methods.method import Features, Losses, Method
 from byov.train.sampling import Sampler, any_two, ego_with_exo, part
 
 Views = Sequence[Tensor]  # of the ego and of the exo clips
@@ -103,5 +103,5 @@ class Byov(Method):
                 total = total + error.mean()
         return total
 
-    def embed(self, features: Tensor) -> Tensor:
+    def embed(self, features: Features) -> Tensor:
         return self.encoder.embed(self.prepare(features))

@@ -2,9 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byov.cache.standardize import standardized
@@ -16,10 +18,20 @@ from byov.train.sampling import Sampler
 from byov.train.settings import TrainSettings
 
 Losses = dict[str, Tensor]
+Features = Tensor | NDArray[Any]  # of NumPy's, which a model takes to where it is
 
 
 class Method(HubModel):
     """The trainer, the embedding pass and the commands know nothing else of a method."""
+
+    @property
+    def needs_whole_steps(self) -> str | None:
+        """Why several processes cannot take a part of a step each; None if they can."""
+        return None
+
+    def memory(self) -> dict[str, Tensor]:
+        """What it remembers of the training videos: in checkpoints, and in no model's file."""
+        return {}
 
     @classmethod
     def kind(cls, settings: TrainSettings) -> type[Self]:
@@ -39,10 +51,12 @@ class Method(HubModel):
         """Losses by name, means over the items; "loss" is what to descend on. Chance comes from `random` alone."""
 
     @abstractmethod
-    def embed(self, features: Tensor) -> Tensor:
+    def embed(self, features: Features) -> Tensor:
         """(T, width) features of a clip as they stand in the cache → (T, D) frame embeddings, without gradients."""
 
-    def prepare(self, features: Tensor) -> Tensor:
+    def prepare(self, features: Features) -> Tensor:
         """(T, width) features of a clip as they stand in the cache → as the networks take them, in training too."""
+        if isinstance(features, np.ndarray):  # a copy: tensors share no memory that is read-only or runs backwards
+            features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
         return standardized(features) if self.settings.standardize == "video" else features

@@ -4,12 +4,27 @@ from typing import Any
 
 import torch
 
+from byov.train.methods.actor_observer import ActorObserver
+from byov.train.methods.ae2_alignment import Ae2Alignment
 from byov.train.methods.byov import Byov
+from byov.train.methods.carl import Carl
+from byov.train.methods.gta import Gta
 from byov.train.methods.method import Method
+from byov.train.methods.tcc import Tcc
+from byov.train.methods.tcn import Tcn
 from byov.train.methods.timeline import Timeline
 from byov.train.settings import TrainSettings
 
-METHODS: dict[str, type[Method]] = {"byov": Byov, "timeline": Timeline}
+METHODS: dict[str, type[Method]] = {
+    "byov": Byov,
+    "timeline": Timeline,
+    "tcn": Tcn,
+    "actor-observer": ActorObserver,
+    "carl": Carl,
+    "tcc": Tcc,
+    "gta": Gta,
+    "ae2-alignment": Ae2Alignment,
+}
 
 
 def build_method(width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> Method:

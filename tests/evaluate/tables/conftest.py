@@ -1,8 +1,6 @@
 """A small cache of an action in three phases, runs of it, and byov-eval."""
 
 import json
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -10,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.samples import write_features
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
-from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 from byov.cache.sub_clips import trimmed_clips
@@ -22,7 +20,7 @@ from byov.evaluate.frames import Frames
 DATASET, COLUMN = "tea", "merged/0.3"
 PHASES = ("reach", "pour", "put back")
 CLIP, RANDOM = "openai/clip-vit-base-patch16", "random/tiny"
-RATIOS, TOKENS, WIDTH = (0.3, 1.0), 9, 8
+RATIOS, WIDTH = (0.3, 1.0), 8
 COUNTS = {"train": 3, "val": 2, "test": 3}  # videos of each view
 UNTRAINED = sha256(b"untrained").hexdigest()
 
@@ -51,15 +49,9 @@ def _write_features(path: Path, encoder: str, video: VideoEntry, seed: int, *, h
     frames = video.frames or 0
     values = _embedding(seed, np.array(video.labels)) if encoder == CLIP else np.zeros((frames, WIDTH), np.float32)
     values = values + np.random.default_rng(seed).normal(size=values.shape) / 10
-    provenance = Provenance(encoder, "", "ab" * 32, "squash", "float32", "PyAV", "a.mp4", 1, "cd" * 32, "ef" * 32)
-    writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=has_cls)
-    try:
-        order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1))
-        merged = {ratio: (values + ratio).astype(np.float16) for ratio in RATIOS}
-        writer.append(merged, order, values.astype(np.float16) if has_cls else None, np.arange(frames) / 30)
-        writer.finish(provenance, fps=30.0, truncated=False)
-    finally:
-        writer.close()
+    merged = {ratio: (values + ratio).astype(np.float16) for ratio in RATIOS}
+    cls = values.astype(np.float16) if has_cls else None
+    write_features(path, merged, cls=cls, encoder=encoder, preprocessing="squash")
 
 
 @pytest.fixture
@@ -95,6 +87,7 @@ def write_run(runs_dir: Path, manifest: Manifest) -> Callable[..., Path]:
         seed: int = 0,
         dataset: str = DATASET,
         recipe: str = "paper",
+        title: str = "",
         embedded: bool = True,
         trimmed: bool = True,
         **said: Any,
@@ -106,6 +99,7 @@ def write_run(runs_dir: Path, manifest: Manifest) -> Callable[..., Path]:
             "encoder_folder": CLIP.replace("/", "--"),
             "column": COLUMN,
             "recipe": recipe,
+            **({"title": title} if title else {}),
             "seed": seed,
             "untrained_sha256": UNTRAINED,
         }
@@ -169,21 +163,15 @@ def golden() -> Path:
 
 @pytest.fixture
 def byov_eval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]
+) -> Callable[..., tuple[int, str, str]]:
     """Run byov-eval in an empty folder beside runs/ and features/ → (exit code, standard output, standard error)."""
-    for variable in ("BYOV_RUNS", "BYOV_FEATURES", "FORCE_COLOR", "COLUMNS"):
+    for variable in ("FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["byov-eval", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        ran = call(cli.main, "byov-eval", *arguments)
+        return ran.code, ran.out, ran.err
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return run

@@ -1,9 +1,11 @@
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import pytest
+from tests.samples import write_features
 
-from byov.cache.features import FeatureWriter, read_header
+from byov.cache.features import read_header
 from byov.cache.row_reader import read_array
 from byov.errors import EvaluationError
 from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly, clock, features_name, time_only
@@ -19,13 +21,9 @@ def parts(frames):
 
 def overwrite(path, values):
     """The same file with other features."""
-    header = read_header(path)
+    provenance = asdict(read_header(path).provenance)
     path.unlink()
-    writer = FeatureWriter(path, (0.3,), tokens=9, width=values.shape[1], has_cls=False)
-    order = np.zeros((len(values), 9), np.uint16)
-    writer.append({0.3: values.astype(np.float16)}, order, None, np.arange(len(values)) / 30)
-    writer.finish(header.provenance, fps=30.0, truncated=False)
-    writer.close()
+    write_features(path, {0.3: values.astype(np.float16)}, **provenance)
 
 
 def test_features_are_the_cached_column(features_dir):

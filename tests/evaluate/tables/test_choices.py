@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from byov.cache.runs import choose_runs, read_run
@@ -17,7 +19,13 @@ def test_ks():
 
 def test_columns():
     assert [parse_column(text) for text in ("cls", "merged:0.3", "merged/1")] == ["cls", "merged/0.3", "merged/1.0"]
-    for text in ("order", "merged", "merged:2", "merged:nan", "cls:1", "../x"):
+    for text in ("merged:2", "merged:nan"):
+        with pytest.raises(UsageMistake, match="a ratio is a share of the tokens, above 0 and at most 1"):
+            parse_column(text)
+    for text, advice in (("merged:2", "like merged:0.3"), ("merged:30", "did you mean merged:0.3?")):
+        with pytest.raises(UsageMistake, match=re.escape(advice)):
+            parse_column(text)
+    for text in ("order", "merged", "cls:1", "../x"):
         with pytest.raises(UsageMistake, match="expected cls or merged:RATIO"):
             parse_column(text)
 

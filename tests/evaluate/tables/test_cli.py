@@ -67,6 +67,7 @@ def test_all_stands_beside_the_baselines_under_both_protocols(byov_eval, write_r
         assert "standardised: each dimension with zero mean and unit deviation over the video" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("features_dir")
 def test_what_runs_were_trained_on_is_standardised_once(byov_eval, write_run):
     for seed, name in enumerate(("a", "b")):
@@ -95,6 +96,7 @@ def test_standardised_features_have_no_row_among_actions_of_whole_videos(byov_ev
     assert "merged/0.3, standardised: left out of the table (the mean of every standardised video is zero" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("features_dir")
 def test_several_runs_give_their_mean(byov_eval, write_run, tmp_path):
     for seed, name in enumerate(("a", "b", "c")):
@@ -112,6 +114,37 @@ def test_several_runs_give_their_mean(byov_eval, write_run, tmp_path):
     assert "±" in (tmp_path / "results" / "results-classification.md").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("features_dir")
+def test_rows_say_what_they_are_beside_the_name_of_their_run(byov_eval, write_run):
+    for seed, name in enumerate(("a", "b")):
+        write_run(name, seed=seed, recipe="tcc", title="TCC")
+    write_run("c", recipe="ae2-alignment", title="AE2 alignment loss, no object encoder")
+    options = [part for name in ("a", "b", "c") for part in ("--run", name)]
+    code, out, err = byov_eval(*options, "--task", "tau", "--json")
+    assert code == 0, err
+    assert [name for name in row_names(json.loads(out)) if "Untrained" not in name] == [
+        "Time only",
+        "a: TCC (ViT-B/16, frozen)",
+        "b: TCC (ViT-B/16, frozen)",
+        "Mean of 2 runs: TCC (ViT-B/16, frozen)",
+        "c: AE2 alignment loss, no object encoder (ViT-B/16, frozen)",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("features_dir")
+def test_means_of_one_title_and_other_settings_say_of_which_runs_they_are(byov_eval, write_run):
+    for name, seed, recipe in (("a", 0, "one"), ("b", 1, "one"), ("c", 0, "other"), ("d", 1, "other")):
+        write_run(name, seed=seed, recipe=recipe, title="TCC")
+    options = [part for name in ("a", "b", "c", "d") for part in ("--run", name)]
+    code, out, err = byov_eval(*options, "--task", "tau", "--json")
+    assert code == 0, err
+    means = [name for name in row_names(json.loads(out)) if name.startswith("Mean")]
+    assert means == ["Mean of a, b: TCC (ViT-B/16, frozen)", "Mean of c, d: TCC (ViT-B/16, frozen)"]
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("features_dir")
 def test_means_are_of_runs_that_differ_in_their_seed_alone(byov_eval, write_run):
     for name, seed, recipe in (("a", 0, "paper"), ("b", 1, "paper"), ("c", 1, "cycle"), ("d", 2, "cycle")):
@@ -131,8 +164,10 @@ def test_a_table_says_which_videos_lack_labels(byov_eval, write_run, features_di
     replace(manifest, videos=videos).save(features_dir / "tea" / "manifest.json")
     code, out, err = byov_eval("--run", "first", "--task", "all")
     assert code == 0, err
-    assert f"1 of 6 test videos (ego/{one}, ...) have no phase labels; phase tasks need them of all" in out
-    assert "train videos" not in out
+    assert f"1 of 6 scored videos have no phase labels (ego/{one}) and are left out of phase tasks" in out
+    assert "2 of 12 scored sub-clips have no phase labels" in out
+    assert "training videos have no" not in out
+    assert byov_eval("--run", "first", "--task", "retrieval")[0] == 0
 
 
 def test_two_folders_of_one_encoder_are_two_rows(byov_eval, write_run, features_dir):
@@ -273,7 +308,7 @@ def test_videos_that_were_never_extracted_are_told(byov_eval, features_dir, mani
     code, out, err = byov_eval("--task", "tau", "--json")
     assert code == 0
     assert json.loads(out)["left_out"] == ["ego/test_ego_1"]
-    assert "1 videos were never extracted and are left out: ego/test_ego_1" in err
+    assert "left out, since never extracted: 1 video (ego/test_ego_1)" in err
 
 
 def test_help_needs_no_heavy_packages():

@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 
@@ -97,9 +96,9 @@ def test_embeddings_of_another_number_of_frames_are_refused(runs_dir, features_d
         RunEmbeddings(runs_dir, features_dir, "first").frames("test")
 
 
-def test_nan_names_the_video(runs_dir, features_dir, write_run):
+def test_nan_names_the_video(runs_dir, features_dir, write_run, edit_h5):
     folder = write_run()
-    with h5py.File(folder / "embeddings" / "ego" / "test_ego_2.h5", "r+") as file:
+    with edit_h5(folder / "embeddings" / "ego" / "test_ego_2.h5", values=True) as file:
         file["embedding"][5, 1] = np.nan
     with pytest.raises(EvaluationError, match="ego/test_ego_2: NaN or infinite values in 1 of 60 frames, first in 5"):
         RunEmbeddings(runs_dir, features_dir, "first").frames("test")
@@ -117,12 +116,17 @@ def test_videos_without_labels_leave_all_without(features_dir, manifest):
     assert TimeOnly(features_dir, "tea").frames("val").labels is not None
 
 
+def test_videos_of_which_no_frame_has_a_label_have_none(features_dir, manifest):
+    change_videos(features_dir, manifest, lambda video: replace(video, labels=(-1,) * video.frames))
+    assert TimeOnly(features_dir, "tea").frames("test").labels is None
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
         (lambda video: video.labels[:-2], "ego/test_ego_0: 46 frames, 44 labels in the manifest"),
         (lambda video: (3,) * video.frames, "phases from 3 to 3, but tea has 3 phases"),
-        (lambda video: (-1,) * video.frames, "phases from -1 to -1"),
+        (lambda video: (-2,) * video.frames, "phases from -2 to -2"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(features_dir, manifest, labels, message):

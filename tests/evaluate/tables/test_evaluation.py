@@ -7,22 +7,22 @@ import pytest
 from byov.cache.manifest import VideoEntry
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import video_embeddings
-from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly
+from byov.evaluate.embedding_readers import CachedFeatures, RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import (
     evaluate,
-    evaluate_features,
-    evaluate_run,
-    evaluate_time_only,
     options_for,
     read_task_data,
     refuse_missing_labels,
+    row_of,
     score,
     tasks_of,
 )
 from byov.evaluate.frames import Frames
-from byov.evaluate.npz import evaluate_npz
+from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.task import EvaluationOptions, TaskData
 from byov.evaluate.tasks import TASKS
+
+CLS = ("tea", "openai--clip-vit-base-patch16", "cls")  # of the cache
 
 
 @pytest.mark.parametrize(("name", "time_column"), [("three_phases", False), ("missing_phase_time_column", True)])
@@ -30,7 +30,7 @@ def test_the_golden_files_are_met(golden, name, time_column):
     path = golden / f"{name}.npz"
     expected = json.loads(str(np.load(path)["expected"]))
     options = EvaluationOptions(time_column=time_column, training_progression=True)
-    scores = evaluate_npz(path, None, options).rows["standard"][0].nested_scores()
+    scores = evaluate_own(path, None, options).rows["standard"][0].nested_scores()
     assert scores["progression"].pop("time_column") == expected["progression"].pop("time_column") is time_column
     assert scores["classification"] == pytest.approx(expected["classification"], abs=1e-4)
     assert scores["retrieval"].keys() == expected["retrieval"].keys()
@@ -42,18 +42,18 @@ def test_the_golden_files_are_met(golden, name, time_column):
 
 def test_a_run_its_untrained_model_features_and_time(runs_dir, features_dir, write_run):
     write_run()
-    run = evaluate_run(runs_dir, features_dir, "first", protocol="trimmed", split="val")
-    untrained = evaluate_run(runs_dir, features_dir, "first", untrained=True)
-    features = evaluate_features(features_dir, "tea", "openai--clip-vit-base-patch16", "cls", tasks=["retrieval"])
-    time = evaluate_time_only(features_dir, "tea", options=EvaluationOptions(ks=(1,)))
+    run = evaluate(RunEmbeddings(runs_dir, features_dir, "first"), protocol="trimmed", split="val")
+    untrained = evaluate(RunEmbeddings(runs_dir, features_dir, "first", untrained=True))
+    features = evaluate(CachedFeatures(features_dir, *CLS), tasks=["retrieval"])
+    time = evaluate(TimeOnly(features_dir, "tea"), options=EvaluationOptions(ks=(1,)))
     # The fixture's embeddings tell the phase, its untrained ones nothing, and its phases are thirds of the time.
-    assert run["scores"]["classification"]["regular"] > 0.7 > 0.5 > untrained["scores"]["classification"]["regular"]
-    assert features["scores"].keys() == {"retrieval"}
-    assert time["scores"]["retrieval"].keys() == {"map@1"}
-    assert time["scores"]["classification"]["ego2exo"] > 0.95
-    assert time["scores"]["kendalls_tau"] > 0.95
-    assert time["scores"]["progression"]["val"] > 0.95
-    json.dumps([run, untrained, features, time])
+    assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
+    assert features.nested_scores().keys() == {"retrieval"}
+    assert time.nested_scores()["retrieval"].keys() == {"map@1"}
+    assert time.value("classification/ego2exo") > 0.95
+    assert time.value("kendalls_tau/all") > 0.95
+    assert time.value("progression/val") > 0.95
+    json.dumps([row.as_dict() for row in (run, untrained, features, time)])
 
 
 def test_few_shot_carries_its_spread_and_number_of_draws(features_dir):
@@ -86,6 +86,62 @@ def test_retrieval_needs_no_labels_of_training_videos(manifest):
     refuse_missing_labels(replace(manifest, videos=videos), "test", ["retrieval"])
 
 
+@pytest.mark.parametrize("protocol", ["standard", "trimmed"])
+def test_phase_tasks_are_scored_on_what_is_labelled(features_dir, manifest, protocol):
+    bare, options = {"test_ego_0", "train_exo_1"}, EvaluationOptions(bootstrap=20)
+
+    def scored(videos):
+        replace(manifest, videos=tuple(videos)).save(features_dir / "tea" / "manifest.json")
+        reader = CachedFeatures(features_dir, *CLS)
+        return evaluate(reader, protocol=protocol, options=options)
+
+    whole = scored(manifest.videos)
+    partly = scored(replace(video, labels=None) if video.id in bare else video for video in manifest.videos)
+    without = scored(video for video in manifest.videos if video.id not in bare)
+    assert whole.notes == without.notes == ()
+    told = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored sub-clips"
+    assert [note.partition(" have no")[0] for note in partly.notes] == [told, "1 of 6 training videos"]
+    for name, found in partly.scores.items():
+        assert found == (whole if name.startswith("kendalls_tau") else without).scores[name]
+    assert partly.value("retrieval/map@5/regular") != whole.value("retrieval/map@5/regular")
+
+
+@pytest.mark.parametrize("protocol", ["standard", "trimmed"])
+def test_phase_tasks_see_no_frame_without_a_label(features_dir, manifest, protocol):
+    """Where a label is -1, classification and retrieval are what they are without the frame."""
+    videos = (
+        replace(video, labels=(-1,) * 5 + video.labels[5:-9] + (-1,) * 9) if video.id.endswith("_0") else video
+        for video in manifest.videos
+    )
+    replace(manifest, videos=tuple(videos)).save(features_dir / "tea" / "manifest.json")
+    reader = CachedFeatures(features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
+    tasks = ("classification", "retrieval", "progression")
+    row = evaluate(reader, protocol=protocol, tasks=tasks, options=EvaluationOptions(bootstrap=20))
+    data = read_task_data(reader, "test", protocol, tasks)
+    cut = replace(data, test=without_unlabelled(data.test), train=without_unlabelled(data.train))
+    expected = row_of("cut", "npz", cut, tasks, EvaluationOptions(bootstrap=20), {})
+    assert row.notes
+    assert expected.notes == ()
+    for name, found in row.scores.items():
+        assert found.value is not None, name
+        assert (found == expected.scores[name]) is not name.startswith("progression"), name
+
+
+def without_unlabelled(frames):
+    """Frame by frame; a sub-clip without any label does not come up here."""
+    kept = np.flatnonzero(frames.labels >= 0)
+    lengths = np.bincount(frames.video_of_frame[kept], minlength=len(frames.lengths))
+    return Frames(frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.names)
+
+
+def test_a_split_without_any_label_is_refused_and_one_with_some_is_not(manifest):
+    videos = tuple(replace(video, labels=None) if video.id.endswith("_0") else video for video in manifest.videos)
+    refuse_missing_labels(replace(manifest, videos=videos), "test", ["classification"])
+    videos = tuple(replace(video, labels=None) if video.split == "train" else video for video in manifest.videos)
+    with pytest.raises(EvaluationError, match=r"no phase labels of any train video; classification, .* need them"):
+        refuse_missing_labels(replace(manifest, videos=videos), "test", ["classification"])
+
+
 def test_pour_liquid_gets_the_time_column():
     assert options_for("pour_liquid", EvaluationOptions()).time_column
     assert not options_for("pour_milk", EvaluationOptions()).time_column
@@ -93,7 +149,7 @@ def test_pour_liquid_gets_the_time_column():
 
 
 def test_training_videos_are_read_only_for_tasks_that_learn(features_dir):
-    reader = CachedFeatures(features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
+    reader = CachedFeatures(features_dir, *CLS)
     for view in ("ego", "exo"):
         for path in (reader.folder / view).glob("train_*"):
             path.unlink()
@@ -186,16 +242,16 @@ def test_own_embeddings_without_labels_are_scored_by_tau(tmp_path, golden, caplo
     caplog.set_level("INFO")
     with np.load(golden / "three_phases.npz") as file:
         np.savez(tmp_path / "bare.npz", **{key: file[key] for key in file if "labels" not in key})
-    own = evaluate_npz(tmp_path / "bare.npz", None, EvaluationOptions())
+    own = evaluate_own(tmp_path / "bare.npz", None, EvaluationOptions())
     assert own.scope.tasks == ("tau",)
     assert "no train_labels and test_labels" in caplog.text
     with pytest.raises(EvaluationError, match=r"no test_labels; .* need phase labels, tau does not"):
-        evaluate_npz(tmp_path / "bare.npz", ["retrieval"], EvaluationOptions())
+        evaluate_own(tmp_path / "bare.npz", ["retrieval"], EvaluationOptions())
 
 
 def test_own_embeddings_have_no_actions(golden):
     with pytest.raises(EvaluationError, match="does not say the actions"):
-        evaluate_npz(golden / "three_phases.npz", ["actions"], EvaluationOptions())
+        evaluate_own(golden / "three_phases.npz", ["actions"], EvaluationOptions())
 
 
 def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
@@ -203,7 +259,7 @@ def test_own_embeddings_of_two_widths_are_refused(tmp_path, golden):
         changed = {key: file[key] for key in file} | {"test_embeddings": file["test_embeddings"][:, :3]}
     np.savez(tmp_path / "two.npz", **changed)
     with pytest.raises(EvaluationError, match="16 in train, 3 in test"):
-        evaluate_npz(tmp_path / "two.npz", None, EvaluationOptions())
+        evaluate_own(tmp_path / "two.npz", None, EvaluationOptions())
 
 
 def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
@@ -214,15 +270,15 @@ def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
 
 
 def test_standardised_videos_have_no_mean_for_the_action_probe(features_dir, manifest):
-    features = (features_dir, "tea", "openai--clip-vit-base-patch16", "cls")
     videos = tuple(replace(video, actions=(number % 2,)) for number, video in enumerate(manifest.videos))
     replace(manifest, actions=("run", "sit"), videos=videos).save(features_dir / "tea" / "manifest.json")
-    assert evaluate_features(*features)["scores"]["actions"]["regular"] is not None
-    scores = evaluate_features(*features, standardized=True)["scores"]
-    assert "actions" not in scores
-    assert scores["retrieval"]["map@10"]["regular"] > 0.5
+    assert evaluate(CachedFeatures(features_dir, *CLS)).value("actions/regular") is not None
+    standardised = CachedFeatures(features_dir, *CLS, standardized=True)
+    row = evaluate(standardised)
+    assert "actions" not in row.nested_scores()
+    assert row.value("retrieval/map@10/regular") > 0.5
     with pytest.raises(EvaluationError, match="the mean of every standardised video is zero, and actions see nothing"):
-        evaluate_features(*features, standardized=True, tasks=["actions"])
+        evaluate(standardised, tasks=["actions"])
 
 
 def test_few_candidates_are_said(make_frames):

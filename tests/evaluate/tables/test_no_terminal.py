@@ -10,8 +10,9 @@ import pytest
 
 from byov.cache.runs import read_run
 from byov.evaluate.comparison import compare, entries, scope_of_all
-from byov.evaluate.evaluation import evaluate_run
-from byov.evaluate.npz import evaluate_npz
+from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.evaluation import evaluate
+from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.task import EvaluationOptions
 
 OPTIONS = EvaluationOptions(bootstrap=10)
@@ -44,13 +45,14 @@ class _RecordedBar:
         self._bar[3] += count
 
 
+@pytest.mark.slow
 def test_in_threads_twice_and_in_another_process(arguments, capfd):
     handlers = [signal.getsignal(number) for number in SIGNALS]
-    here = evaluate_run(*arguments, options=OPTIONS)
+    here = evaluate(RunEmbeddings(*arguments), options=OPTIONS)
     with ThreadPoolExecutor(2) as pool:
-        there = list(pool.map(lambda _: evaluate_run(*arguments, options=OPTIONS), range(2)))
+        there = list(pool.map(lambda _: evaluate(RunEmbeddings(*arguments), options=OPTIONS), range(2)))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        elsewhere = pool.submit(evaluate_run, *arguments, options=OPTIONS).result()
+        elsewhere = pool.submit(evaluate, RunEmbeddings(*arguments), options=OPTIONS).result()
     assert [here, *there] == [elsewhere] * 3
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
     captured = capfd.readouterr()
@@ -64,7 +66,7 @@ def test_a_table_and_somebodys_file_print_nothing(arguments, manifest, golden, c
     scope = scope_of_all(manifest, "test", EvaluationOptions())
     with ThreadPoolExecutor(1) as pool:
         comparison = pool.submit(compare, manifest, wanted, scope).result()
-        pool.submit(evaluate_npz, golden / "three_phases.npz", ["tau"], EvaluationOptions()).result()
+        pool.submit(evaluate_own, golden / "three_phases.npz", ["tau"], EvaluationOptions()).result()
     assert [row.name for row in comparison.rows["trimmed"]] == ["Time only", "Untrained (first)", "first"]
     assert "absent, cls: left out of the table" in caplog.text
     captured = capfd.readouterr()
@@ -73,7 +75,7 @@ def test_a_table_and_somebodys_file_print_nothing(arguments, manifest, golden, c
 
 def test_progress_is_told_to_who_asks(arguments):
     progress = Recorded()
-    evaluate_run(*arguments, tasks=["classification", "tau"], options=OPTIONS, progress=progress)
+    evaluate(RunEmbeddings(*arguments), tasks=["classification", "tau"], options=OPTIONS, progress=progress)
     assert progress.bars == [
         ["reading first", "video", 6, 6],
         ["reading first", "video", 6, 6],

@@ -8,6 +8,8 @@ import pytest
 
 from byov.errors import EvaluationError
 from byov.evaluate.npz import read_npz
+from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.task import EvaluationOptions
 
 
 def arrays(**changes):
@@ -69,6 +71,32 @@ def test_labels_may_be_absent(write):
     assert read_npz(write(test_labels=None))["test"].labels is None
 
 
+def test_a_video_or_a_part_of_it_may_be_without_labels(write):
+    assert read_npz(write(test_labels=np.array([0, -1, -1])))["test"].without_labels == ("test video 1",)
+    assert read_npz(write(test_labels=np.array([-1, -1, -1])))["test"].labels is None
+    partly = read_npz(write(test_labels=np.array([0, -1, 1])))["test"]
+    assert partly.without_labels == ()
+    assert partly.labelled_frames.embeddings.tolist() == [[0, 1], [4, 5]]
+
+
+def test_frames_without_labels_are_left_out_and_counted(write):
+    path = write(test_labels=np.array([0, -1, 1]), train_labels=np.array([-1, 0, 0, 1, -1, 0, 0, 1, 1, 1]))
+    row = evaluate_own(path, None, EvaluationOptions()).rows["standard"][0]
+    assert [note.partition(" have no")[0] for note in row.notes] == [
+        "1 of 3 frames of labelled scored videos",
+        "2 of 10 frames of labelled training videos",
+    ]
+    assert row.value("classification/regular") is not None
+
+
+def test_without_training_videos_all_tasks_are_those_that_need_none(write, caplog):
+    path = write(**{f"train_{part}": None for part in ("embeddings", "labels", "lengths", "is_ego")})
+    with caplog.at_level("INFO"):
+        comparison = evaluate_own(path, None, EvaluationOptions())
+    assert set(comparison.scope.tasks) == {"retrieval", "tau"}
+    assert "classification, progression are left out" in caplog.text
+
+
 def test_only_the_wanted_splits_must_be_there(write):
     path = write(**dict.fromkeys(("train_embeddings", "train_labels", "train_lengths", "train_is_ego")))
     assert read_npz(path, splits=("test",)).keys() == {"test"}
@@ -86,7 +114,7 @@ def test_only_the_wanted_splits_must_be_there(write):
         ({"test_label": np.zeros(3)}, "unknown key 'test_label'; expected test_embeddings"),
         ({"test_lengths": None}, "no test_lengths"),
         ({"test_labels": np.array([0, 1])}, r"test_labels: shape \(2,\), expected \(3,\)"),
-        ({"test_labels": np.array([0, -1, 1])}, "phases count from 0"),
+        ({"test_labels": np.array([0, -2, 1])}, "phases count from 0"),
         ({"test_labels": np.array([0.0, 1, 1])}, "test_labels: float64, expected whole numbers"),
         ({"test_is_ego": np.array([1, 2])}, "1 for ego and 0 for exo"),
         ({"test_is_ego": np.array([1])}, "one for each video"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from byov.evaluate.table import Cell, Table
@@ -18,8 +19,10 @@ from byov.report.content import (
     Curves,
     Failures,
     FrameRef,
-    PlayerMatch,
+    ListedVideo,
+    PointMap,
     Projection,
+    RunVectors,
     Sheet,
     ShownVideo,
     Similarity,
@@ -47,20 +50,24 @@ def _sheet(frames: int, hue: int) -> Sheet:
     """Tiles of one colour each, by which a test can tell them apart."""
     shown = tuple(range(0, frames, EVERY))
     width, height = TILE_PX
-    rows = -(-len(shown) // COLUMNS)
-    pixels = np.zeros((rows * height, COLUMNS * width, 3), np.uint8)
-    for index in range(len(shown)):
-        top, left = index // COLUMNS * height, index % COLUMNS * width
-        pixels[top : top + height, left : left + width] = _tile_colour(hue, index, len(shown))
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
-    return Sheet(shown, width, height, COLUMNS, buffer.getvalue())
+    rows = []
+    for first in range(0, len(shown), COLUMNS):
+        row = Image.new("RGB", (COLUMNS * width, height))
+        for index in range(first, min(first + COLUMNS, len(shown))):
+            row.paste(
+                _tile_colour(hue, index, len(shown)), ((index - first) * width, 0, (index - first + 1) * width, height)
+            )
+        buffer = io.BytesIO()
+        row.save(buffer, "JPEG", quality=90)
+        rows.append(buffer.getvalue())
+    return Sheet(shown, width, height, COLUMNS, tuple(rows))
 
 
 def _video(name: str, frames: int) -> ShownVideo:
     labels = tuple(len(PHASES) * frame // frames for frame in range(frames))
     pts_seconds = np.arange(frames) / FRAMES_PER_SECOND
-    return ShownVideo(name, name.partition("/")[0], frames, pts_seconds, labels, _sheet(frames, HUES[name]))
+    sheet, tau = _sheet(frames, HUES[name]), frames / 100
+    return ShownVideo(name, name.partition("/")[0], frames, pts_seconds, labels, sheet.frames, tau, sheet)
 
 
 def _table(title: str, columns: tuple[Column, ...]) -> Table:
@@ -85,21 +92,32 @@ def _tables() -> tuple[Table, ...]:
     )
 
 
-def _match(videos: tuple[ShownVideo, ...], query: int, candidate: int) -> PlayerMatch:
-    """The frame at the same share of the video."""
-    queries, candidates = videos[query].sheet.frames, videos[candidate].sheet.frames
-    return PlayerMatch(
-        query, candidate, tuple(candidates[index * len(candidates) // len(queries)] for index in range(len(queries)))
+def _vectors(videos: tuple[ShownVideo, ...], name: str, bend: float) -> RunVectors:
+    """Moments along a curve, each video bent in its own way: the nearest is not at the same share of the video."""
+
+    def rows(index: int, video: ShownVideo) -> NDArray[np.float32]:
+        progress = (np.array(video.moments) / (video.frames - 1)) ** (1 + bend * index)
+        return np.stack([np.cos(2 * progress), np.sin(2 * progress), progress], axis=1).astype(np.float32)
+
+    return RunVectors(name, tuple(rows(index, video) for index, video in enumerate(videos)))
+
+
+def _listing(videos: tuple[ShownVideo, ...]) -> tuple[ListedVideo, ...]:
+    """The shown videos of the test split, and what they were trained on; with commas and quotes."""
+    train = (
+        ListedVideo('a, "b"/one.mp4', "ego", "train", "one", "1.000;2.000", "p"),
+        ListedVideo("two.mp4", "exo", "train", "two", "", "p"),
     )
+    names = [video.name.split("/") for video in videos]
+    return (*train, *(ListedVideo(f"{view}/{one}.mp4", view, "test", one, "", "") for view, one in names))
 
 
 def _projection(videos: tuple[ShownVideo, ...], rng: np.random.Generator) -> Projection:
     frames = tuple(FrameRef(index, frame) for index, video in enumerate(videos) for frame in video.sheet.frames)
     turns = np.array([6 * reference.frame / videos[reference.video].frames for reference in frames])
     spiral = np.stack([turns * np.cos(turns), turns * np.sin(turns)], axis=1)
-    return Projection(
-        frames, rng.normal(size=(len(frames), 2)), spiral + rng.normal(0, 0.2, spiral.shape), "merged/0.3"
-    )
+    noise, after = rng.normal(size=(len(frames), 2)), spiral + rng.normal(0, 0.2, spiral.shape)
+    return Projection(frames, (PointMap("Frozen: merged/0.3", noise), PointMap("Trained: made-up-0", after)), 222)
 
 
 def _similarity(videos: tuple[ShownVideo, ...]) -> Similarity:
@@ -126,7 +144,6 @@ def content() -> Content:
     epochs = tuple(range(1, 31))
     pictures = rng.integers(0, 255, (3, 4, 32, 32, 3), dtype=np.uint8)
     softmax = np.exp(-0.1 * np.abs(np.arange(45) - 20))
-    pairs = ((0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1))
     return Content(
         run="made-up-0",
         dataset="made-up",
@@ -135,6 +152,7 @@ def content() -> Content:
         phases=PHASES,
         videos=videos,
         tables=_tables(),
+        own_rows=("this run",),
         curves=Curves(
             losses=(
                 Curve("loss", epochs, tuple(6 / epoch for epoch in epochs)),
@@ -154,11 +172,15 @@ def content() -> Content:
         ),
         similarity=_similarity(videos),
         failures=Failures(
-            worst=tuple(WorstVideo(video, tau, (0, 12, 24, 36)) for video, tau in ((1, 0.21), (2, 0.4), (0, 0.55))),
-            reference=FrameRef(1, 20),
+            worst=tuple(
+                WorstVideo(video, tau, (0, 12, 24, 36), partner, tau - 0.1, (3, 9, 30, 33))
+                for video, tau, partner in ((1, 0.21, 2), (2, 0.4, 0), (0, 0.55, 1))
+            ),
+            reference=FrameRef(1, 24),
             similarity=softmax / softmax.sum(),
         ),
-        matches=tuple(_match(videos, *pair) for pair in pairs),
+        vectors=(_vectors(videos, "made-up-0", 0.4),),
+        listing=_listing(videos),
         provenance=(("byov", "0.1.0"), ("model digest", "0123456789abcdef" * 4)),
     )
 
@@ -166,7 +188,7 @@ def content() -> Content:
 @pytest.fixture(scope="session")
 def without(content: Content) -> Content:
     """The same with nothing to show: every part says why."""
-    parts = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "matches")
+    parts = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "vectors")
     reasons = {part: Unavailable(f"there is no {part} because of reason <{part}>") for part in parts}
     videos = tuple(replace(video, labels=None, sheet=Unavailable("the video is gone")) for video in content.videos)
     return replace(content, phases=(), videos=videos, **reasons)
@@ -183,7 +205,7 @@ def _hostile(value: Any) -> Any:
         return tuple(map(_hostile, value))
     if not is_dataclass(value):
         return value
-    kept = ("view", "figure", "marks", "column_marks", "jpeg")
+    kept = ("view", "split", "figure", "marks", "column_marks", "rows")
     names = [each.name for each in fields(value) if each.name not in kept]
     return replace(value, **{name: _hostile(getattr(value, name)) for name in names})
 
@@ -201,16 +223,37 @@ def hostile(content: Content) -> Content:
 @pytest.fixture(scope="session")
 def tile_colour() -> Callable[[ShownVideo, int], tuple[int, int, int]]:
     """Of a frame on a made-up sheet."""
-    return lambda video, frame: _tile_colour(HUES[video.name], video.sheet.frames.index(frame), len(video.sheet.frames))
+    return lambda video, frame: _tile_colour(HUES[video.name], video.moments.index(frame), len(video.moments))
+
+
+@pytest.fixture(scope="session")
+def compared(content: Content) -> Content:
+    """The same beside a second run."""
+    return replace(content, vectors=(*content.vectors, _vectors(content.videos, "other-run", -0.2)))
+
+
+@pytest.fixture(scope="session")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Path]:
+    """The file of a report, rendered once for all tests that open it."""
+    made: list[tuple[Content, Path]] = []
+
+    def page(content: Content) -> Path:
+        for known, path in made:
+            if known is content:
+                return path
+        path = tmp_path_factory.mktemp("page") / "report.html"
+        path.write_text(render(content), encoding="utf-8")
+        made.append((content, path))
+        return path
+
+    return page
 
 
 @pytest.fixture
-def open_page(open_file: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Render a report and open it."""
+def open_page(open_file: Callable[..., Any], page_of: Callable[[Content], Path]) -> Callable[..., Any]:
+    """Open a report."""
 
     def opened(content: Content, **how: Any) -> Any:
-        path = tmp_path / "report.html"
-        path.write_text(render(content), encoding="utf-8")
-        return open_file(path, **how)
+        return open_file(page_of(content), **how)
 
     return opened

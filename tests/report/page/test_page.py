@@ -1,7 +1,7 @@
 """The page as text."""
 
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -11,13 +11,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from byov.report.content import Curve, Curves, FrameRef, Projection, Unavailable
-from byov.report.frame_text import tile_index
+from byov.evaluate.table import Cell
+from byov.labels import UNLABELLED
+from byov.report.content import Curve, Curves, FrameRef, PointMap, Projection, RunVectors, Unavailable
+from byov.report.frame_text import phase_of, tile_index
+from byov.report.page.data import fitted, quantised
 from byov.report.page.html import element, escaped
 from byov.report.page.html_page import render
-from byov.report.page.svg import Scale
+from byov.report.page.phases import phase_legend, phase_runs
 
-VOID = ("meta", "img", "input")
+VOID = ("meta", "img", "input", "source")
 
 
 class Outline(HTMLParser):
@@ -63,7 +66,8 @@ def test_elements_nest_and_ids_are_unique(page):
     assert outline.open == []
     ids = outline.values("id")
     assert len(ids) == len(set(ids))
-    assert {link.removeprefix("#") for link in outline.values("href") if link.startswith("#")} <= set(ids)
+    anchors = {link.removeprefix("#") for link in outline.values("href") if link.startswith("#")}
+    assert {anchor for anchor in anchors if "=" not in anchor} <= set(ids)
 
 
 def test_headings_are_in_order(page):
@@ -78,20 +82,22 @@ def test_the_same_content_gives_the_same_page(content, page):
 
 
 def test_each_sheet_is_there_once_and_little_else(content, page):
-    sheets = [b64encode(video.sheet.jpeg).decode() for video in content.videos]
+    sheets = [b64encode(row).decode() for video in content.videos for row in video.sheet.rows]
     assert [page.count(sheet) for sheet in sheets] == [1] * len(sheets)
-    assert len(page) - sum(map(len, sheets)) < 200_000
+    assert len(page) - sum(map(len, sheets)) < 700_000
 
 
 def test_the_policy_allows_only_what_came_with_the_page(page):
     (policy,) = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
-    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
-    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    styles = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    assert (len(styles), len(scripts)) == (1 + 1 + 4, 1)  # the page's, where tiles are, and one for each video
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
-    for name, text in (("style-src", style), ("script-src", script)):
-        assert rules[name] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+    for name, texts in (("style-src", styles), ("script-src", scripts)):
+        hashes = [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts]
+        assert rules[name].split() == hashes
 
 
 def test_nothing_points_outside(page):
@@ -122,9 +128,24 @@ def test_hostile_texts_add_no_element(page, hostile, hostile_text):
 def test_tables_show_groups_marks_and_published_rows_apart(page):
     assert '<th colspan="3" scope="colgroup"><span>Classification (F1)</span></th>' in page
     assert '<th scope="col">Regular<sup>b</sup></th>' in page
-    assert "<td>60.25<small>[50.00, 70.00]</small></td>" in page
+    assert "<td><b>60.25</b><small>[50.00, 70.00]</small></td>" in page
     assert "<td>n/a<sup>a</sup></td>" in page
     assert page.index("published in the paper, not measured here") < page.index('<th scope="row">BYOV</th>')
+
+
+def test_the_best_measured_value_is_bold_and_the_run_s_row_marked(content):
+    (first, *_) = content.tables
+    rows = [("this run", "60.00"), ("other", "70.00 ± 1.00"), ("third", "-"), ("fourth", "70.00")]
+    measured = tuple((name, tuple(Cell(text) for _ in first.columns)) for name, text in rows)
+    page = render(replace(content, tables=(replace(first, measured=measured),)))
+    table = page[page.index('id="scores"') : page.index('id="projection"')]
+    body = re.findall(r"<tr[^>]*>.*?</tr>", table[table.index("<tbody>") :])[:4]
+    assert [("<b>" in row, 'class="own"' in row) for row in body] == [
+        (False, True),
+        (True, False),
+        (False, False),
+        (True, False),
+    ]
 
 
 def test_only_the_main_table_is_open(page):
@@ -132,45 +153,30 @@ def test_only_the_main_table_is_open(page):
     assert "<summary>made-up, test split, standard protocol: Frame retrieval</summary>" in page
 
 
-def test_ego_is_round_exo_is_square_and_colour_is_the_phase(content, page):
-    cloud = page[page.index('class="cloud before"') : page.index('class="found"')]
-    video, frame = content.videos[2], 30
-    assert cloud.count("<circle") == sum(len(video.sheet.frames) for video in content.videos[:2])
-    assert cloud.count("<rect") == sum(len(video.sheet.frames) for video in content.videos[2:])
-    index = content.projection.frames.index(FrameRef(2, frame))
-    assert re.findall('class="(p[0-9])"', cloud)[index] == f"p{video.labels[frame]}"
-
-
-def test_without_phases_points_are_coloured_by_time(content):
-    bare = replace(content, phases=(), videos=tuple(replace(video, labels=None) for video in content.videos))
-    page = render(bare)
-    cloud = page[page.index('class="cloud before"') : page.index('class="found"')]
-    colours = re.findall('class="(t[0-9]+)"', cloud)
-    assert len(colours) == len(content.projection.frames)
-    assert (colours[0], colours[19]) == ("t0", "t10")  # first and (nearly) last frame of the first video
-    assert "same phase" not in page
-
-
-def test_a_video_without_labels_among_others_has_no_phase(content):
-    videos = (replace(content.videos[0], labels=None), *content.videos[1:])
-    page = render(replace(content, videos=videos))
-    assert page.count('class="unlabelled"') == 2 * len(content.videos[0].sheet.frames)
-    assert "no phase known" in page
-
-
 def test_strips_say_whether_the_phase_is_the_same(page):
     strips = page[page.index('id="retrieval"') : page.index('id="alignment"')]
     assert re.findall("[✓✗]", strips) == ["✓", "✗", "✓", "✓"]
+    assert re.findall('"still ([a-z]+)"', strips) == ["query", "right", "wrong", "query", "right", "right"]
 
 
-def test_values_that_cannot_be_drawn_break_the_curve(content):
-    values = (1.0, float("nan"), float("inf"), 1e300, 2.0, 3.0)
-    curves = Curves((Curve("loss", (1, 2, 3, 4, 5, 10**400), values),), (), None)
-    page = render(replace(content, curves=curves))
-    training = page[page.index('id="training"') : page.index('id="tokens"')]
-    assert training.count("<polyline") == 2
-    assert not re.search("nan|inf", "".join(re.findall('points="([^"]*)"', training)))
-    assert "There was no validation split" in training
+def test_without_phases_nothing_is_right_or_wrong(content):
+    bare = replace(content, phases=(), videos=tuple(replace(video, labels=None) for video in content.videos))
+    page = render(bare)
+    strips = page[page.index('id="retrieval"') : page.index('id="alignment"')]
+    assert re.findall('"still ([a-z]+)"', strips) == ["query", "plain", "plain", "query", "plain", "plain"]
+    assert "same phase" not in strips
+    assert '<option value="phase">' not in page
+
+
+def test_frames_without_a_label_have_no_phase(content):
+    labels = (UNLABELLED,) * 3 + content.videos[0].labels[3:-2] + (UNLABELLED,) * 2
+    videos = (replace(content.videos[0], labels=labels), *content.videos[1:])
+    runs = phase_runs(videos[0])
+    assert [phase for _, _, phase in runs] == [0, 1, 2]
+    assert (runs[0][0], runs[-1][1]) == (3, content.videos[0].frames - 2)
+    assert [phase_of(videos[0], frame) for frame in (0, 2, 3)] == [None, None, 0]
+    assert "no phase known" in str(phase_legend(replace(content, videos=videos)))
+    assert "no phase known" not in str(phase_legend(content))
 
 
 def test_curves_without_a_finite_value_say_so(content):
@@ -198,28 +204,57 @@ def test_tiles_are_found_by_their_frame(content):
     assert tile_index(Unavailable("gone"), 0) is None
 
 
-def test_points_that_are_alike_are_drawn(content):
-    same = Projection((FrameRef(0, 0), FrameRef(2, 0)), np.zeros((2, 2)), np.full((2, 2), np.nan), "cls")
-    page = render(replace(content, projection=same))
-    cloud = page[page.index('class="cloud before"') : page.index('class="cloud after"')]
-    assert 'cx="200" cy="200"' in cloud
-    assert "nan" not in cloud
+@pytest.mark.parametrize("points", [np.zeros((2, 2)), np.full((2, 2), np.nan)])
+def test_points_that_are_alike_lie_in_the_middle(content, points):
+    assert fitted(points).tolist() == [[200, 200]] * 2
+    same = Projection((FrameRef(0, 0), FrameRef(2, 0)), (PointMap("cls", points),), 2)
+    assert '"maps":[[[200.0,200.0],[200.0,200.0]]]' in render(replace(content, projection=same))
 
 
-@pytest.mark.parametrize(
-    ("scale", "ticks"),
-    [
-        (Scale(0, 10, 0, 100), [0, 2, 4, 6, 8, 10]),
-        (Scale(0.39, 0.71, 0, 100), [0.4, 0.5, 0.6, 0.7]),
-        (Scale(0.02, 5, 0, 100, log=True), [0.03, 0.1, 0.3, 1, 3]),
-        (Scale(3, 3, 0, 100), [3]),
-    ],
-)
-def test_ticks_are_round(scale, ticks):
-    assert scale.ticks() == pytest.approx(ticks)
+def test_points_keep_their_proportions_and_y_goes_up():
+    placed = fitted(np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]]))
+    np.testing.assert_allclose(placed, [[14, 293], [386, 293], [14, 107]])
 
 
-def test_scales():
-    assert Scale(0, 10, 50, 250)(2.5) == 100
-    assert Scale(1, 100, 0, 10, log=True)(10) == pytest.approx(5)
-    assert Scale(3, 3, 0, 100)(3) == 50
+def test_embeddings_travel_as_bytes_and_keep_their_distances():
+    random = np.random.default_rng(0)
+    rows = [random.normal(3, 1, (count, 40)).astype(np.float32) for count in (7, 5)]
+    sent = quantised(RunVectors("run", tuple(rows)))
+    numbers = np.frombuffer(b64decode(sent["numbers"]), np.int8).reshape(12, 40).astype(float)
+    assert np.abs(numbers).max() == 127
+    exact = np.linalg.norm(rows[0][:, None] - rows[1], axis=2)
+    found = sent["step"] * np.linalg.norm(numbers[:7, None] - numbers[None, 7:], axis=2)
+    np.testing.assert_allclose(found, exact, rtol=0.02)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_embeddings_that_are_all_one_or_no_numbers_are_zeros(value):
+    sent = quantised(RunVectors("run", (np.full((3, 2), value, np.float32),)))
+    assert b64decode(sent["numbers"]) == bytes(6)
+
+
+def test_the_number_of_points_is_said(content):
+    assert f"one of {len(content.projection.frames)} frames, evenly spread over the 222 of the test split" in render(
+        content
+    )
+
+
+def test_failures_link_each_frame_to_its_match(page):
+    failures = page[page.index('<section id="failures"') : page.index('<section id="videos"')]
+    links = re.findall('href="(#video[^"]*)"', failures)
+    assert links[:4] == [f"#video=ego/001&amp;frame={frame}&amp;with=exo/000" for frame in (0, 0, 12, 12)]
+    shown = re.findall('aria-label="(e[gx]o/00[0-9], frame [0-9]+)"', failures)
+    assert shown[:4] == ["ego/001, frame 0", "exo/000, frame 3", "ego/001, frame 12", "exo/000, frame 9"]
+    assert "Below: the nearest frames of exo/000, tau 0.1100" in failures
+    assert failures.count("Reference: ") == 1
+
+
+def test_curves_and_softmax_are_charts_in_light_and_dark(page):
+    training = page[page.index('<section id="training"') : page.index('<section id="tokens"')]
+    (dark,) = re.findall(r'srcset="data:image/svg\+xml;base64,([^"]*)"', training)
+    (light,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', training)
+    light, dark = b64decode(light).decode(), b64decode(dark).decode()
+    assert light.count("#222222") > 10
+    assert dark.count("#222222") == 0
+    assert dark.count("#e3e6e9") == light.count("#222222")
+    assert 'alt="loss, cycle, retrieval by epoch"' in training

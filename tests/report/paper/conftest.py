@@ -11,6 +11,7 @@ from byov.report.content import (
     Curves,
     Failures,
     FrameRef,
+    PointMap,
     Projection,
     Sheet,
     ShownVideo,
@@ -32,19 +33,23 @@ def tile_colour(video, frame):
 def shown_video(index, view, frames, *, tile=(48, 36), name=None, labels=True):
     """Every second frame is on the sheet, in rows of three."""
     on_sheet, columns, (width, height) = tuple(range(0, frames, 2)), 3, tile
-    sheet = Image.new("RGB", (columns * width, -(-len(on_sheet) // columns) * height))
-    for position, frame in enumerate(on_sheet):
-        row, column = divmod(position, columns)
-        sheet.paste(tile_colour(index, frame), (column * width, row * height, (column + 1) * width, (row + 1) * height))
-    jpeg = io.BytesIO()
-    sheet.save(jpeg, "JPEG", quality=95, subsampling=0)
+    rows = []
+    for first in range(0, len(on_sheet), columns):
+        picture = Image.new("RGB", (columns * width, height))
+        for column, frame in enumerate(on_sheet[first : first + columns]):
+            picture.paste(tile_colour(index, frame), (column * width, 0, (column + 1) * width, height))
+        jpeg = io.BytesIO()
+        picture.save(jpeg, "JPEG", quality=95, subsampling=0)
+        rows.append(jpeg.getvalue())
     return ShownVideo(
         name or f"{view}/{index:03}",
         view,
         frames,
         np.arange(frames) / 10,
         tuple(frame * len(PHASES) // frames for frame in range(frames)) if labels else None,
-        Sheet(on_sheet, width, height, columns, jpeg.getvalue()),
+        on_sheet,
+        None,
+        Sheet(on_sheet, width, height, columns, tuple(rows)),
     )
 
 
@@ -91,6 +96,7 @@ def made_up_content(videos):
         phases=() if videos[0].labels is None else PHASES,
         videos=videos,
         tables=Unavailable("none"),
+        own_rows=(),
         curves=Curves(
             tuple(
                 Curve(name, epochs, tuple(scale / epoch for epoch in epochs))
@@ -99,7 +105,11 @@ def made_up_content(videos):
             (Curve("map@10", epochs[::10], (0.4, 0.6, 0.5)), Curve("tau", epochs[::10], (0.1, 0.5, 0.7))),
             11,
         ),
-        projection=Projection(refs, random.normal(size=(len(refs), 2)), random.normal(size=(len(refs), 2)), "CLIP"),
+        projection=Projection(
+            refs,
+            tuple(PointMap(title, random.normal(size=(len(refs), 2))) for title in ("Frozen: CLIP", "Trained")),
+            len(refs),
+        ),
         strips=strips(videos, views),
         tokens=tuple(
             token_clip(found[0], tuple(range(0, videos[found[0]].frames, 6)), random)
@@ -109,13 +119,21 @@ def made_up_content(videos):
         similarity=similarity(0, views["exo"][0], videos) if views["exo"] else Unavailable("one view only"),
         failures=Failures(
             tuple(
-                WorstVideo(index, -0.1 + index / 10, tuple(range(0, video.frames, 4)))
+                WorstVideo(
+                    index,
+                    -0.1 + index / 10,
+                    tuple(range(0, video.frames, 4)),
+                    len(videos) - 1,
+                    -0.2,
+                    (min(1, videos[-1].frames - 1),) * len(range(0, video.frames, 4)),  # odd frames are on no sheet
+                )
                 for index, video in enumerate(videos[:3])
             ),
             FrameRef(0, worst.frames // 2),
             softmax / softmax.sum(),
         ),
-        matches=Unavailable("none"),
+        vectors=Unavailable("none"),
+        listing=(),
         provenance=(),
     )
 

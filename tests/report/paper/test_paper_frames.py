@@ -10,7 +10,7 @@ from PIL import Image, ImageColor
 from byov.report.content import FrameRef, Strip
 from byov.report.paper.figures import write_figures
 from byov.report.paper.grid import FrameGrid
-from byov.report.paper.style import QUERY, RETRIEVED
+from byov.report.paper.style import PLAIN, QUERY, RIGHT, WRONG
 
 
 def pixels(path):
@@ -58,12 +58,19 @@ def test_retrieved_frames_stand_right_of_their_query(retrieval, colour_of):
         bottom_of_last_row = max(box[1] for box in boxes)
 
 
-def test_queries_are_framed_blue_and_retrieved_frames_red(retrieval, colour_of):
-    content, picture = retrieval
-    strip = content.strips[0]
-    for rank, ref in enumerate((strip.query, *strip.retrieved)):
+def test_queries_are_framed_blue_right_matches_green_and_wrong_ones_red(nothing, tmp_path, colour_of):
+    strip = Strip(FrameRef(0, 0), (FrameRef(2, 0), FrameRef(3, 12)))  # of the first phase, and of the last
+    picture = pixels(write_figures(replace(nothing, strips=(strip,)), tmp_path)[0])
+    for ref, expected in zip((strip.query, *strip.retrieved), (QUERY, RIGHT, WRONG), strict=True):
         around = edges(picture, box_of(picture, colour_of(ref.video, ref.frame)))
-        assert around == [ImageColor.getrgb(RETRIEVED if rank else QUERY)] * 4
+        assert around == [ImageColor.getrgb(expected)] * 4
+
+
+def test_without_phases_matches_are_neither_right_nor_wrong(made_up, nothing, tmp_path, colour_of):
+    bare = made_up(labels=False)
+    picture = pixels(write_figures(replace(nothing, videos=bare.videos, strips=bare.strips), tmp_path)[0])
+    ref = bare.strips[0].retrieved[0]
+    assert edges(picture, box_of(picture, colour_of(ref.video, ref.frame))) == [ImageColor.getrgb(PLAIN)] * 4
 
 
 def test_pictures_keep_their_shape(retrieval, colour_of):
@@ -105,7 +112,7 @@ def test_failures_show_the_worst_videos_one_below_the_other(made_up, nothing, tm
         assert [left for _, _, left, _ in row] == sorted(left for _, _, left, _ in row)
     reference = failures.reference
     around = edges(picture, box_of(picture, colour_of(reference.video, reference.frame)))
-    assert around == [ImageColor.getrgb(RETRIEVED)] * 4
+    assert around == [ImageColor.getrgb(QUERY)] * 4
 
 
 def test_tokens_have_a_row_for_each_ratio_and_a_column_for_each_frame(made_up, nothing, tmp_path):

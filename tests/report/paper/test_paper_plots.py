@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgba
 
-from byov.report.content import Similarity
+from byov.labels import UNLABELLED
+from byov.report.content import FrameRef, Similarity
 from byov.report.paper.grid import FrameGrid
 from byov.report.paper.pictures import draw_failures, draw_tokens
 from byov.report.paper.plots import draw_curves, draw_projection, draw_similarity
-from byov.report.paper.style import RETRIEVED, phase_colour
+from byov.report.paper.style import QUERY, phase_colour
 
 
 def named_lines(legend, axes):
@@ -27,11 +28,11 @@ def content(made_up):
     return made_up()
 
 
-@pytest.mark.parametrize(("panel", "when", "title"), [(0, "before", "before: CLIP"), (1, "after", "after: embeddings")])
-def test_points_of_the_projection_are_those_of_its_title(content, panel, when, title):
+@pytest.mark.parametrize(("panel", "title"), [(0, "Frozen: CLIP"), (1, "Trained")])
+def test_points_of_the_projection_are_those_of_its_title(content, panel, title):
     axes = draw_projection(content, content.projection).axes[panel]
     assert axes.get_title() == title
-    refs, points = content.projection.frames, getattr(content.projection, when)
+    refs, points = content.projection.frames, content.projection.maps[panel].points
     for view, drawn in zip(("ego", "exo"), axes.collections, strict=True):
         chosen = [index for index, ref in enumerate(refs) if content.videos[ref.video].view == view]
         np.testing.assert_array_equal(drawn.get_offsets(), points[chosen])
@@ -73,6 +74,19 @@ def test_phase_boundaries_are_where_the_videos_change(content, thinned, matrix):
     assert (down, across) == ([5.5, 10.5], [6.5, 13.5])
 
 
+def test_where_labels_break_off_no_phase_begins(content):
+    """Of ego/000 the last phase is not labelled, of exo/002 the frames around the first change."""
+    ego, exo = (content.videos[index] for index in (content.similarity.rows, content.similarity.columns))
+    cut = {
+        ego.name: ego.labels[:11] + (UNLABELLED,) * 5,
+        exo.name: exo.labels[:6] + (UNLABELLED,) * 3 + exo.labels[9:],
+    }
+    videos = tuple(replace(video, labels=cut.get(video.name, video.labels)) for video in content.videos)
+    figure = draw_similarity(replace(content, videos=videos), content.similarity)
+    lines = named_lines(figure.legends[0], figure.axes[0])["phase boundary"]
+    assert [(x[0], y[0]) for x, y in lines] == [(0, 5.5), (13.5, 0)]
+
+
 def test_curves_and_the_kept_epoch(content):
     curves = content.curves
     losses, validation = draw_curves(curves).axes
@@ -98,16 +112,28 @@ def test_ratios_stand_beside_their_pictures(content):
 
 
 def test_the_reference_is_framed_and_its_similarity_drawn(content):
-    failures = replace(content.failures, reference=replace(content.failures.reference, frame=6))  # not among the even
+    failures = content.failures
     figure = draw_failures(content, FrameGrid(content), failures)
     *pictures, plot = figure.axes
-    row = [axes for axes in pictures if axes.get_position().y0 == pictures[0].get_position().y0]
-    framed = [axes.spines["left"].get_visible() for axes in pictures]
-    assert len(row) == len(failures.worst[0].frames) + 1
-    assert framed == [index == 2 for index in range(len(pictures))]  # frames 0 4 6 8 12
-    assert to_hex(row[2].spines["left"].get_edgecolor()) == RETRIEVED
+    row = [axes for axes in pictures if axes.get_position().y1 == pictures[0].get_position().y1]
+    assert len(row) == len(failures.worst[0].frames)
+    framed = [axes.spines["left"].get_visible() for axes in row]
+    assert framed == [frame == failures.reference.frame for frame in failures.worst[0].frames]
+    assert to_hex(row[2].spines["left"].get_edgecolor()) == QUERY
     np.testing.assert_array_equal(row[2].images[0].get_array(), FrameGrid(content).picture(failures.reference))
     (softmax, uniform, reference) = (line.get_data() for line in plot.lines)
     np.testing.assert_array_equal(softmax, (range(16), failures.similarity))
     assert list(uniform[1]) == [1 / 16] * 2
-    assert (*reference[0], *reference[1]) == (6, failures.similarity[6])
+    assert (*reference[0], *reference[1]) == (8, failures.similarity[8])
+
+
+def test_below_the_worst_videos_stands_what_they_are_matched_to(content):
+    worst = replace(content.failures.worst[0], partner=2, matched=(0, 4, 8, 12), partner_tau=-0.5)
+    figure = draw_failures(content, FrameGrid(content), replace(content.failures, worst=(worst,)))
+    *pictures, _ = figure.axes
+    above, below = pictures[:4], pictures[4:]
+    for frame, upper, lower in zip(worst.matched, above, below, strict=True):
+        np.testing.assert_array_equal(lower.images[0].get_array(), FrameGrid(content).picture(FrameRef(2, frame)))
+        assert lower.get_position().x0 == upper.get_position().x0
+        assert lower.get_position().y1 < upper.get_position().y0
+    assert "nearest in\nexo/002\nτ = −0.50" in [text.get_text() for text in figure.texts]  # noqa: RUF001

@@ -3,7 +3,7 @@
 import matplotlib
 import pytest
 
-from byov.report.paper.style import fitted, legend_columns, literal, paper_style
+from byov.report.paper.style import FONT, fitted, fonts, legend_columns, literal, paper_style
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,17 @@ from byov.report.paper.style import fitted, legend_columns, literal, paper_style
 )
 def test_what_cannot_be_drawn_is_spelt_out(text, drawn):
     assert literal(text) == drawn
+
+
+def test_what_the_first_font_lacks_another_that_is_there_draws():
+    """Of the fonts that matplotlib brings along, STIX has more mathematics."""
+    from matplotlib.font_manager import findfont, get_font
+
+    lacking = next(
+        iter(set(get_font(findfont("STIXGeneral")).get_charmap()) - set(get_font(findfont(FONT)).get_charmap()))
+    )
+    assert "STIXGeneral" in fonts()
+    assert literal(chr(lacking)) == (chr(lacking) if chr(lacking).isprintable() else repr(chr(lacking))[1:-1])
 
 
 def test_too_long_a_name_keeps_its_end():

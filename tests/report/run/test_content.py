@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from byov.cache.manifest import VideoEntry
 from byov.cache.row_reader import read_array
-from byov.report.content import Sheet, Unavailable
+from byov.data.own_videos import read_own_videos
+from byov.report.content import Unavailable
 from byov.report.failures import mean_taus, softmax_similarity
 from byov.report.gallery import Gallery
+from byov.report.listing import events_text
 from byov.report.material import some_of_each_view
-from byov.report.nearest_frames import choose_player_videos, choose_strips, matches
-from byov.report.projection import tsne
+from byov.report.nearest_frames import choose_strips
+from byov.report.projection import choose_frames, tsne
+from byov.report.room import divide, moments
 from byov.report.similarity import compare
 from byov.report.spread import centres, evenly
 
@@ -31,7 +35,7 @@ def of_view(content, view):
 
 
 def test_every_part_is_there(content):
-    parts = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "matches")
+    parts = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "vectors")
     assert not [name for name in parts if isinstance(getattr(content, name), Unavailable)]
     assert (content.run, content.dataset, content.split) == ("first", "tea", "test")
     assert content.phases == ("phase 0", "phase 1", "phase 2")
@@ -47,19 +51,20 @@ def test_videos_are_those_of_the_test_split_with_their_own_times_and_labels(cont
 
 
 def test_tables_are_those_of_the_evaluator(content, whole_project):
-    from byov.evaluate.evaluation import evaluate_run
+    from byov.evaluate.embedding_readers import RunEmbeddings
+    from byov.evaluate.evaluation import evaluate
 
     titles = [table.title for table in content.tables]
     assert any("standard protocol" in title for title in titles)
     assert any("trimmed protocol" in title for title in titles)
     names = [name for name, _ in content.tables[0].measured]
-    assert names[-1] == "first"
+    assert names[-1:] == list(content.own_rows) == ["first: BYOV, paper (tiny, frozen)"]
     assert {"Time only", "Untrained (first)"} <= set(names)
     assert {"Random features (tiny), merged 0.3", "Random features (tiny), merged 0.3, standardised"} <= set(names)
-    scores = evaluate_run(whole_project.runs_dir, whole_project.features_dir, "first")["scores"]
+    scored = evaluate(RunEmbeddings(whole_project.runs_dir, whole_project.features_dir, "first"))
     column = [column.score for column in content.tables[0].columns].index("kendalls_tau/all")
-    row = dict(content.tables[0].measured)["first"]
-    assert row[column].text == f"{scores['kendalls_tau']:.4f}"
+    row = dict(content.tables[0].measured)[names[-1]]
+    assert row[column].text == f"{scored.value('kendalls_tau/all'):.4f}"
 
 
 def test_strips_query_both_ways_and_retrieve_the_nearest_frame_of_each_video(content, embeddings):
@@ -83,16 +88,65 @@ def test_strips_come_from_different_videos_and_moments(content):
     assert shares == pytest.approx([1 / 6, 1 / 2, 5 / 6], abs=0.04)
 
 
-def test_matches_are_the_nearest_of_the_frames_that_can_be_seen(content, embeddings):
-    pairs = {(match.query, match.candidate) for match in content.matches}
-    ego, exo = of_view(content, "ego"), of_view(content, "exo")
-    assert pairs == {(a, b) for a in ego for b in exo} | {(b, a) for a in ego for b in exo}
-    for match in content.matches:
-        seen, searched = (content.videos[index].sheet.frames for index in (match.query, match.candidate))
-        assert len(match.frames) == len(seen)
-        for frame, found in zip(seen, match.frames, strict=True):
-            differences = embeddings[match.candidate][list(searched)] - embeddings[match.query][frame]
-            assert found == searched[(differences**2).sum(axis=1).argmin()]
+def test_embeddings_of_all_moments_of_all_videos_travel_with_the_page(content, embeddings):
+    (run,) = content.vectors
+    assert run.name == "first"
+    for video, rows, exact in zip(content.videos, run.of_video, embeddings, strict=True):
+        assert video.moments == video.sheet.frames == tuple(range(video.frames))  # all are short
+        np.testing.assert_array_equal(rows, exact[list(video.moments)])
+
+
+def test_worst_videos_stand_beside_the_video_that_they_are_matched_worst_to(content, embeddings):
+    for worst in content.failures.worst:
+        query = embeddings[worst.video]
+        taus = {
+            other: _tau(((query[::5, None] - candidate[None, ::5]) ** 2).sum(axis=2).argmin(axis=1))
+            for other, candidate in enumerate(embeddings)
+            if other != worst.video
+        }
+        known = {other: tau for other, tau in taus.items() if not np.isnan(tau)}
+        assert worst.partner_tau == pytest.approx(min(known.values()))
+        assert known[worst.partner] == pytest.approx(worst.partner_tau)
+        distances = np.linalg.norm(query[list(worst.frames), None] - embeddings[worst.partner], axis=2)
+        assert worst.matched == tuple(distances.argmin(axis=1))
+
+
+def test_the_listing_is_the_csv_that_was_extracted(content, whole_project):
+    """Events are read back as the same frames."""
+    lines = (whole_project.root / "videos" / "tea.csv").read_text().splitlines()[1:]
+    assert [line.path for line in content.listing] == [line.split(",")[0] for line in lines]
+    labels = {video.id: video.labels for video in whole_project.manifest().videos}
+    for listed in content.listing:
+        times = np.array(listed.events.split(";"), float)
+        found = [int((times <= frame / 10 + 1e-9).sum()) for frame in range(len(labels[listed.id]))]
+        assert tuple(found) == labels[listed.id], listed
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ((-1, -1, 0, 0, 1, 1, 2, -1), "0.000 -;0.150 +;0.350;0.550;0.650 -"),
+        ((0, -1, 0, 1, -1, 2), "0.050 -;0.150 +;0.250;0.350 -;0.450"),
+        ((-1, 2, 2, 2), "0.000 -;0.050;0.050"),
+        ((0, 0, -1, -1), "0.150 -"),
+        ((0, 0, 0), "0.250;0.250"),
+        ((1, -1, 1, 2), "0.000;0.050 -;0.150 +;0.250"),
+        ((0, 1, -1, 0), ""),
+        ((-1, -1), ""),
+        ((0, -2, 1), ""),
+        ((0, 1, 3), ""),
+    ],
+)
+def test_unlabelled_stretches_are_read_back_as_they_are(labels, text, tmp_path):
+    entry = VideoEntry("a", "ego", "train", len(labels), 10.0, labels, None)
+    assert events_text(entry, 3) == text
+    if text:
+        for name in ("a.mp4", "b.mp4"):
+            (tmp_path / name).touch()
+        table = tmp_path / "videos.csv"
+        table.write_text(f"path,view,split,events\na.mp4,ego,train,{text}\nb.mp4,exo,train,1;2\n")
+        video = read_own_videos("mine", table).videos[0]
+        assert video.phases(np.arange(len(labels)) / 10) == labels
 
 
 def test_similarity_is_of_the_first_videos_and_its_path_is_the_cheapest(content, embeddings):
@@ -157,23 +211,47 @@ def test_softmax_of_large_products_stays_finite():
     np.testing.assert_allclose(share, 0.25)
 
 
-def test_projection_places_the_frames_of_two_videos_of_each_view(content, whole_project, embeddings):
+def test_projection_places_frames_of_all_videos_frozen_untrained_and_trained(content, whole_project, embeddings):
     projection = content.projection
-    assert projection.before_name == "Random features (tiny), merged 0.3"
-    shown = sorted({ref.video for ref in projection.frames})
-    assert [content.videos[index].view for index in shown] == ["ego", "ego", "exo", "exo"]
-    frames = sum(content.videos[index].frames for index in shown)  # all are short
-    assert len(projection.frames) == frames
-    assert projection.before.shape == projection.after.shape == (frames, 2)
-    assert np.isfinite(projection.before).all()
-    assert np.isfinite(projection.after).all()
-    points = np.stack([embeddings[ref.video][ref.frame] for ref in projection.frames]).astype(np.float32)
-    np.testing.assert_allclose(projection.after, tsne(points, 0))
-    features = [
-        read_array(whole_project.features(*content.videos[ref.video].name.split("/")), "merged/0.3")[ref.frame]
-        for ref in projection.frames
-    ]
-    np.testing.assert_allclose(projection.before, tsne(np.array(features, np.float32), 0))
+    titles = [one.title for one in projection.maps]
+    assert titles == ["Frozen: Random features (tiny), merged 0.3", "Untrained", "Trained: first"]
+    assert len(projection.frames) == projection.frames_of_split == sum(video.frames for video in content.videos)
+    assert all(np.isfinite(one.points).all() for one in projection.maps)
+    names = [content.videos[ref.video].name.split("/") for ref in projection.frames]
+    trained = [embeddings[ref.video][ref.frame] for ref in projection.frames]
+    files = [whole_project.run / "embeddings-untrained" / view / f"{name}.h5" for view, name in names]
+    frozen = [whole_project.features(*name) for name in names]
+    rows = {
+        "Frozen": [
+            read_array(path, "merged/0.3")[ref.frame] for path, ref in zip(frozen, projection.frames, strict=True)
+        ],
+        "Untrained": [
+            read_array(path, "embedding")[ref.frame] for path, ref in zip(files, projection.frames, strict=True)
+        ],
+        "Trained": trained,
+    }
+    for one in projection.maps:
+        expected = tsne(np.array(rows[one.title.partition(":")[0]], np.float32), 0)
+        np.testing.assert_allclose(one.points, expected)
+
+
+def test_as_many_points_of_each_video_and_no_more_than_fit():
+    known = [tuple(range(0, 200, 2))] * 30
+    chosen = choose_frames(known)
+    assert [video for video, _ in chosen] == list(range(30))
+    assert {len(frames) for _, frames in chosen} == {20}
+    assert all(set(frames) <= set(known[0]) for _, frames in chosen)
+
+
+def test_a_page_has_room_for_fewer_moments_of_more_videos():
+    few, many, huge = (divide([300] * count, 256, 1, 15_000_000) for count in (8, 60, 120))
+    assert (few.moments, many.moments > huge.moments > 8) == (100, True)
+    for room, count in ((few, 8), (many, 60), (huge, 120)):
+        assert (room.picture_bytes + count * room.moments * 256) * 4 / 3 < 15_000_000
+        assert room.picture_bytes / (count * room.moments) > 2400
+    assert divide([300] * 60, 256, 2, 15_000_000).moments < many.moments
+    assert divide([300] * 120, 1024, 2, 3_000_000).moments >= 8
+    assert moments(300, many) == evenly(300, many.moments)
 
 
 def test_t_sne_keeps_neighbours_together():
@@ -224,7 +302,7 @@ def test_centres_lie_in_the_middle_of_their_parts():
 
 def test_long_videos_are_thinned_for_the_matrix_of_distances(make_material):
     material = make_material([1000, 450], [True, False])
-    similarity = compare(material, Gallery())
+    similarity = compare(material)
     assert similarity.distances.shape == (400, 400)
     rows, columns = similarity.row_frames, similarity.column_frames
     assert (rows, columns) == (evenly(1000, 400), evenly(450, 400))
@@ -234,28 +312,23 @@ def test_long_videos_are_thinned_for_the_matrix_of_distances(make_material):
     assert similarity.nearest.max() < 400
 
 
-def test_at_most_five_retrieved_three_videos_of_a_view_and_a_hundred_frames(make_material):
+def test_at_most_five_are_retrieved_nearest_first(make_material):
     material = make_material([130] * 7 + [120] * 8, [True] * 7 + [False] * 8)
-    gallery = Gallery()
-    chosen = choose_player_videos(material, gallery)
-    assert chosen == [0, 1, 2, 7, 8, 9]
-    assert all(len(gallery.frames(video)) == 100 for video in chosen)
+    gallery = Gallery(15)
     strips = choose_strips(material, gallery)
     assert [len(strip.retrieved) for strip in strips] == [5] * 6
     distances = [
-        [
-            np.linalg.norm(_embedding(material, gallery, ref) - _embedding(material, gallery, strip.query))
-            for ref in strip.retrieved
-        ]
+        [np.linalg.norm(_embedding(material, ref) - _embedding(material, strip.query)) for ref in strip.retrieved]
         for strip in strips
     ]
     assert distances == [sorted(row) for row in distances]
-    queries = [(gallery.videos[strip.query.video], strip.query.frame) for strip in strips]
+    queries = [(strip.query.video, strip.query.frame) for strip in strips]
     assert queries == [(1, 21), (3, 65), (5, 108), (8, 20), (11, 60), (13, 100)]
+    assert all(strip.query.frame in gallery.frames(strip.query.video) for strip in strips)
 
 
-def _embedding(material, gallery, ref):
-    return material.embeddings(gallery.videos[ref.video])[ref.frame]
+def _embedding(material, ref):
+    return material.embeddings(ref.video)[ref.frame]
 
 
 def test_of_very_many_videos_some_of_each_view_are_shown(make_material):
@@ -265,17 +338,3 @@ def test_of_very_many_videos_some_of_each_view_are_shown(make_material):
     assert (views.count("ego"), views.count("exo")) == (60, 50)
     assert (shown[0], shown[-1]) == (material.segments[0], material.segments[-1])
     assert [material.segments.index(segment) for segment in shown] == sorted(map(material.segments.index, shown))
-
-
-def test_matches_name_frames_and_not_places_on_the_sheet(make_material):
-    material = make_material([130, 120], [True, False])
-    seen = [evenly(130, 10), evenly(120, 7)]
-    pictures = [Sheet(frames, 1, 1, 1, b"") for frames in seen]
-    forth, back = matches(material, [0, 1], {0: 0, 1: 1}, pictures)
-    for match in (forth, back):
-        queries, shown = seen[match.query], seen[match.candidate]
-        expected = []
-        for query in material.embeddings(match.query)[list(queries)]:
-            found = int(np.linalg.norm(material.embeddings(match.candidate) - query, axis=1).argmin())
-            expected.append(min(shown, key=lambda at: abs(at - found)))
-        assert list(match.frames) == expected

@@ -81,6 +81,7 @@ def test_without_validation_nothing_chose(curves_of):
     assert (curves.validation, curves.kept_epoch) == ((), None)
 
 
+@pytest.mark.slow
 def test_the_kept_epoch_is_that_of_the_run(whole_project, content):
     validation = json.loads((whole_project.run / "config.json").read_text())["training"]["validation"]
     curve = next(curve for curve in content.curves.validation if curve.name == "retrieval")

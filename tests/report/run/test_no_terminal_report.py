@@ -4,11 +4,14 @@ import multiprocessing
 import signal
 import threading
 
+import pytest
+
 from byov.report.collect import collect
 from byov.report.page.html_page import render
 from byov.report.paper.figures import write_figures
 
 
+@pytest.mark.slow
 def test_a_report_is_made_in_threads_and_processes_and_says_nothing(whole_project, content, tmp_path, capfd):
     request = whole_project.request()
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}

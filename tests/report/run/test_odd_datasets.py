@@ -1,16 +1,19 @@
 """Datasets that lack what a part needs: it says so, and all else is there."""
 
+import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from byov.cache.manifest import Manifest
 from byov.report.content import Unavailable
-from byov.report.failures import find_failures
+from byov.report.failures import find_failures, pair_taus
 from byov.report.gallery import Gallery
+from byov.report.vectors import compared_material
 
 TRAIN = ("train_ego_0", "train_ego_1", "train_exo_0", "train_exo_1")
-PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "matches")
+PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "vectors")
 
 
 def missing(content):
@@ -33,7 +36,7 @@ def test_one_view_cannot_be_matched_with_itself(project, keep_videos):
     keep_videos(project, *TRAIN, "test_exo_0", "test_exo_1")
     content = project.collect()
     only_exo = "the test split has only exo videos"
-    assert missing(content) == dict.fromkeys(("strips", "similarity", "matches"), only_exo)
+    assert missing(content) == dict.fromkeys(("strips", "similarity"), only_exo)
     assert len(content.projection.frames) == 31 + 22
     assert [content.videos[clip.video].view for clip in content.tokens] == ["exo"]
     assert len(content.failures.worst) == 2
@@ -42,7 +45,7 @@ def test_one_view_cannot_be_matched_with_itself(project, keep_videos):
 def test_one_video_has_no_pairs(project, keep_videos):
     keep_videos(project, *TRAIN, "test_ego_1")
     content = project.collect()
-    assert missing(content).keys() == {"strips", "similarity", "matches", "failures"}
+    assert missing(content).keys() == {"strips", "similarity", "vectors", "failures"}
     assert content.failures.reason == "the test split has only one video: none to match it with"
     assert content.videos[0].sheet.frames == tuple(range(29))
 
@@ -61,9 +64,7 @@ def test_a_video_of_one_frame_matches_the_nearest(project, keep_videos):
     assert "no pair of videos has a Kendall's tau" in content.failures.reason
     assert content.similarity.distances.shape == (1, 31)
     assert content.similarity.tau is None
-    forth, back = content.matches
-    assert len(forth.frames) == 1
-    assert set(back.frames) == {0}
+    assert [len(rows) for rows in content.vectors[0].of_video] == [31, 1]
     assert len(content.strips) == 1 + 3  # the only frame is a query once
 
 
@@ -93,7 +94,19 @@ def test_without_train_videos_nothing_can_be_learnt_from(project, keep_videos):
 def test_the_split_can_be_chosen(project):
     material = project.material("val")
     assert [segment.name for segment in material.segments] == ["ego/val_ego", "exo/val_exo"]
-    assert find_failures(material, Gallery()).worst
+    assert find_failures(material, Gallery(len(material)), pair_taus(material)).worst
+
+
+def test_a_run_that_has_not_embedded_the_videos_is_in_the_tables_only(project, caplog):
+    caplog.set_level("INFO")
+    shutil.copytree(project.run, project.runs_dir / "second")
+    material = project.material()
+    beside = compared_material(material, "second")
+    assert beside.reader.run.name == "second"
+    np.testing.assert_array_equal(beside.embeddings(1), material.embeddings(1))
+    shutil.rmtree(project.runs_dir / "second" / "embeddings")
+    assert compared_material(material, "second") is None
+    assert "second is in the tables only: runs/second/embeddings: no embeddings of 6 of 6 test videos" in caplog.text
 
 
 @pytest.mark.parametrize("settings", [None, "text", {"latent": 3}])
@@ -102,4 +115,4 @@ def test_settings_of_another_version_are_said_to_be(project, settings):
 
     material = project.material()
     material.reader.run.training["settings"] = settings
-    assert dict(provenance(material, 0))["Settings other than the recipe's"] == "of another version of byov"
+    assert dict(provenance(material, [], [], 0))["Settings other than the recipe's"] == "of another version of byov"

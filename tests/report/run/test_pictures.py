@@ -12,17 +12,17 @@ from byov.cache.row_reader import read_array
 from byov.report import sheets
 from byov.report.content import Sheet, Unavailable
 from byov.report.gallery import Gallery
-from byov.report.sheets import Tiles, read_tiles, sheet_of
+from byov.report.sheets import Tiles, make_sheets, read_tiles, sheet_of
 from byov.report.tokens import choose_token_videos, darkened, selected_patches, token_clips
 from byov.report.video_files import VideoFiles
 
 
 def tile(sheet, frame):
     """The pixels of one frame, (height, width, 3), from the JPEG."""
-    index = sheet.frames.index(frame)
-    top, left = index // sheet.columns * sheet.tile_height, index % sheet.columns * sheet.tile_width
-    picture = np.asarray(Image.open(io.BytesIO(sheet.jpeg)))
-    return picture[top : top + sheet.tile_height, left : left + sheet.tile_width].astype(int)
+    row, column = divmod(sheet.frames.index(frame), sheet.columns)
+    picture = np.asarray(Image.open(io.BytesIO(sheet.rows[row])))
+    assert picture.shape[:2] == (sheet.tile_height, sheet.columns * sheet.tile_width)
+    return picture[:, column * sheet.tile_width : (column + 1) * sheet.tile_width].astype(int)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def rewrite_order():
         order = np.tile(np.array(tokens_of_frame, np.uint16), (header.frames, 1))
         cls = read_array(path, "cls")
         writer = FeatureWriter(path, list(merged), order.shape[1], cls.shape[1], has_cls=True)
-        writer.append(merged, order, cls, header.pts_seconds)
+        writer.append(merged, order, cls, read_array(path, "pts_seconds"))
         writer.finish(header.provenance, fps=header.fps, truncated=False)
 
     return rewrite
@@ -75,23 +75,38 @@ def test_sheets_hold_all_that_the_parts_refer_to(content):
         assert ref.frame in content.videos[ref.video].sheet.frames
     for part in (*content.failures.worst, *content.tokens):
         assert set(part.frames) <= set(content.videos[part.video].sheet.frames)
+    for worst in content.failures.worst:
+        assert set(worst.matched) <= set(content.videos[worst.partner].sheet.frames)
 
 
 def test_large_frames_are_made_small_and_keep_their_shape(tmp_path, write_video, grey):
     path = write_video(tmp_path / "wide.mp4", 5, width=400, height=202)
-    tiles = sheets._decode(sheets._Wanted(path, (1, 4), truncated=False))
-    assert tiles.pixels.shape == (2, 129, 256, 3)
+    tiles = sheets._decode(sheets._Wanted(path, (1, 4), truncated=False, area=200 * 101))
+    assert tiles.pixels.shape == (2, 101, 200, 3)
     for pixels, frame in zip(tiles.pixels, (1, 4), strict=True):
-        assert np.abs(pixels[8:-8, 8:108].astype(int) - grey(frame)).max() <= 4
+        assert np.abs(pixels[8:-8, 8:80].astype(int) - grey(frame)).max() <= 4
 
 
 def test_a_sheet_of_more_than_one_row_is_read_row_by_row():
     greys = np.arange(23) * 10
     pixels = np.broadcast_to(greys[:, None, None, None], (23, 16, 24, 3)).astype(np.uint8)
     sheet = sheet_of(Tiles(tuple(range(5, 28)), pixels))
-    assert sheet.columns == 10
+    assert (sheet.columns, len(sheet.rows)) == (8, 3)
     for frame in sheet.frames:
         assert abs(tile(sheet, frame).mean() - greys[frame - 5]) < 2
+
+
+def test_pictures_are_made_as_small_as_the_page_has_room_for():
+    noise = np.random.default_rng(0).integers(0, 255, (4, 60, 80, 3), np.uint8)
+    tiles = [Tiles((0, 1, 2, 3), noise), Unavailable("gone"), Tiles((5, 6, 7, 8), noise)]
+    whole = make_sheets(tiles, 10**9)
+    assert (whole[0].tile_width, whole[0].tile_height) == (80, 60)
+    assert whole[1] == Unavailable("gone")
+    taken = sum(len(row) for sheet in (whole[0], whole[2]) for row in sheet.rows)
+    smaller = make_sheets(tiles, taken // 3)
+    assert sum(len(row) for sheet in (smaller[0], smaller[2]) for row in sheet.rows) <= taken // 3
+    assert smaller[0].tile_width == smaller[2].tile_width < 70
+    assert smaller[0].tile_width / smaller[0].tile_height == pytest.approx(80 / 60, rel=0.05)
 
 
 def test_tokens_are_dark_where_the_ratio_excludes_them(content, whole_project):
@@ -139,12 +154,15 @@ def test_what_was_cropped_away_is_dark_at_every_ratio():
     [(range(7), "7 tokens a frame are not a square of patches"), ((0, 1, 2, 4), "token 4 of 4; extract it again")],
 )
 def test_tokens_that_make_no_grid_are_a_reason(project, rewrite_order, tokens_of_frame, said):
-    material, gallery = project.material(), Gallery()
+    material = project.material()
+    gallery = Gallery(len(material))
     chosen = choose_token_videos(material, gallery)
     for video in chosen:
         rewrite_order(material.feature_file(video), tokens_of_frame)
-    tiles = read_tiles(material, gallery, VideoFiles(project.features_dir / "tea"))
-    assert said in token_clips(material, chosen, {video: video for video in chosen}, tiles).reason
+    for video in range(len(material)):
+        gallery.show(video, (0,))
+    tiles = read_tiles(material, gallery, VideoFiles(project.features_dir / "tea"), 10**6)
+    assert said in token_clips(material, chosen, tiles).reason
 
 
 def test_a_video_is_found_where_it_was(find, project):
@@ -187,20 +205,23 @@ def test_a_list_of_places_that_is_damaged_or_wrong_is_a_reason_and_no_error(find
 
 
 def test_one_unreadable_video_costs_only_its_own_frames(project):
-    material, gallery = project.material(), Gallery()
+    material = project.material()
+    gallery = Gallery(len(material))
     for video in range(len(material)):
         gallery.show(video, (0,))
     project.video("test_ego_1").unlink()
-    tiles = read_tiles(material, gallery, VideoFiles(project.features_dir / "tea"))
-    blind = [material.segments[video].name for video, one in tiles.items() if isinstance(one, Unavailable)]
+    tiles = read_tiles(material, gallery, VideoFiles(project.features_dir / "tea"), 10**6)
+    blind = [material.segments[video].name for video, one in enumerate(tiles) if isinstance(one, Unavailable)]
     assert blind == ["ego/test_ego_1"]
 
 
 def test_a_file_that_does_not_decode_or_ends_early_is_a_reason(tmp_path, write_video):
     (tmp_path / "text.mp4").write_text("no video")
-    assert sheets._decode(sheets._Wanted(tmp_path / "text.mp4", (0,), truncated=False)).reason.startswith("text.mp4: ")
+    assert sheets._decode(
+        sheets._Wanted(tmp_path / "text.mp4", (0,), truncated=False, area=sheets.AREA)
+    ).reason.startswith("text.mp4: ")
     short = write_video(tmp_path / "short.mp4", 3)
-    assert sheets._decode(sheets._Wanted(short, (0, 3), truncated=False)) == Unavailable(
+    assert sheets._decode(sheets._Wanted(short, (0, 3), truncated=False, area=sheets.AREA)) == Unavailable(
         "short.mp4: 3 frames decoded, frame 3 is wanted"
     )
 
@@ -212,9 +233,8 @@ def test_without_any_video_all_but_the_pictures_is_shown(project):
     assert "is no longer where it was" in reason
     assert str(project.root) not in repr(content)
     assert isinstance(content.tokens, Unavailable)
-    assert isinstance(content.matches, Unavailable)
     assert not any(isinstance(video.sheet, Sheet) for video in content.videos)
-    shown = (content.tables, content.curves, content.projection, content.similarity, content.failures)
+    shown = (content.tables, content.curves, content.projection, content.vectors, content.similarity, content.failures)
     assert not any(isinstance(part, Unavailable) for part in shown)
 
 
@@ -226,6 +246,4 @@ def test_features_other_than_those_that_were_embedded_are_not_mixed_in(project):
     blind = [video.name for video in content.videos if isinstance(video.sheet, Unavailable)]
     assert blind == ["ego/cup & 'saucer' [1]"]
     assert [content.videos[clip.video].view for clip in content.tokens] == ["exo"]
-    seen = {match.query for match in content.matches} | {match.candidate for match in content.matches}
-    assert [content.videos[index].name for index in range(len(content.videos)) if index not in seen] == blind
     assert len(content.strips) == 5  # all but the one that it is the query of

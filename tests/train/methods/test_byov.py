@@ -311,6 +311,7 @@ def test_mixed_precision_gives_the_same_losses_roughly(make_method, pair):
     assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "switches",
     [{"cross_view": False}, {"self_view": False}, {}],

@@ -3,6 +3,7 @@
 import copy
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,11 +28,14 @@ def make(make_method, training_data, each_method):
 
 
 def gradients(method, clips, autocast=False):
-    """The losses, and the gradient of each weight, zero where none arrives."""
+    """The losses, and the gradient of each weight, zero where none arrives; the method remembers nothing of it."""
     method.zero_grad()
+    memory = {name: tensor.clone() for name, tensor in method.memory().items()}
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         losses = method(clips, seeded())
     losses["loss"].backward()
+    for name, tensor in memory.items():
+        method.memory()[name].copy_(tensor)
     found = {
         name: torch.zeros_like(weights) if weights.grad is None else weights.grad.clone()
         for name, weights in method.named_parameters()
@@ -103,20 +107,36 @@ def tensors(clips):
     return [value for value in vars(clips).values() if isinstance(value, Tensor)]
 
 
+def in_double_precision(batch):
+    return tuple(
+        replace(
+            clips,
+            features=clips.features.double(),
+            context=None if clips.context is None else clips.context.double(),
+        )
+        for clips in batch
+    )
+
+
 def test_a_loss_is_the_mean_over_the_items_wherever_they_are(make, make_batches):
-    """What DistributedDataParallel counts on: gradients of equal shares of the items, averaged, are those of all."""
+    """What DistributedDataParallel counts on: gradients of equal shares of the items, averaged, are those of all.
+
+    In double precision: in single, TCC's gradients of thousands leave errors of 1e-4 where a sum of them is zero.
+    """
+    if make().needs_whole_steps:
+        pytest.skip("several processes cannot train it, and are told so")
     padded = set()
     for seed in range(4):
         method = make(batch_size=2, seed=seed, **({"clips": 2} if hasattr(make().settings, "clips") else {}))
-        clips = make_batches(method).batch(0)
+        clips = in_double_precision(make_batches(method.double()).batch(0))
         assert clips[0].items == 2
         together, of_both = gradients(method, clips)
         parts = [gradients(method, some_items(clips, slice(item, item + 1))) for item in range(2)]
         for name, loss in together.items():
-            assert loss == pytest.approx(sum(losses[name] for losses, _ in parts) / 2, rel=1e-5)
+            assert loss == pytest.approx(sum(losses[name] for losses, _ in parts) / 2, rel=1e-9)
         for name, gradient in of_both.items():
             mean = sum(found[name] for _, found in parts) / 2
-            torch.testing.assert_close(gradient, mean, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(gradient, mean, atol=1e-9, rtol=1e-9)
         padded |= {tuple(view.repeated.any(dim=1).tolist()) for view in clips}
     assert padded & {(True, False), (False, True)}  # one item with padding beside one without was among them
 
@@ -142,8 +162,10 @@ def test_features_of_any_size_give_finite_losses_and_gradients(make, make_batche
         assert all(gradient.isfinite().all() for gradient in found.values())
 
 
-def test_one_batch_is_overfit(make, make_batches):
-    method = make(latent=32, heads=4)
+@pytest.mark.slow
+def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
+    plain = {"weighted": False} if each_method == "actor-observer" else {}  # beside running means a loss tells nothing
+    method = build_method(training_data.width, make(latent=32, **plain).settings)
     clips = make_batches(method).batch(0)
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
     losses = []
@@ -185,6 +207,16 @@ def test_a_long_clip_is_embedded_in_pieces_as_if_whole(make, monkeypatch, frames
     whole = method.embed(features)
     monkeypatch.setattr(transformer, "CHUNK_ROWS", 4)
     torch.testing.assert_close(method.embed(features), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numpy_features_are_embedded_as_tensors_are(make, kind):
+    method, features = make(standardize="video"), np.random.default_rng(0).normal(size=(13, make().width)).astype(kind)
+    features.setflags(write=False)
+    expected = method.embed(torch.from_numpy(features.copy()))
+    assert torch.equal(method.embed(features), expected)
+    assert torch.equal(method.embed(features[::-1]), method.embed(torch.from_numpy(features[::-1].copy())))
+    assert not torch.equal(method.embed(features[::-1]), expected)
 
 
 def test_embedding_takes_features_as_they_stand_in_the_cache(make):

@@ -141,7 +141,7 @@ def group(make_clips):
 def test_the_loss_compares_unit_vectors_by_the_shares_of_their_whole_videos(make_method, group):
     method = make_method("timeline", feature_dropout=0.0, sigma=SIGMA)
     losses = method(group, seeded())
-    latents = [method.encoder([method.encoder.see(clip)])[0] for clip in group]
+    latents = method.backbone(group, seeded())
     for item in range(2):
         assert not torch.equal(group[0].share_of_video[item], group[0].share_of_clip[item])
     found = [
@@ -160,7 +160,7 @@ def test_the_loss_compares_unit_vectors_by_the_shares_of_their_whole_videos(make
 
 def test_the_place_in_the_video_is_never_an_input(make_method, group):
     method, seen = make_method("timeline"), []
-    hook = method.encoder.register_forward_hook(lambda _, __, latents: seen.append(torch.stack(latents)))
+    hook = method.backbone.register_forward_hook(lambda _, __, latents: seen.append(torch.stack(latents)))
     elsewhere = tuple(replace(clip, first=clip.first + 5, video_length=clip.video_length + 20) for clip in group)
     first, second = (method(clips, seeded())["loss"].item() for clips in (group, elsewhere))
     hook.remove()
@@ -171,7 +171,7 @@ def test_the_place_in_the_video_is_never_an_input(make_method, group):
 def test_some_values_of_the_features_are_dropped_and_the_others_grow(make_method, make_clips):
     method, seen = make_method("timeline", feature_dropout=0.25), []
     clips = tuple(make_clips(4, 30, features=torch.ones(4, 30, 12)) for _ in range(3))
-    method.encoder.register_forward_pre_hook(lambda _, parts: seen.extend(part.features for part in parts[0]))
+    method.backbone.register_forward_pre_hook(lambda _, given: seen.extend(clip.features for clip in given[0]))
     method(clips, seeded())
     values = torch.stack(seen)
     assert values.unique().tolist() == pytest.approx([0, 1 / 0.75])

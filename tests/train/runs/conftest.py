@@ -7,51 +7,37 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests import samples
+from tests.processes import BEFORE_NAMING, ENVIRONMENT, Ran
 
-from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.method_settings import SETTINGS, choose
 from byov.train.settings import TrainSettings
 
 RATIOS = (0.3, 1.0)
-TOKENS, WIDTH = 9, 16
+WIDTH = 16
 PHASES = ("reach", "pour", "leave")
 # A model and a run as small as they can be while everything in them still happens.
-SIZES = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 2}
+SIZES = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 2, "subset": 6}
 SHORT = {"lr": 1e-3, "epochs": 3, "validate_every": 1}
-UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR", "BYOV_FEATURES", "BYOV_RUNS"}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in UNWANTED} | {
-    "PYTHONSAFEPATH": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 # Imports PyTorch once, then forks a child for each command. A child can be told to stop itself (SIGSTOP) right before
 # the n-th file gets a name that contains a text: there the test kills it, sends it signals, or lets it go on.
-SERVER = """
+SERVER = (
+    BEFORE_NAMING
+    + """
 import json, os, resource, signal, sys, traceback, warnings
 import torch
 import byov.train.train_run
 from byov.cli.train import main
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # PyTorch imports most of itself here
-
-def pause_before(text, count):
-    left = count
-    def hook(event, args):
-        nonlocal left
-        if event == "os.rename" and text in os.fspath(args[1]):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGSTOP)
-    sys.addaudithook(hook)
 
 def block(package):
     class Finder:
@@ -67,7 +53,7 @@ def work(request):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), number)
     warnings.simplefilter("error")
     if request["pause_before"]:
-        pause_before(*request["pause_before"])
+        before_naming(*request["pause_before"], lambda: os.kill(os.getpid(), signal.SIGSTOP))
     if request["largest_file"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
     if request["largest_file_kills"]:
@@ -97,23 +83,17 @@ for line in sys.stdin:
             work(request)
         print(child, flush=True)
 """
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+)
 
 
 class Server:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+            [sys.executable, "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT | ONE_THREAD,
         )
 
     def ask(self, **request: Any) -> int:
@@ -234,7 +214,10 @@ def tiny_of_each(each_method: str) -> tuple[str, ...]:
 
 
 def _tiny_settings(method: str) -> dict[str, Any]:
-    return {name: value for name, value in (SIZES | SHORT).items() if name in SETTINGS[method].model_fields}
+    kind = SETTINGS[method]
+    unused = () if kind.model_construct().has_encoder else ("depth", "heads")
+    sizes = SIZES | SHORT | ({"batch_size": 2} if kind.model_construct().batch_size > 2 else {})
+    return {name: value for name, value in sizes.items() if name in kind.model_fields and name not in unused}
 
 
 def _tiny(method: str) -> tuple[str, ...]:
@@ -242,46 +225,24 @@ def _tiny(method: str) -> tuple[str, ...]:
     return tuple(text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value)))
 
 
-def _provenance(**changes: Any) -> Provenance:
-    values: dict[str, Any] = {
-        "encoder": "random/tiny",
-        "encoder_revision": "0",
-        "encoder_sha256": "ab" * 32,
-        "preprocessing": "squash 224",
-        "compute_dtype": "float32",
-        "decoder": "PyAV 14",
-        "source_name": "a.mp4",
-        "source_bytes": 1,
-        "source_sha256": "cd" * 32,
-        "source_fingerprint": "ef" * 32,
-    }
-    return Provenance(**(values | changes))
-
-
 def _write_features(path: Path, features: np.ndarray, **provenance: Any) -> None:
     """One video's file; the features are those of the first ratio, the second has their negatives."""
-    frames = len(features)
-    writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=True)
-    try:
-        order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1))
-        merged = {RATIOS[0]: features, RATIOS[1]: -features}
-        writer.append(merged, order, features, np.arange(frames) / 30)
-        writer.finish(_provenance(**provenance), fps=30.0, truncated=False)
-    finally:
-        writer.close()
+    source = {"encoder": "random/tiny", "encoder_revision": "0", "source_name": "a.mp4", "source_bytes": 1}
+    samples.write_features(path, {RATIOS[0]: features, RATIOS[1]: -features}, cls=features, **(source | provenance))
 
 
 def _write_cache(root: Path, names: Sequence[str], *, encoder: str = "random--tiny", labels: bool = True) -> Path:
     """A dataset of videos named <split>_<view>_<number>, its features drawn from their names."""
     videos = []
     for name in names:
-        split, view, _ = name.split("_")
+        split, view, number = name.split("_")
         random = np.random.default_rng(list(name.encode()))
         frames = int(random.integers(20, 41))
         phase = np.arange(frames) * len(PHASES) // frames
         features = random.normal(size=(frames, WIDTH)) + 2 * np.eye(WIDTH)[phase]
         _write_features(root / encoder / view / f"{name}.h5", features.astype(np.float16))
-        videos.append(VideoEntry(name, view, split, frames, 30.0, tuple(phase.tolist()) if labels else None, None))
+        phases = tuple(phase.tolist()) if labels else None
+        videos.append(VideoEntry(name, view, split, frames, 30.0, phases, None, f"{split} {number}"))
     Manifest(root.name, PHASES if labels else (), (), tuple(videos)).save(root / "manifest.json")
     return root
 

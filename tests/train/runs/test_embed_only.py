@@ -1,21 +1,14 @@
 """byov-train --embed-only: a run's embeddings made again."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
+from tests.train.runs.run_files import edited
 
 from byov.cache.embeddings import read_embedding
 
 EMBED = ("--run", "toy", "--embed-only")
-
-
-def edit_manifest(dataset, change):
-    path = dataset / "manifest.json"
-    raw = json.loads(path.read_text())
-    change(raw)
-    path.write_text(json.dumps(raw))
 
 
 def test_deleted_embeddings_come_back_as_they_were(byov_train, finished, reference, contents):
@@ -41,7 +34,8 @@ def test_videos_that_joined_the_dataset_are_embedded(byov_train, finished, cache
     features = np.random.default_rng(5).normal(size=(33, 16)).astype(np.float16)
     write_features(cache / "random--tiny" / "exo" / "new.h5", features)
     entry = {"id": "new", "view": "exo", "split": "test", "frames": 33, "fps": 30.0, "labels": None, "actions": None}
-    edit_manifest(cache, lambda raw: raw["videos"].append(entry))
+    with edited(cache / "manifest.json") as manifest:
+        manifest["videos"].append(entry)
     before = len(list(finished.rglob("*.h5")))
     assert byov_train(*EMBED, "--json").json["embedding_files"] == before + 6
     assert read_embedding(finished / "embeddings" / "exo" / "new.h5")[0].shape == (33, 32)
@@ -53,9 +47,8 @@ def test_embeddings_of_videos_that_left_are_removed(byov_train, finished, cache,
     if how == "from the cache":
         (cache / "random--tiny" / "ego" / "test_ego_0.h5").unlink()
     else:
-        edit_manifest(
-            cache, lambda raw: raw.update(videos=[video for video in raw["videos"] if video["id"] != "test_ego_0"])
-        )
+        with edited(cache / "manifest.json") as manifest:
+            manifest["videos"] = [video for video in manifest["videos"] if video["id"] != "test_ego_0"]
     (finished / "embeddings" / "ego" / "notes.txt").write_text("not ours")
     assert byov_train(*EMBED).code == 0
     assert list(finished.rglob("test_ego_0*")) == []
@@ -71,14 +64,14 @@ def test_without_a_model_it_says_how_to_get_one(refused, finished):
 def test_a_damaged_model_is_named_and_the_embeddings_stay(refused, finished):
     path = finished / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    assert f"{path}: not a readable safetensors file" in refused(*EMBED)
+    assert f"{path}: it does not match the digest in it" in refused(*EMBED)
     assert len(list(finished.rglob("*.h5"))) == 32
 
 
 def test_the_model_of_another_run_is_refused(refused, byov_train, finished, tiny):
     assert byov_train("--run", "other", *tiny, "--epochs", 1, "--latent", 64).code == 0
     shutil.copy(finished.parent / "other" / "model.safetensors", finished / "model.safetensors")
-    assert "weights of another model" in refused(*EMBED)
+    assert "a model of another run (the method byov, seed 0" in refused(*EMBED)
 
 
 def test_a_model_that_gives_no_numbers_is_refused(refused, finished):
@@ -88,6 +81,8 @@ def test_a_model_that_gives_no_numbers_is_refused(refused, finished):
     tensors = load_file(path)
     tensors["encoder.norm.weight"][0] = float("nan")
     save_file(tensors, path)
+    with edited(finished / "config.json") as config:
+        del config["training"]["files_sha256"]  # else it is known not to be the run's
     assert "are not finite" in refused(*EMBED, code=1)
 
 

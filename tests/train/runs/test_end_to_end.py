@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from tests.train.runs.run_files import records
 
 from byov.cache.embeddings import read_embedding
 from byov.cache.row_reader import read_array, read_digest
@@ -17,10 +19,6 @@ from byov.cache.sub_clips import trimmed_clips
 from byov.train.methods.method import Method
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-
-def records(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def untrained_model(run):
@@ -56,7 +54,7 @@ def test_config_tells_the_later_stages_what_was_trained_on_what(reference):
         "recipe": "paper",
         "seed": 0,
     }
-    assert config.keys() == {"width", "settings", "training"}
+    assert config.keys() == {"file_sha256", "width", "settings", "training"}
     assert (config["width"], config["settings"]["method"]) == (16, "byov")
     assert (config["settings"]["latent"], config["settings"]["lr"]) == (32, 1e-3)
 
@@ -155,6 +153,7 @@ def test_features_that_are_read_as_needed_give_the_same_run(byov_train, tiny, re
     assert contents(run) == contents(reference)
 
 
+@pytest.mark.slow
 def test_a_run_of_every_method_reproduces_itself_from_features_read_as_needed(
     byov_train, tiny_of_each, reference_of_each, contents, run
 ):
@@ -167,7 +166,8 @@ def test_a_run_of_every_method_says_which_it_is_and_embeds_what_it_learnt(refere
     assert config["settings"]["method"] == each_method
     assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()
     found = records(reference_of_each)
-    assert found[-1]["loss"] < found[1]["loss"]
+    if each_method != "actor-observer":  # whose loss is measured against its own running mean
+        assert found[-1]["loss"] < found[1]["loss"]
     model, untrained = Method.from_pretrained(reference_of_each), untrained_model(reference_of_each)
     features = torch.from_numpy(read_array(shared_cache / "random--tiny" / "ego" / "val_ego_0.h5", "merged/0.3"))
     for folder, embedder in (("embeddings", model), ("embeddings-untrained", untrained)):
@@ -188,14 +188,19 @@ def test_a_run_of_every_method_can_be_evaluated(reference_of_each, shared_cache,
 @pytest.mark.parametrize("option", [("--seed", "1"), ("--clip-grad", "0.01"), ("--ratio", "1.0")])
 def test_another_seed_or_setting_gives_another_model(byov_train, tiny, reference, option, run):
     assert byov_train("--run", "toy", *tiny, *option).code == 0
-    for name in ("model-last.safetensors", "metrics.jsonl"):
-        assert (run / name).read_bytes() != (reference / name).read_bytes()
+    assert (run / "metrics.jsonl").read_bytes() != (reference / "metrics.jsonl").read_bytes()
+    assert not same_weights(run, reference)
 
 
 def test_a_gradient_that_is_short_enough_is_not_clipped(byov_train, tiny, reference, run):
     assert byov_train("--run", "toy", *tiny, "--clip-grad", "1e9").code == 0
-    name = "model-last.safetensors"
-    assert (run / name).read_bytes() == (reference / name).read_bytes()
+    assert same_weights(run, reference)
+
+
+def same_weights(run, other):
+    """Of the last models; their files say too with which settings they were made."""
+    ours, theirs = (load_file(folder / "model-last.safetensors") for folder in (run, other))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_default_name_tells_dataset_recipe_ratio_and_seed(byov_train, tiny, tmp_path):
@@ -236,8 +241,10 @@ def test_tensorboard_has_the_figures_of_metrics_jsonl(byov_train, tiny, run):
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected
 
 
-def test_tensorboard_without_the_package_is_one_line(refused, tiny):
-    assert "pip install 'byov[tensorboard]'" in refused(*tiny, "--tensorboard", without="tensorboard")
+@pytest.mark.parametrize("package", ["tensorboard", "wandb"])
+def test_a_board_without_its_package_is_one_line(refused, tiny, package, tmp_path):
+    assert f"pip install {package}" in refused(*tiny, f"--{package}", without=package)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
@@ -249,7 +256,7 @@ def test_the_installed_command_does_the_same(shared_cache, tiny, reference, cont
         env={"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran
@@ -265,7 +272,7 @@ def test_help_and_version_do_without_pytorch(option):
         env={"PYTHONSAFEPATH": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "False\n")

@@ -4,34 +4,43 @@ import json
 
 import pytest
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
+from tests.train.runs.run_files import checkpoints, edited, truncate
+
+from byov.cache.seal import blank_seal, sealed, unsealed
 
 RESUME = ("--run", "toy", "--resume")
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-def checkpoints(run):
-    return sorted((run / "checkpoint").glob("*.safetensors"))
+def said_by(path):
+    with safe_open(path, framework="pt") as file:
+        return unsealed(json.loads(file.metadata()["byov"]))
 
 
-def truncate(path, share=0.5):
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+def forge(path, tensors, said):
+    """A checkpoint with a digest that is right."""
+    path.write_bytes(sealed(save(tensors, metadata={"byov": json.dumps(blank_seal() | said)})))
 
 
 def rewrite(path, **changes):
-    """Write a checkpoint with another state, or without one, in its metadata."""
-    with safe_open(path, framework="pt") as file:
-        state = json.loads(file.metadata()["state"])
-    save_file(load_file(path), path, metadata={"state": json.dumps(state | changes)})
+    """Write a checkpoint with another state in its metadata."""
+    said = said_by(path)
+    forge(path, load_file(path), said | {"state": said["state"] | changes})
+
+
+def without_identity(run):
+    """As byov 0.2 has left its runs."""
+    with edited(run / "config.json") as config:
+        del config["training"]["identity"]
 
 
 @pytest.mark.parametrize("share", [0, 0.0001, 0.5])
 def test_without_any_sound_checkpoint_it_says_so_and_changes_nothing(refused, finished, reference, contents, share):
     for path in checkpoints(finished):
         truncate(path, share)
-    assert "none of its 2 checkpoints can be read" in refused(*RESUME)
+    assert "2 checkpoints, none of use" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
 
@@ -68,6 +77,7 @@ def test_a_checkpoint_with_an_impossible_state_is_one_line(refused, finished, re
 
 @pytest.mark.parametrize("state", [None, "", "[]", "{}", "nonsense", "[" * 100_000, '{"step": 8}'])
 def test_a_checkpoint_with_another_kind_of_state_is_one_line(refused, finished, state):
+    without_identity(finished)
     for path in checkpoints(finished):
         save_file(load_file(path), path, metadata=None if state is None else {"state": state})
     assert "checkpoint" in refused(*RESUME)
@@ -102,9 +112,7 @@ def drop(tensors, start):
 )
 def test_a_checkpoint_of_another_model_or_optimiser_is_one_line(refused, finished, reference, contents, damage):
     for path in checkpoints(finished):
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-        save_file(damage(load_file(path)), path, metadata=metadata)
+        forge(path, damage(load_file(path)), said_by(path))
     assert "checkpoint" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
@@ -117,20 +125,56 @@ def test_checkpoints_of_another_method_are_passed_over_and_never_mixed_in(
     newer.write_bytes(theirs.read_bytes())
     ran = byov_train(*RESUME)
     assert ran.code == 0, ran
-    assert f"{newer}: not a checkpoint of this run (it is of the method timeline, and the run of byov)" in ran.err
+    assert f"{newer}: not a checkpoint of this run (it is of another run: the method timeline, seed 0, step " in ran.err
     assert "falling back to the one before" in ran.err
     assert contents(finished) == contents(reference)
     for path in (older, newer):
         path.write_bytes(theirs.read_bytes())
-    assert "none of its 2 checkpoints can be read" in refused(*RESUME)
+    assert "2 checkpoints, none of use" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
 
 def test_the_model_of_another_method_is_refused(refused, finished, make_reference):
     theirs = make_reference("timeline")
     (finished / "model.safetensors").write_bytes((theirs / "model.safetensors").read_bytes())
-    told = f"{finished / 'model.safetensors'}: weights of another model than config.json says"
-    assert refused("--run", "toy", "--embed-only") == told
+    told = f"{finished / 'model.safetensors'}: a model of another run (the method timeline, seed 0, step "
+    assert told in refused("--run", "toy", "--embed-only")
+
+
+def test_what_another_run_of_the_same_method_has_written_is_refused(refused, byov_train, finished, tiny, tmp_path):
+    assert byov_train("--run", "other", *tiny, "--seed", 7).code == 0
+    other = tmp_path / "runs" / "other"
+    own = (finished / "model.safetensors").read_bytes()
+    (finished / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    assert "a model of another run (the method byov, seed 7" in refused(*RESUME)
+    (finished / "model.safetensors").write_bytes(own)
+    for theirs, ours in zip(checkpoints(other), checkpoints(finished), strict=True):
+        ours.write_bytes(theirs.read_bytes())
+    assert "2 checkpoints, none of use" in refused(*RESUME)
+    (finished / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    assert "a model of another run (the method byov, seed 7" in refused("--run", "toy", "--embed-only")
+
+
+def test_a_flipped_bit_in_the_newest_checkpoint_is_noticed_and_costs_one_checkpoint(
+    byov_train, finished, reference, contents
+):
+    newest = checkpoints(finished)[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    ran = byov_train(*RESUME)
+    assert ran.code == 0, ran
+    assert f"{newest}: it does not match the digest in it, file_sha256" in ran.err
+    assert "falling back to the one before" in ran.err
+    assert contents(finished) == contents(reference)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_flipped_bit_in_a_run_is_one_line(refused, finished, name):
+    content = bytearray((finished / name).read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    (finished / name).write_bytes(content)
+    assert str(finished / name) in refused("--run", "toy", "--embed-only")
 
 
 def hostile(config, **training):
@@ -175,14 +219,13 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_damaged_or_hostile_config_is_one_line(refused, finished, name, arguments):
     path = finished / "config.json"
-    config = CONFIGS[name](json.loads(path.read_text()))
+    config = CONFIGS[name](unsealed(json.loads(path.read_text())))
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     assert "\x1b" not in refused(*arguments)
 
 
 @pytest.mark.parametrize("name", ["encoder_sha256", "preprocessing"])
 def test_a_record_that_does_not_say_what_the_features_were_is_not_taken_for_the_same(refused, finished, name):
-    config = json.loads((finished / "config.json").read_text())
-    del config["training"][name]
-    (finished / "config.json").write_text(json.dumps(config))
+    with edited(finished / "config.json") as config:
+        del config["training"][name]
     assert f"toy was trained on {name} None, this is " in refused(*RESUME)

@@ -17,7 +17,7 @@ from byov.train.settings import TrainSettings
 from byov.train.train_run import Machine, embed_again, train_run
 
 SETTINGS = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
-MACHINE = Machine(torch.device("cpu"), preload_bytes=2**30, checkpoint_every=1, tensorboard=False)
+MACHINE = Machine(torch.device("cpu"), preload_bytes=2**30, checkpoint_every=1)
 
 
 def train(features: Path, folder: Path, settings: TrainSettings = SETTINGS, **how) -> dict:
@@ -34,7 +34,7 @@ from byov.train.train_run import Machine, train_run
 torch.set_num_threads(1)
 data = open_training_data(Path(sys.argv[1]), "toy", None, 0.3)
 settings = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
-train_run(Path(sys.argv[2]), data, settings, Machine(torch.device("cpu"), 2**30, 1, False))
+train_run(Path(sys.argv[2]), data, settings, Machine(torch.device("cpu"), 2**30, 1))
 """
 
 
@@ -51,12 +51,13 @@ def in_thread(work):
     return results[0]
 
 
+@pytest.mark.slow
 def test_it_trains_in_threads_and_twice_in_one_process_and_in_another(shared_cache, tmp_path, contents, capfd):
     features, before = shared_cache.parent, handlers()
     first = in_thread(lambda: train(features, tmp_path / "first/toy"))
     second = in_thread(lambda: train(features, tmp_path / "second/toy"))
     subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS, str(features), str(tmp_path / "third/toy")], check=True, timeout=120
+        [sys.executable, "-c", IN_A_PROCESS, str(features), str(tmp_path / "third/toy")], check=True, timeout=300
     )
     assert first["steps"] == second["steps"] == 12
     assert contents(tmp_path / "first/toy") == contents(tmp_path / "second/toy") == contents(tmp_path / "third/toy")
@@ -94,13 +95,14 @@ def test_it_advances_what_it_is_handed_and_stops_when_it_is_told(shared_cache, t
     assert not (folder / "embeddings").exists()
     summary = train(features, folder, resume=True, progress=counting)
     assert counting.bars["training"] | {"latest": ""} == {"unit": "step", "total": 12, "done": 12, "latest": ""}
-    assert counting.bars["training"]["latest"].startswith("epoch=3, loss=")
+    assert counting.bars["training"]["latest"].startswith("epoch=3, val retrieval=")
     assert counting.bars["embedding"]["done"] == counting.bars["embedding"]["total"] == 8
     assert summary["embedding_files"] == len(list(folder.rglob("embeddings*/*/*.h5")))
     train(features, tmp_path / "whole/toy")
     assert contents(folder) == contents(tmp_path / "whole/toy")
 
 
+@pytest.mark.slow
 def test_every_method_stopped_after_every_step_goes_on_to_the_same_end(
     shared_cache, tmp_path, contents, reference_of_each, tiny_settings
 ):

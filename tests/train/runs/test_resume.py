@@ -1,12 +1,12 @@
 """A run that was stopped, at whatever moment and however hard, ends as one that was never stopped."""
 
-import json
 import os
 import shutil
 import signal
 
 import numpy as np
 import pytest
+from tests.train.runs.run_files import checkpoints, edited, truncate
 
 from byov.cache.row_reader import read_array
 
@@ -17,15 +17,7 @@ KILLS = 20
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-def checkpoints(run):
-    return sorted((run / "checkpoint").glob("*.safetensors"))
-
-
-def truncate(path, share=0.5):
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [
@@ -57,7 +49,7 @@ def test_killed_at_random_moments_again_and_again_it_goes_on_to_the_same_end(
     start_train, byov_train, tiny_of_each, contents, run, tmp_path
 ):
     """Of every method. After a kill it goes on for a few files: their names are what happens in a run."""
-    long = (*tiny_of_each, "--epochs", KILLS // 2)
+    long = (*tiny_of_each, "--epochs", KILLS)
     assert byov_train(*START, *long, "--runs-dir", tmp_path / "whole").code == 0
     random, unfinished = np.random.default_rng(0), 0
     arguments = (*START, *long)
@@ -75,6 +67,7 @@ def test_killed_at_random_moments_again_and_again_it_goes_on_to_the_same_end(
     assert contents(run) == contents(tmp_path / "whole" / "toy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [("metrics.jsonl", 2), ("step-", 2), ("model-last.safetensors", 1)])
 def test_a_run_of_every_method_that_was_killed_goes_on_to_the_same_end(
     start_train, byov_train, tiny_of_each, reference_of_each, contents, run, point
@@ -221,11 +214,9 @@ def test_the_runs_own_settings_may_be_given_again(byov_train, tiny):
 def test_other_features_than_the_runs_are_refused(refused, cache, write_features):
     for path in (cache / "random--tiny").rglob("*.h5"):
         write_features(path, np.ones((20, 16), np.float16), encoder_sha256="cd" * 32)
-    manifest = cache / "manifest.json"
-    raw = json.loads(manifest.read_text())
-    for video in raw["videos"]:
-        video |= {"frames": 20, "labels": [0] * 20}
-    manifest.write_text(json.dumps(raw))
+    with edited(cache / "manifest.json") as manifest:
+        for video in manifest["videos"]:
+            video |= {"frames": 20, "labels": [0] * 20}
     for arguments in (RESUME, ("--run", "toy", "--embed-only")):
         assert f"encoder_sha256 {'ab' * 32!r}, this is {'cd' * 32!r}" in refused(*arguments)
 
@@ -233,15 +224,14 @@ def test_other_features_than_the_runs_are_refused(refused, cache, write_features
 @pytest.mark.parametrize("change", ["video", "order", "labels"])
 def test_other_training_or_val_videos_than_the_runs_are_refused(refused, finished, reference, contents, cache, change):
     """They would give other batches, or another choice of the model."""
-    manifest = cache / "manifest.json"
-    raw = json.loads(manifest.read_text())
-    if change == "video":
-        raw["videos"].pop(0)
-    elif change == "order":
-        raw["videos"][0], raw["videos"][1] = raw["videos"][1], raw["videos"][0]
-    else:
-        next(video for video in raw["videos"] if video["split"] == "val")["labels"][0] = 2
-    manifest.write_text(json.dumps(raw))
+    with edited(cache / "manifest.json") as manifest:
+        videos = manifest["videos"]
+        if change == "video":
+            videos.pop(0)
+        elif change == "order":
+            videos[0], videos[1] = videos[1], videos[0]
+        else:
+            next(video for video in videos if video["split"] == "val")["labels"][0] = 2
     assert "videos" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 from safetensors.torch import load_file
+from tests.processes import BEFORE_NAMING
+from tests.train.runs.run_files import records
 
 START = ("--ratio", "0.3", "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
@@ -25,7 +27,9 @@ GONE = "error: another process of this run is gone, or does not answer; resume w
 # elsewhere: the features of the second process are not there.
 # apart: the method is called past DistributedDataParallel, and no gradient leaves its process.
 # Of every process it writes down its weights after every step.
-WORKER = """
+WORKER = (
+    BEFORE_NAMING
+    + """
 import hashlib, json, os, signal, sys
 from pathlib import Path
 import torch
@@ -53,14 +57,7 @@ def tell_torchrun(number):
     signal.set_wakeup_fd(-1)
 
 def at(text, count, then, value):
-    left = count
-    def hook(event, args):
-        nonlocal left
-        if event == "os.rename" and text in os.fspath(args[1]):
-            left -= 1
-            if left == 0:
-                {"kill": kill, "tell": tell, "tell_torchrun": tell_torchrun}[then](value)
-    sys.addaudithook(hook)
+    before_naming(text, count, lambda: {"kill": kill, "tell": tell, "tell_torchrun": tell_torchrun}[then](value))
 
 def write_down(optimizer, *_):
     digest = hashlib.sha256()
@@ -81,6 +78,7 @@ sys.argv = ["byov-train", *sys.argv[3:]]
 from byov.cli.train import main
 main()
 """
+)
 
 
 class Together:
@@ -120,10 +118,6 @@ def torchrun(tmp_path):
         return Together(ran, folder)
 
     return run
-
-
-def records(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def close(ours, theirs):
@@ -166,6 +160,7 @@ def test_two_processes_give_the_losses_and_the_model_of_one(torchrun, byov_train
     same_run(tmp_path / "together", tmp_path / "runs" / "toy")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("processes", "options"),
     [
@@ -174,8 +169,7 @@ def test_two_processes_give_the_losses_and_the_model_of_one(torchrun, byov_train
         (2, ("--decoder-depth", 1, "--no-self", "--no-cross", "--cycle", 1, "--batch-size", 3, "--weight-decay", 0.1)),
         # Groups of clips, some of them padded; of the four in an epoch, the last is a step of its own.
         (2, ("--method", "timeline", "--clips", 2, "--batch-size", 3, "--frames", 30, "--preload-gib", 0)),
-        # One group in each epoch, and nothing for the second process.
-        (2, ("--method", "timeline", "--clips", 8, "--batch-size", 2)),
+        (2, ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3)),
     ],
 )
 def test_any_method_and_any_number_of_processes(torchrun, byov_train, write_cache, tiny, tmp_path, options, processes):
@@ -190,6 +184,25 @@ def test_any_method_and_any_number_of_processes(torchrun, byov_train, write_cach
     alone = byov_train(*options)
     assert alone.code == 0, alone
     same_run(tmp_path / "together", tmp_path / "runs" / "toy")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("carl", "the BatchNorm of its projection sees all clips of a step together"),
+        (
+            "actor-observer",
+            "its weights are measured by all triplets of a step together (--no-weighted does without them)",
+        ),
+    ],
+)
+def test_what_sees_a_step_as_a_whole_is_trained_by_one_process(torchrun, method, why, run):
+    together = torchrun(*START, "--method", method, "--batch-size", 2)
+    assert together.code == 1
+    assert together.errors == [f"error: {method} is trained by one process: {why}"]
+    assert not run.exists()
 
 
 @pytest.mark.usefixtures("cache")

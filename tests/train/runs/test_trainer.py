@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from byov.errors import Diverged, Interrupted
+from byov.errors import Diverged, Interrupted, TrainError
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from byov.train.clips import Clips
 from byov.train.method_settings import ByovSettings
@@ -105,7 +105,7 @@ def trainer(tmp_path):
             validate=validate,
             select=select,
             checkpoint_every=1,
-            log=MetricsLog(folder, tensorboard=False),
+            log=MetricsLog(folder),
         )
 
     return make
@@ -261,9 +261,26 @@ def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(tmp_path):
         assert torch.equal(ours, theirs)
         for key, value in optimizer.state[theirs].items():
             assert torch.equal(other_optimizer.state[ours][key], value)
-    save_checkpoint(tmp_path, other, other_optimizer, {"a": [1, 0.1]}, 8)
-    newer, older = checkpoints(tmp_path)
-    assert newer.read_bytes() == older.read_bytes()
+    save_checkpoint(tmp_path / "again", other, other_optimizer, {"a": [1, 0.1]}, 7)
+    (first,), (again,) = checkpoints(tmp_path), checkpoints(tmp_path / "again")
+    assert first.read_bytes() == again.read_bytes()
+    again.rename(again.with_name("step-000000008.safetensors"))  # of another step than it says
+    with pytest.raises(TrainError, match="1 checkpoint, none of use"):
+        load_checkpoint(tmp_path / "again", other, other_optimizer, dict)
+
+
+def test_a_checkpoint_holds_the_memory_of_a_training_and_takes_no_other(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+    save_checkpoint(tmp_path, model, optimizer, {}, 3, {"means": torch.tensor([1.5, -torch.inf])})
+    memory = {"means": torch.zeros(2)}
+    assert load_checkpoint(tmp_path, model, optimizer, dict, memory) == {}
+    assert memory["means"].tolist() == [1.5, -torch.inf]
+    for other in ({"means": torch.zeros(3)}, {"means": torch.zeros(2, dtype=torch.int64)}, {"else": torch.zeros(2)}):
+        with pytest.raises(TrainError, match="1 checkpoint, none of use"):
+            load_checkpoint(tmp_path, model, optimizer, dict, other)
 
 
 def test_only_the_last_two_checkpoints_stay(tmp_path):

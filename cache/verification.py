@@ -1,0 +1,194 @@
+"""The check of everything: manifests, features, runs with their models, checkpoints, metrics and embeddings."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from byov.cache.contents import check_digests
+from byov.cache.embeddings import EMBED_AGAIN, read_embedding
+from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.layout import cached_files, encoder_folders
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.row_reader import EXTRACT_AGAIN, read_array
+from byov.cache.run_progress import checkpoint_files
+from byov.cache.runs import (
+    CONFIG_NAME,
+    FILES_KEY,
+    LAST_MODEL_NAME,
+    METRICS_NAME,
+    MODEL_NAME,
+    RunRecord,
+    check_file,
+    check_model,
+    embeddings_folder,
+    list_runs,
+    read_run,
+)
+from byov.cache.seal import check_seal
+from byov.cache.weights import check_weights
+from byov.errors import CacheError
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One file: what is wrong with it and what to do, or nothing."""
+
+    path: Path
+    problem: str | None = None
+    remedy: str = ""
+    covered: bool = True  # False: written without a digest, by byov 0.2 or before or by other means; so far as it goes
+
+
+def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
+    """Every file of the cache and of the runs, read from end to end; of one dataset, or of all."""
+    for manifest in _manifests(features_dir, dataset):
+        yield verify_manifest(manifest)
+        for folder in encoder_folders(features_dir, manifest.parent.name):
+            yield from verify_folder(folder)
+    for name in list_runs(runs_dir) if runs_dir.is_dir() else []:
+        yield from verify_run(runs_dir, name, dataset)
+
+
+def count_files(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> int:
+    """About how many verify_all will look at: for a progress bar."""
+    folders = [manifest.parent for manifest in _manifests(features_dir, dataset)]
+    return sum(1 + sum(1 for _ in folder.rglob("*.h5")) for folder in folders) + (
+        sum(1 for _ in runs_dir.rglob("*.h5")) if runs_dir.is_dir() else 0
+    )
+
+
+def _manifests(features_dir: Path, dataset: str | None) -> list[Path]:
+    encoder_folders(features_dir, dataset)  # raises if there is no such cache
+    return [path for path in sorted(features_dir.glob("*/manifest.json")) if dataset in (None, path.parent.name)]
+
+
+def verify_manifest(path: Path) -> Checked:
+    return _checked(path, "run byov-extract again", partial(_check_manifest, path))
+
+
+def _check_manifest(path: Path) -> bool:
+    load_manifest(path)
+    return check_seal(path.read_bytes())
+
+
+def verify_folder(folder: Path) -> Iterator[Checked]:
+    """The feature files of an encoder's folder."""
+    try:
+        manifest: Manifest | None = load_manifest(folder.parent / "manifest.json")
+    except CacheError:
+        if not (folder.parent / "manifest.json").exists():
+            raise
+        manifest = None  # verify_manifest says so
+    videos = () if manifest is None else manifest.videos
+    entries: dict[tuple[str, str], VideoEntry] = {(video.view, video.id): video for video in videos}
+    first: Header | None = None
+    for path in cached_files(folder):
+        try:
+            header = read_header(path)
+            check_digests(path)
+            if manifest is not None:
+                _check_against_manifest(header, entries.get((path.parent.name, path.stem)))
+            first = first or header
+            check_same_identity(header, first)
+        except CacheError as error:
+            yield Checked(path, _without_path(error, path), _remedy_of_features(error))
+        else:
+            yield Checked(path, covered=header.provenance.schema_version > 1)
+
+
+def verify_run(runs_dir: Path, name: str, dataset: str | None = None) -> Iterator[Checked]:
+    """A run's record, and all that it has written; nothing if it is of another dataset."""
+    folder = runs_dir / name
+    try:
+        run = read_run(runs_dir, name)
+    except CacheError as error:
+        remedy = "restore it from a copy, or delete the run and train it again"
+        yield Checked(folder / CONFIG_NAME, _without_path(error, folder / CONFIG_NAME), remedy)
+        return
+    if dataset not in (None, run.dataset):
+        return
+    yield Checked(folder / CONFIG_NAME, covered=check_seal((folder / CONFIG_NAME).read_bytes()))
+    yield from _verify_models(run)
+    yield from _verify_embeddings(run)
+
+
+def _verify_models(run: RunRecord) -> Iterator[Checked]:
+    again = f"restore it from a copy, or delete the run and train it again under the name {run.name}"
+    resume = f"byov-train --run {run.name} --resume"
+    for name, remedy in ((MODEL_NAME, again), (LAST_MODEL_NAME, f"delete it and write it again with {resume}")):
+        path = run.folder / name
+        if path.exists():
+            yield _checked(path, remedy, partial(_check_model, path, run.training))
+    for path in checkpoint_files(run):
+        remedy = f"delete it; {resume} goes on from the one before"
+        yield _checked(path, remedy, partial(_check_checkpoint, path, run.training))
+    metrics = run.folder / METRICS_NAME
+    if metrics.exists():
+        remedy = "restore it from a copy; only the curves of the report need it"
+        yield _checked(metrics, remedy, partial(_check_metrics, metrics, run.training))
+
+
+def _check_model(path: Path, training: Mapping[str, Any]) -> bool:
+    return check_model(path.parent, training, path.name).sealed
+
+
+def _check_checkpoint(path: Path, training: Mapping[str, Any]) -> bool:
+    found = check_weights(path)
+    if found.identity != training.get("identity"):
+        raise CacheError(f"{path}: a checkpoint of another run ({found.origin})")
+    return found.sealed
+
+
+def _check_metrics(path: Path, training: Mapping[str, Any]) -> bool:
+    check_file(path, training)
+    return FILES_KEY in training
+
+
+def _verify_embeddings(run: RunRecord) -> Iterator[Checked]:
+    remedy = f"byov-train --run {run.name} --embed-only"
+    try:
+        trained: str | None = check_model(run.folder, run.training).sha256
+    except CacheError:
+        trained = None  # said already
+    for untrained in (False, True):
+        expected = run.untrained_sha256 if untrained else trained
+        for trimmed in (False, True):
+            folder = embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
+            for path in cached_files(folder):
+                yield _checked(path, remedy, partial(_check_embedding, path, expected))
+
+
+def _check_embedding(path: Path, model_sha256: str | None) -> bool:
+    _, source = read_embedding(path)
+    read_array(path, "pts_seconds", remedy=EMBED_AGAIN)
+    if model_sha256 is not None and source.model_sha256 != model_sha256:
+        raise CacheError(f"{path}: of model {source.model_sha256[:12]}, the run's is {model_sha256[:12]}")
+    return source.schema_version > 1
+
+
+def _checked(path: Path, remedy: str, check: Callable[[], bool]) -> Checked:
+    """check: raises what is wrong, and says whether a digest covered all of it."""
+    try:
+        return Checked(path, covered=check())
+    except (CacheError, OSError) as error:
+        return Checked(path, _without_path(error, path), remedy)
+
+
+def _check_against_manifest(header: Header, entry: VideoEntry | None) -> None:
+    if entry is None:
+        raise CacheError(f"{header.path}: not in the manifest")
+    if entry.frames != header.frames:
+        raise CacheError(f"{header.path}: {header.frames} frames, {entry.frames} in the manifest")
+
+
+def _remedy_of_features(error: CacheError) -> str:
+    if "manifest" in str(error):
+        return "run byov-extract again, which brings the manifest up to date"
+    return EXTRACT_AGAIN
+
+
+def _without_path(error: Exception, path: Path) -> str:
+    """What is wrong; the path stands beside it."""
+    return str(error).removeprefix(f"{path}: ")

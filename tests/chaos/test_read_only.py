@@ -1,0 +1,112 @@
+"""A complete cache and a finished run that nobody may write to: on a read-only disk, and without the rights."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.chaos import flips
+
+# Several commands in one process, as if they were typed: PyTorch is imported once.
+COMMANDS = """
+import json, sys
+from importlib import import_module
+for name, *arguments in json.loads(sys.argv[1]):
+    sys.argv = [f"byov-{name}", *arguments]
+    module = {"eval": "evaluate"}.get(name, name)
+    try:
+        import_module(f"byov.cli.{module}").main()
+    except SystemExit as ended:
+        print(f"byov-{name} ended with {ended.code or 0}", flush=True)
+"""
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("read-only")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, clean_environment: dict[str, str]) -> Run:
+    """run([name, *arguments], ..., before=()): commands, in the folder → the lines that they print."""
+
+    def start(*commands: Sequence[object], before: Sequence[str] = ()) -> list[str]:
+        typed = json.dumps([[str(word) for word in command] for command in commands])
+        ran = subprocess.run(
+            [*before, sys.executable, "-c", COMMANDS, typed],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=300,
+            env=clean_environment | {"PYTHONWARNINGS": "default", "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
+        assert ran.returncode == 0, ran
+        assert "Traceback" not in ran.stderr, ran.stderr
+        return ran.stdout.splitlines()
+
+    return start
+
+
+EXTRACT = ("extract", "--manifest", "videos.csv", "--encoder", "random/tiny", "--ratios", "0.3")
+TRAIN = ("train", "--latent", 8, "--depth", 1, "--decoder-depth", 1, "--heads", 2, "--frames", 4, "--epochs", 1)
+EVALUATE = ("eval", "--run", "first", "--task", "retrieval")  # which ends its process
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path, run: Run) -> Path:
+    """features/ and runs/first, complete."""
+    lines = ["path,view,split,events,phases"]
+    for split in ("train", "val", "test"):
+        for view in ("ego", "exo"):
+            flips.write_video(folder / f"{split}_{view}.mp4", "libx264", None)
+            lines.append(f"{split}_{view}.mp4,{view},{split},0.8,reach;pour")
+    (folder / "videos.csv").write_text("\n".join(lines) + "\n")
+    done = run(EXTRACT, (*TRAIN, "--run", "first"))
+    assert [line for line in done if "ended" in line] == ["byov-extract ended with 0", "byov-train ended with 0"], done
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(params=["disk", "rights"])
+def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ...]]:
+    """features/ and runs/first, which nobody may write to → what to put before a command."""
+    folders = (made / "features", made / "runs" / "first")
+    if request.param == "rights":
+        before = request.getfixturevalue("without_rights")
+        for folder in folders:
+            for path in (folder, *folder.rglob("*")):
+                path.chmod(path.stat().st_mode & ~0o222)  # pytest removes them all the same
+        yield before
+        return
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a disk read-only")
+    mounted = []
+    try:
+        for folder in folders:
+            if subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode:
+                pytest.skip("mounting is not permitted here")
+            mounted.append(folder)
+            subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+        yield ()
+    finally:
+        for folder in mounted:
+            subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.slow
+def test_what_is_complete_needs_no_writing(made: Path, closed: tuple[str, ...], run: Run) -> None:
+    before = contents(made / "features") | contents(made / "runs" / "first")
+    lines = run(EXTRACT, ("cache", "verify"), (*TRAIN, "--run", f"second-{len(closed)}"), EVALUATE, before=closed)
+    ended = [line for line in lines if " ended with " in line]
+    assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train")], lines
+    assert any("6 were cached" in line for line in lines), lines
+    assert any(line.startswith("first: BYOV") for line in lines), lines
+    assert contents(made / "features") | contents(made / "runs" / "first") == before

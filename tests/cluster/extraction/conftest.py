@@ -1,0 +1,133 @@
+"""Videos, the real command, and the processes of Ray."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+COMMAND = str(Path(sys.executable).parent / "byov-extract")
+
+
+def write_video(path: Path, frames: int, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    image = random.integers(0, 256, (32, 48, 3))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=15)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for _ in range(frames):
+            image = np.clip(image + random.integers(-40, 41, image.shape), 0, 255)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image.astype(np.uint8), format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+def write_videos(root: Path, frames: Sequence[int]) -> Path:
+    """A CSV of videos of so many frames, ego and exo in turn: v0, v1, ..."""
+    lines = ["path,view,split"]
+    for index, count in enumerate(frames):
+        write_video(root / f"v{index}.mp4", count, seed=index)
+        lines.append(f"v{index}.mp4,{('ego', 'exo')[index % 2]},train")
+    table = root / "mine.csv"
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    def read(folder: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    return read
+
+
+class Ray:
+    """Ray's processes and files of one test or of several, in a folder whose path is short enough for its sockets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        unwanted = {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "PYTHONUNBUFFERED"}
+        self.environment = {name: value for name, value in os.environ.items() if name not in unwanted} | {
+            "RAY_TMPDIR": str(folder),
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": "1",  # as many as a worker has: bits are compared
+        }
+
+    def start(self, table: Path, features: Path, *options: object) -> "subprocess.Popen[str]":
+        """byov-extract, under way."""
+        return subprocess.Popen(
+            [COMMAND, "--manifest", table, "--encoder", "random/tiny", "--features-dir", features, *map(str, options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=table.parent,
+            env=self.environment,
+        )
+
+    def run(self, table: Path, features: Path, *options: object) -> "subprocess.CompletedProcess[str]":
+        process = self.start(table, features, *options)
+        out, err = process.communicate(timeout=900)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def processes(self) -> list[int]:
+        """All that have a file open below the folder: Ray's have their logs there."""
+        return [pid for pid in all_processes() if any(str(self.folder) in name for name in open_files(pid))]
+
+    def all_gone(self, seconds: float = 30.0) -> bool:
+        """They end one after the other."""
+        deadline = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.processes() == []
+
+
+def all_processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def open_files(pid: int) -> set[str]:
+    names = set()
+    with suppress(OSError):  # it ended, or the file was closed
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            names.add(str(descriptor.readlink()))
+    return names
+
+
+@pytest.fixture(scope="session")
+def wait_for_work() -> Callable[..., int]:
+    """wait_for_work(process, features): the worker that has a video under its hands."""
+
+    def wait(process: "subprocess.Popen[str]", features: Path, name: str = "*.h5") -> int:
+        while process.poll() is None:
+            for partial in features.rglob(f".{name}.*.partial"):
+                for pid in all_processes():
+                    if str(partial) in open_files(pid):
+                        return pid
+            time.sleep(0.01)
+        raise AssertionError(f"ended without work: {process.communicate()}")
+
+    return wait
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Ray]:
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    processes = Ray(folder)
+    yield processes
+    for pid in processes.processes():
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def make_videos(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    return lambda frames: write_videos(tmp_path_factory.mktemp("videos"), frames)

@@ -1,0 +1,156 @@
+"""The paper's experiments: what their grids are, how they are narrowed, and the tables that come of them."""
+
+import pytest
+
+from byov.cluster import paper_grids
+from byov.cluster.paper_grids import EXPERIMENTS, PaperChoice
+from byov.cluster.paper_tables import PAPER_TABLES, draw_paper, plan_paper
+from byov.cluster.run_work import Folders
+from byov.cluster.sweep_runs import sweep, swept_runs
+from byov.errors import SweepError
+from byov.evaluate.published_ablations import published_ablation
+from byov.report.paper.score_curves import write_score_curves
+from byov.report.score_panels import ScoreCurve, ScorePanel
+
+CLIP = "openai/clip-vit-base-patch16"
+RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+ABLATIONS = ("components", "stm-ratio", "mask-self", "mask-cross", "latent")
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory, make_cache):
+    """Break Eggs and Pour Milk through CLIP, and another dataset through two other encoders."""
+    root = tmp_path_factory.mktemp("paper") / "features"
+    make_cache(root, "break_eggs", CLIP, ratios=RATIOS)
+    make_cache(root, "pour_milk", CLIP)
+    make_cache(root, "mine", "random/tiny", ratios=RATIOS)
+    make_cache(root, "mine", "random/other")
+    return root
+
+
+def planned(features, *names, **choice):
+    plan = plan_paper(names, features, PaperChoice(**choice))
+    return [one.run for one in swept_runs(plan.all_grids, features)]
+
+
+def titles(runs, dataset="break_eggs"):
+    return list(dict.fromkeys(run.title for run in runs if run.dataset == dataset))
+
+
+def test_every_file_is_of_a_table():
+    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == {
+        file for table in PAPER_TABLES.values() for file in table.files
+    }
+
+
+def test_table_1_has_every_learned_row_for_the_datasets_in_the_cache(features):
+    runs = planned(features, "table-1")
+    assert titles(runs) == [
+        "ActorObserverNet",
+        "TCN (single-view)",
+        "TCN (multi-view)",
+        "CARL",
+        "TCC",
+        "GTA",
+        "AE2 alignment loss, no object encoder",
+        "BYOV",
+    ]
+    unpaired = ["TCN (single-view)", "CARL", "TCC", "GTA", "AE2 alignment loss, no object encoder", "BYOV"]
+    assert titles(runs, "pour_milk") == unpaired
+    assert {run.dataset for run in runs} == {"break_eggs", "pour_milk"}
+    assert len(runs) == 5 * (8 + 6)
+
+
+@pytest.mark.parametrize("table", ABLATIONS)
+def test_rows_of_ablations_are_those_that_the_paper_prints(features, table):
+    runs = planned(features, table)
+    assert titles(runs) == [row.name for row in published_ablation(table, "break_eggs")]
+    assert published_ablation(table, "pour_milk") == []
+    default = next(run for run in planned(features, "table-1") if run.title == "BYOV" and run.dataset == "break_eggs")
+    assert default.name in {run.name for run in runs}  # trained once
+
+
+def test_ablations_change_what_they_say(features):
+    settings = {run.title: (run.ratio, run.settings) for run in planned(features, *ABLATIONS, "depth", seeds=1)}
+    assert settings["STM 0.1"][0] == 0.1
+    assert settings["- Token selection"][0] == 1.0
+    assert not settings["- Causal mask"][1].causal
+    assert (settings["- MSM"][1].self_view, settings["- MSM"][1].cross_view) == (False, True)
+    assert (settings["- MCM"][1].self_view, settings["- MCM"][1].cross_view) == (True, False)
+    assert settings["MSM 0.1"][1].mask_self == 0.1
+    assert settings["MCM 0.0"][1].mask_cross == 0.0
+    assert settings["latent 512"][1].latent == 512
+    assert settings["3 blocks"][1].depth == 3
+
+
+def test_what_is_not_in_the_cache_is_left_out(features, caplog):
+    caplog.set_level("INFO", "byov")
+    plan = plan_paper([], features, PaperChoice(seeds=1))
+    assert plan.grids.keys() == PAPER_TABLES.keys() - {"charades-ego"}
+    assert "charades-ego: left out" in caplog.text
+    assert titles(planned(features, "backbones")) == ["BYOV (ViT-B/16)"]
+
+
+def test_another_dataset_stands_in_the_place_of_the_papers(features):
+    runs = planned(features, "table-1", "latent", datasets=("mine",), encoder="random/tiny", seeds=2, small=True)
+    assert {(run.dataset, run.encoder_folder) for run in runs} == {("mine", "random--tiny")}
+    byov = [run for run in runs if run.settings.method == "byov"]
+    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}  # which the table is about
+    assert {run.settings.depth for run in byov} == {2}
+    assert {run.settings.seed for run in runs} == {0, 1}
+    assert "mine-paper-random--tiny-r0.3-small-s0" in {run.name for run in runs}
+    only = planned(features, "table-1", datasets=("pour_milk",))
+    assert {run.encoder_folder for run in only} == {"openai--clip-vit-base-patch16"}
+
+
+@pytest.mark.parametrize(
+    ("names", "choice", "said"),
+    [
+        (["table-2"], {}, "no table 'table-2'; choose from table-1, components"),
+        (["charades-ego"], {}, "has no features for these tables"),
+        ([], {"datasets": ("none",)}, "has no features for these tables"),
+        ([], {"datasets": ("mine",)}, "which encoder's features of mine? --encoder random--other | random--tiny"),
+    ],
+)
+def test_mistakes_are_told(features, names, choice, said):
+    with pytest.raises(SweepError) as error:
+        plan_paper(names, features, PaperChoice(**choice))
+    assert said in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_table_has_our_rows_and_below_them_the_papers(features, tmp_path, here, monkeypatch):
+    tiny = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 6, "epochs": 1}
+    monkeypatch.setitem(paper_grids.SMALL_SETTINGS, "byov", tiny)
+    folders = Folders(features, tmp_path / "runs")
+    plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
+    swept = swept_runs(plan.all_grids, features)
+    result = sweep(swept, folders, here(), device="cpu")
+    (drawn,) = draw_paper(plan, result, folders)
+    table = drawn.table
+    assert [column.score for column in table.columns] == [
+        "classification/mean",
+        "retrieval/map@10/mean",
+        "progression/val",
+        "kendalls_tau/all",
+    ]
+    names = ["BYOV", "- Token selection", "- Causal mask", "- MSM", "- MCM"]
+    assert [name for name, _ in table.measured] == names
+    assert [(name, cells[0].text) for name, cells in table.published] == list(
+        zip(names, ["73.53", "71.84", "72.29", "62.12", "57.43"], strict=True)
+    )
+    scores = drawn.document["rows"][0]["scores"]["classification"]
+    of_settings = [scores[setting] for setting in ("regular", "ego2exo", "exo2ego")]
+    assert scores["mean"] == pytest.approx(sum(of_settings) / 3)
+
+
+def test_a_figure_has_the_same_bytes_each_time(tmp_path):
+    ours = ScoreCurve("Regular", (0.1, 0.3), (50.0, 60.0), (1.0, 2.0))
+    theirs = ScoreCurve("Regular", (0.1, 0.3), (41.45, 74.3), (0.0, 0.0), published=True)
+    panels = (ScorePanel("F1 (%)", (ours, theirs)), ScorePanel("map@10 (%)", (ours,)))
+    first = write_score_curves(panels, "token selection ratio", tmp_path / "a", "stm")
+    second = write_score_curves(panels, "token selection ratio", tmp_path / "b", "stm")
+    assert [path.name for path in first] == ["stm.png", "stm.pdf"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    other = write_score_curves(panels[:1], "token selection ratio", tmp_path / "c", "stm")
+    assert other[1].read_bytes() != first[1].read_bytes()

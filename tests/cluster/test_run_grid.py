@@ -1,0 +1,156 @@
+"""Which runs a grid is, what they are called, and how mistakes in it are told."""
+
+import pytest
+
+from byov.cluster.run_grid import LONGEST_NAME, parse_grid, planned_runs, read_grid
+from byov.errors import SweepError
+
+
+@pytest.fixture
+def names(folders):
+    return lambda **grid: [run.name for run in planned_runs(parse_grid(grid, "grid.toml"), folders.features)]
+
+
+@pytest.fixture
+def refused(folders, tmp_path):
+    """refused(text): the line with which a file is turned down."""
+
+    def refuse(text):
+        path = tmp_path / "grid.toml"
+        path.write_text(text)
+        with pytest.raises(SweepError) as error:
+            planned_runs(read_grid(path), folders.features)
+        said = str(error.value)
+        assert "\n" not in said
+        assert said.startswith(f"{path}: ")
+        return said.removeprefix(f"{path}: ")
+
+    return refuse
+
+
+def test_every_combination_is_a_run(folders):
+    grid = parse_grid({"ratio": [0.3, 1.0], "seed": [0, 1], "method": ["byov", "tcc"], "lr": 1e-3}, "grid.toml")
+    runs = planned_runs(grid, folders.features)
+    assert {(run.ratio, run.settings.seed, run.settings.method) for run in runs} == {
+        (ratio, seed, method) for ratio in (0.3, 1.0) for seed in (0, 1) for method in ("byov", "tcc")
+    }
+    assert {run.settings.lr for run in runs} == {1e-3}
+    assert len({run.name for run in runs}) == 8
+
+
+def test_a_name_says_what_is_not_as_usual(names):
+    assert names() == ["toy-paper-r0.3-s0"]
+    assert names(seed=3, ratio=1) == ["toy-paper-r1.0-s3"]
+    assert names(recipe="cycle", causal=False) == ["toy-cycle-r0.3-no-causal-s0"]
+    assert names(**{"mask-self": 0.6}, self=True, depth=12) == ["toy-paper-r0.3-mask-self0.6-s0"]
+    assert names(method="tcn", tcn="unpaired") == ["toy-tcn-unpaired-r0.3-s0"]
+    assert names(encoder="random/tiny") == ["toy-paper-random--tiny-r0.3-s0"]
+    assert names(crop=[0.5, 1.0]) == ["toy-paper-r0.3-crop0.5,1.0-s0"]
+
+
+def test_a_name_does_not_change_with_the_rest_of_the_grid(names):
+    alone = names(lr=1e-3)
+    assert alone == ["toy-paper-r0.3-lr0.001-s0"]
+    assert set(alone) < set(names(lr=[1e-3, 1e-4], seed=[0, 1]))
+    assert set(alone) < set(names(runs=[{"lr": 1e-3}, {"method": "tcc"}]))
+
+
+def test_the_grids_name_stands_for_what_all_runs_have_in_common(names):
+    assert names(name="small", latent=64, heads=[4, 8], runs=[{}, {"depth": 2}]) == [
+        "toy-paper-r0.3-small-heads4-s0",
+        "toy-paper-r0.3-small-heads8-s0",
+        "toy-paper-r0.3-small-depth2-heads4-s0",
+        "toy-paper-r0.3-small-depth2-heads8-s0",
+    ]
+    assert names(name="small", latent=64, runs=[{}, {"latent": [32, 256]}]) == [
+        "toy-paper-r0.3-small-s0",
+        "toy-paper-r0.3-small-latent32-s0",
+        "toy-paper-r0.3-small-latent256-s0",  # the default of all others
+    ]
+
+
+def test_long_names_end_in_a_digest(names):
+    many = {"latent": 64, "depth": 3, "decoder_depth": 2, "heads": 8, "epochs": 17, "batch_size": 3, "lr": 0.00123}
+    many |= {"weight_decay": 0.01234, "warmup": 3.25, "validate_every": 7, "select": "trimmed"}
+    first, second = names(**many, mask_cross=[0.61, 0.62])
+    assert len(first) <= LONGEST_NAME
+    assert first != second
+    assert first.startswith("toy-paper-r0.3-epochs17-") or "latent64" in first
+    assert first == names(**many, mask_cross=0.61)[0]
+
+
+def test_runs_that_are_the_same_are_one(names):
+    assert names(runs=[{"mask_self": [0.4, 0.6]}, {"mask_cross": [0.8]}]) == [
+        "toy-paper-r0.3-s0",
+        "toy-paper-r0.3-mask-self0.6-s0",
+    ]
+
+
+def test_a_list_of_pairs_and_none_are_values(folders):
+    grid = parse_grid({"crop": [[0.5, 1.0], [1.0, 1.0]], "clip-grad": ["none", 1.0]}, "grid.toml")
+    runs = planned_runs(grid, folders.features)
+    assert [(run.settings.crop, run.settings.clip_grad) for run in runs] == [
+        ((0.5, 1.0), None),
+        ((0.5, 1.0), 1.0),
+        ((1.0, 1.0), None),
+        ((1.0, 1.0), 1.0),
+    ]
+
+
+def test_rows_are_called_by_what_they_differ_in(folders):
+    grid = parse_grid(
+        {"seed": [0, 1], "epochs": 5, "runs": [{"mask_self": [0.4, 0.6]}, {"method": "tcc", "title": "TCC at {lr}"}]},
+        "grid.toml",
+    )
+    assert list(dict.fromkeys(run.title for run in planned_runs(grid, folders.features))) == [
+        "BYOV, paper (tiny, frozen), mask self 0.4",
+        "BYOV, paper (tiny, frozen), mask self 0.6",
+        "TCC at 0.0001",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds = [0, 1]", "no setting 'seeds'; did you mean seed?"),
+        ("xyzzy = 1", "no setting 'xyzzy'; see byov-train --help"),
+        ("seed = []", "seed is an empty list, so that there is no run"),
+        ("runs = []", "runs is an empty list, so that there is no run"),
+        ("runs = 3", "runs are tables, each below a line [[runs]]"),
+        ('method = "tcc"\nmask_self = 0.4', "mask_self is a setting of byov, and the method is tcc"),
+        ('method = ["byov", "best"]', "method 'best'; choose one of byov, timeline"),
+        ('recipe = "mine"', "recipe 'mine'; choose one of paper, official, cycle"),
+        ("lr = -1.0", "lr is -1.0; it must be above 0"),
+        ('lr = "fast"', "lr is 'fast'; it must be a valid number"),
+        ("lr = {a = 1}", "lr is {'a': 1}; expected a number"),
+        ("lr = [[1.0]]", "lr is [1.0]; expected a number"),
+        ("seed = 1979-05-27", "seed is datetime.date(1979, 5, 27); expected a number"),
+        ("ratio = 30", "ratio is 30; it must be a share of the tokens"),
+        ("ratio = true", "ratio is True; it must be a share of the tokens"),
+        ("ratio = 0.5", "no STM ratio 0.5; it has 0.3, 1.0. Extract it with byov-extract --ratios 0.5"),
+        ('dataset = "other"', "holds no dataset 'other'; it holds toy"),
+        ("dataset = 3", "dataset is 3; it must be a text"),
+        (
+            'encoder = "openai/clip-vit-base-patch16"',
+            "no encoder 'openai/clip-vit-base-patch16'; there is random--tiny",
+        ),
+        ('name = "../up"', "name '../up' cannot be a file name"),
+        ("name = 3", "name is 3; it must be a text"),
+        ("seed = [0", "not a readable TOML file"),
+        ("seed = " + "9" * 5000, "not a readable TOML file"),
+        ("seed = " + "[" * 5000, "not a readable TOML file"),
+        (f"seed = {list(range(101))}\nepochs = {list(range(1, 101))}", "10,100 runs, and 10,000 at most"),
+        ('[evaluation]\ntasks = ["clasification"]', "no task 'clasification'; there are all, classification"),
+        ("[evaluation]\ntasks = []", "tasks is an empty list"),
+        ("[evaluation]\nsplit = 'train'", "split is 'train'; it must be 'test' or 'val'"),
+        ("[evaluation]\nbootstraps = 3", "'bootstraps' is not known"),
+        ("evaluation = 3", "evaluation is a table"),
+    ],
+)
+def test_mistakes_are_one_line(refused, text, said):
+    assert said in refused(text)
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(SweepError, match=r"none\.toml: no such file"):
+        read_grid(tmp_path / "none.toml")

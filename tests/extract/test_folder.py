@@ -1,0 +1,69 @@
+"""byov-extract --folder: from a folder of videos to features in one command."""
+
+import csv
+import json
+
+import pytest
+
+TINY = ("--encoder", "random/tiny", "--ratios", "0.3")
+
+
+@pytest.fixture
+def my(tmp_path, make_video):
+    """A folder of one ego and two exo videos, and a note."""
+    for index, name in enumerate(("ego/1.mp4", "exo/1.mp4", "exo/2.mp4")):
+        make_video(tmp_path / "my" / name, 3, seed=index)
+    (tmp_path / "my" / "notes.txt").touch()
+    return tmp_path / "my"
+
+
+def test_a_folder_is_extracted_and_its_csv_is_there_to_be_edited(byov_extract, my, tmp_path):
+    ran = byov_extract("--folder", my, *TINY)
+    assert ran.code == 0, ran.err
+    assert "skipped 1 file, not a video by its ending: notes.txt\n" in ran.err
+    assert f"3 videos: train 1 ego + 1 exo, val 1 exo; written to {my / 'videos.csv'}: edit it" in ran.err
+    with (my / "videos.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["id"] for row in table] == ["ego-1", "exo-1", "2"]
+    text = (my / "videos.csv").read_text().replace("ego,train,ego-1,,", "ego,train,ego-1,0.1 pour,")
+    (my / "videos.csv").write_text(text)
+    (my / "exo" / "3.mp4").write_bytes((my / "exo" / "2.mp4").read_bytes())
+    again = byov_extract("--folder", my, *TINY)
+    assert again.code == 0, again.err
+    assert f"as listed in {my / 'videos.csv'} (delete it to list {my} anew); 1 video not in it (exo/3.mp4)" in again.err
+    assert "3 were cached" in again.out
+    manifest = json.loads((tmp_path / "features" / "my" / "manifest.json").read_text())
+    assert manifest["phases"] == ["start", "pour"]
+    assert [video["labels"] for video in manifest["videos"]] == [[0, 0, 1], None, None]
+
+
+def test_where_no_csv_can_be_written_beside_the_videos_it_is_in_the_cache(byov_extract, my, tmp_path):
+    (my / "videos.csv").mkdir()  # tests may run as root, who may write to a folder that is read-only
+    ran = byov_extract("--folder", my, "--name", "cups", *TINY)
+    assert ran.code == 0, ran.err
+    table = tmp_path / "features" / "cups" / "videos.csv"
+    assert f"written to {table}: edit it" in ran.err
+    assert f"as listed in {table}" in byov_extract("--folder", my, "--name", "cups", *TINY).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--split", "60,20,20"), "did you mean --split 0.6,0.2,0.2?"),
+        (("--split", "0.6,0.2"), "which add up to 1, like 0.6,0.2,0.2"),
+        (("--split", "0,0.5,0.5"), "which add up to 1"),
+        (("--split", "a,b,c"), "which add up to 1"),
+        (("--dataset", "demo"), "alone, without --dataset and --manifest"),
+        (("--name", "demo"), "'demo' is the name of a known dataset"),
+    ],
+)
+def test_options_that_cannot_be(arguments, said, byov_extract, my):
+    ran = byov_extract("--folder", my, *arguments, *TINY)
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert not (my / "videos.csv").exists()
+
+
+def test_a_split_does_not_go_with_a_csv(byov_extract, my, make_dataset):
+    assert "goes with --folder" in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
+    (my / "videos.csv").write_text("path,view,split\nego/1.mp4,ego,train\nexo/1.mp4,exo,train,\n")
+    assert "says the splits already; edit it" in byov_extract("--folder", my, "--split", "1,0,0", *TINY).err
