@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byov.cache.atomic import replacing
+from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import RunRecord, model_digest
@@ -49,7 +49,7 @@ class EmbeddedVideo:
         texts |= {} if view is None else {"view": view}
         arrays: dict[str, Any] = {name: np.array(text) for name, text in texts.items()}  # read without allow_pickle
         arrays |= {"embedding": self.embedding, "pts_seconds": self.pts_seconds}
-        with replacing(path) as partial, partial.open("wb") as file:
+        with replacing_file(path) as file:
             np.savez(file, **arrays)
 
 

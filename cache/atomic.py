@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 LOGGER = logging.getLogger(__name__)
 
@@ -23,8 +24,8 @@ NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 LOOKS, LOOK_SECONDS = 20, 0.005
 _without_locks: set[Path] = set()  # folders of which it was said
 _live: set[Path] = set()  # this process's own temporary files
-# Held while one is made or gets its final name, and by a writer that opens it by name, which could make it anew: none
-# slips past an exit.
+# Held while one, a lock or a folder is made or gets its final name, and by a writer that opens it by name, which could
+# make it anew: none slips past an exit.
 creation = threading.RLock()
 
 
@@ -32,9 +33,9 @@ class PartialFile:
     """A locked temporary file beside `final`: `commit` gives it that name, `discard` removes it."""
 
     def __init__(self, final: Path) -> None:
-        make_folder(final.parent)
         self.final = final
         with creation:
+            make_folder(final.parent)
             try:
                 self.path, self._lock = _create_locked(final)
             except OSError as error:  # of a folder that may not be written to; nobody knows the temporary name
@@ -75,6 +76,14 @@ def replacing(final: Path) -> Iterator[Path]:
         partial.discard()
 
 
+@contextmanager
+def replacing_file(final: Path) -> Iterator[BinaryIO]:
+    """The same as an open file."""
+    # Not "wb", which would make it anew after an exit has removed it.
+    with replacing(final) as partial, partial.open("r+b") as file:
+        yield file
+
+
 def write_text(final: Path, text: str) -> None:
     """Replace the text file `final`, unless it holds exactly this text already."""
     write_bytes(final, text.encode())
@@ -84,8 +93,8 @@ def write_bytes(final: Path, content: bytes) -> None:
     """The same of a file of any kind."""
     if final.is_file() and final.read_bytes() == content:
         return
-    with replacing(final) as partial:
-        partial.write_bytes(content)
+    with replacing_file(final) as file:
+        file.write(content)
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -117,7 +126,8 @@ def exclusive(lock_file: Path, *, wait: bool = True) -> Iterator[None]:
     """
     make_folder(lock_file.parent)
     try:
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+        with creation:
+            descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
@@ -147,8 +157,9 @@ def _lock(descriptor: int, *, wait: bool) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, such that they outlast a loss of power."""
-    absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    with creation:
+        absent = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
     for path in absent:
         _sync(path.parent)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from byov.cache.atomic import replacing
+from byov.cache.atomic import make_folder, replacing_file
 from byov.errors import ApplyError
 from byov.progress import SILENT, Progress, track
 from byov.report.content import Content, Unavailable
@@ -30,7 +30,7 @@ def write_figures(content: Content, folder: Path, progress: Progress = SILENT) -
     Those of other parts are removed: they would be of an earlier report.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise ApplyError(f"{folder}: is not a folder; give one for the figures") from error
     written = []
@@ -50,8 +50,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def _save_png(figure: Figure, path: Path) -> Path:
     faster = {"compress_level": 4}  # than 6, by half, and hardly larger
-    with replacing(path) as partial:
-        figure.savefig(partial, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=faster)
+    with replacing_file(path) as file:
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=faster)
     return path
 
 
@@ -61,8 +61,8 @@ def _save_pdf(figure: Figure, path: Path) -> Path:
         if isinstance(image, AxesImage) and math.prod(image.get_size()) <= MOST_OWN_PIXELS:
             image.set_interpolation("none")
     unsaid = {"Creator": None, "Producer": None, "CreationDate": None}
-    with replacing(path) as partial:
-        figure.savefig(partial, format="pdf", dpi=DOTS_PER_INCH, metadata=unsaid)
+    with replacing_file(path) as file:
+        figure.savefig(file, format="pdf", dpi=DOTS_PER_INCH, metadata=unsaid)
     return path
 
 
