@@ -10,6 +10,7 @@ import typer
 
 from byov.cli.command import UsageMistake, interruptible
 from byov.cluster.ray_session import ClusterOptions, check_address, require_ray
+from byov.device import Device
 from byov.stopping import Stop
 
 T = TypeVar("T")
@@ -53,11 +54,22 @@ def parse_cluster(
     return ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
 
 
-def on_cluster(work: Callable[[Stop], T], said: str) -> T:
-    """work(stop), in another thread than the main one, whose signal handlers Ray would replace.
+def refuse_without_gpus(cluster: ClusterOptions, device: Device) -> None:
+    if device == "cuda" and not cluster.gpus_per_worker:
+        raise UsageMistake("--device cuda on a cluster: say how many with --gpus-per-worker, like 1")
+
+
+def beside_ray(work: Callable[[], T], said: str, close: Callable[[], object] = lambda: None) -> T:
+    """As interruptible: in another thread than the main one, whose signal handlers Ray would replace.
 
     Ray prints to standard output what it has to say of dead workers, whatever it is told; we say it ourselves.
     """
+    with redirect_stdout(io.StringIO()):
+        return interruptible(work, said, close=close)
+
+
+def on_cluster(work: Callable[[Stop], T], said: str) -> T:
+    """work(stop); a signal has it stop, and is waited for a moment only."""
     stop, ended = Event(), Event()
 
     def target() -> T:
@@ -70,5 +82,4 @@ def on_cluster(work: Callable[[Stop], T], said: str) -> T:
         stop.set()
         ended.wait(CLOSE_SECONDS)
 
-    with redirect_stdout(io.StringIO()):
-        return interruptible(target, said, close=close)
+    return beside_ray(target, said, close)

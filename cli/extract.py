@@ -18,6 +18,7 @@ from byov.cli.cluster_options import (
     WorkersOption,
     on_cluster,
     parse_cluster,
+    refuse_without_gpus,
 )
 from byov.cli.command import BARS, interruptible, note
 from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
@@ -177,8 +178,7 @@ def _refuse_with_cluster(cluster: ClusterOptions | None, shard: tuple[int, int],
         return
     if shard != (1, 1):
         raise command.UsageMistake("--cluster shares the videos out by itself; leave --shard out")
-    if device == "cuda" and not cluster.gpus_per_worker:
-        raise command.UsageMistake("--device cuda on a cluster: say how many with --gpus-per-worker, like 1")
+    refuse_without_gpus(cluster, device)
 
 
 def _open_folder(folder: Path, name: str | None, split: str | None, features_dir: Path, *, other: object) -> Dataset:

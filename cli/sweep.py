@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,14 +14,25 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from byov.cache.layout import manifest_path
 from byov.cache.run_progress import read_progress
 from byov.cache.runs import read_run
 from byov.cli import command
+from byov.cli.cluster_options import (
+    ClusterOption,
+    CpusOption,
+    GpusOption,
+    beside_ray,
+    parse_cluster,
+    refuse_without_gpus,
+)
 from byov.cli.command import Stopped, UsageMistake, deferred_stop, note
 from byov.cli.score_table import print_table
 from byov.cli.tables import wide_console
 from byov.cluster.paper_grids import PaperChoice
 from byov.cluster.paper_tables import PAPER_TABLES, DrawnTable, draw_paper, plan_paper
+from byov.cluster.ray_session import ClusterOptions
+from byov.cluster.ray_workers import ray_workers
 from byov.cluster.run_grid import read_grid
 from byov.cluster.run_work import Folders, RunResult
 from byov.cluster.sweep_runs import (
@@ -34,7 +45,7 @@ from byov.cluster.sweep_runs import (
     swept_runs,
 )
 from byov.cluster.sweep_tables import comparisons, with_single_runs
-from byov.cluster.workers import LocalWorkers
+from byov.cluster.workers import LocalWorkers, Workers
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, Interrupted
 from byov.evaluate.results import SCHEMA_VERSION, write_results
@@ -63,6 +74,9 @@ def sweep_grid(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time, a process of one thread each. Default: usable cores.")
     ] = None,
+    cluster: ClusterOption = None,
+    cpus_per_worker: CpusOption = None,
+    gpus_per_worker: GpusOption = None,
     device: Annotated[Device, typer.Option(help="Where to train.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
@@ -86,6 +100,9 @@ def sweep_grid(
 ) -> None:
     """Train and score every combination of a grid. What is finished is skipped, what was stopped is resumed."""
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
+    wanted_cluster = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker)
+    if wanted_cluster is not None:
+        refuse_without_gpus(wanted_cluster, device)
     plan = None
     if str(grid) == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
@@ -96,7 +113,8 @@ def sweep_grid(
     if dry_run:
         _show_plan(standings(swept, folders), as_json=as_json)
         return
-    result = run(swept, folders, workers, retry=retry, device=device)
+    size = workers or usable_cores()
+    result = run(swept, folders, wanted_cluster or size, retry=retry, device=device)
     if plan:
         _deliver_paper(draw_paper(plan, result, folders), result, out, as_json=as_json)
     else:
@@ -107,18 +125,42 @@ def sweep_grid(
 
 
 def run(
-    swept: Sequence[SweptRun], folders: Folders, workers: int | None, *, retry: bool, device: Device
+    swept: Sequence[SweptRun], folders: Folders, where: ClusterOptions | int, *, retry: bool, device: Device
 ) -> SweepResult:
-    """The sweep, told of and stopped as a command is."""
-    hands = LocalWorkers(workers or usable_cores())
+    """The sweep, told of and stopped as a command is.
+
+    where: a cluster, or how many processes of this machine.
+    """
     with deferred_stop() as stop, watching(folders) as observer:
-        try:
+
+        def work(hands: Workers) -> SweepResult:
             return sweep(swept, folders, hands, retry=retry, device=device, observer=observer, stop=stop)
+
+        try:
+            return _here(where, work) if isinstance(where, int) else _on_cluster(where, swept, folders, work)
         except Interrupted as interrupted:
             note(str(interrupted))
             raise Stopped(stop.signal_number or 0) from None
-        finally:
-            hands.close()
+
+
+def _here(size: int, work: Callable[[Workers], SweepResult]) -> SweepResult:
+    hands = LocalWorkers(size)
+    try:
+        return work(hands)
+    finally:
+        hands.close()
+
+
+def _on_cluster(
+    cluster: ClusterOptions, swept: Sequence[SweptRun], folders: Folders, work: Callable[[Workers], SweepResult]
+) -> SweepResult:
+    manifests = [manifest_path(folders.features, name) for name in dict.fromkeys(one.run.dataset for one in swept)]
+
+    def target() -> SweepResult:
+        with ray_workers(cluster, folders.runs, manifests) as hands:
+            return work(hands)
+
+    return beside_ray(target, "interrupted; the same command goes on with it")
 
 
 def deliver(

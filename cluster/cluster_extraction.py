@@ -6,16 +6,17 @@ of it: the videos of a worker that is lost are done again one by one, and one th
 
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from byov.cache.atomic import PartialFile, remove_abandoned
+from byov.cache.atomic import remove_abandoned
 from byov.cluster.crew import Crew, Loss
 from byov.cluster.extraction_worker import WorkOrder
 from byov.cluster.hand_out import MOST_ATTEMPTS, HandOut
 from byov.cluster.ray_session import ClusterOptions, ray_session
+from byov.cluster.shared_marker import marker_in
+from byov.cluster.worker_report import SharedFiles
 from byov.extract.extraction import ExtractionOptions, Outcome, VideoOutcome, job_bars, refuse_other_identity
 from byov.extract.plan import Job, Plan
 from byov.progress import SILENT, Bar, Progress
@@ -32,9 +33,9 @@ def extract_on_cluster(
 ) -> Outcome:
     """As extraction.run_plan. `stop` is asked all the time; then Interrupted is raised, finished videos are kept."""
     try:
-        with ray_session(cluster), _marker(plan.folder) as marker:
+        with ray_session(cluster), marker_in(plan.folder) as marker:
             options = replace(options, cores=cluster.cpus_per_worker)
-            order = WorkOrder(plan.encoder, options, marker, _one_of_each_folder(jobs))
+            order = WorkOrder(plan.encoder, options, SharedFiles(marker, _one_of_each_folder(jobs)))
             crew = Crew(cluster, pickle.dumps(order), stop)
             recipe = crew.gather(most=len(jobs))
             refuse_other_identity(plan, jobs, recipe.properties)
@@ -68,17 +69,6 @@ def _extract(crew: Crew, jobs: Sequence[Job], videos: Bar, frames: Bar) -> Outco
                 account(told)
     outcome.seconds = time.monotonic() - started
     return outcome
-
-
-@contextmanager
-def _marker(folder: Path) -> Iterator[Path]:
-    """A file that is there for as long as this lasts, in the folder or, where it is still to be made, above it."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    marker = PartialFile(existing.absolute() / "cluster")
-    try:
-        yield marker.path
-    finally:
-        marker.discard()
 
 
 def _one_of_each_folder(jobs: Sequence[Job]) -> tuple[tuple[Path, int], ...]:

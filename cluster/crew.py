@@ -11,8 +11,9 @@ from typing import Any
 
 from byov import __version__
 from byov.cluster.driver_path import driver_only_path
-from byov.cluster.extraction_worker import ExtractionWorker, WorkerReport
+from byov.cluster.extraction_worker import ExtractionWorker
 from byov.cluster.ray_session import ClusterOptions
+from byov.cluster.worker_report import WorkerReport
 from byov.cluster.worker_room import no_room, workers_to_hire
 from byov.errors import ClusterError
 from byov.extract.extraction import VideoOutcome
@@ -148,13 +149,8 @@ class Crew:
         return []
 
     def _admit(self, member: Member, report: WorkerReport) -> None:
-        if report.problem:
-            raise ClusterError(f"the worker on {report.machine} cannot work: {report.problem}")
+        report.refuse_unlike(WorkerReport("this machine", {"byov": __version__}), self._agreed or report)
         self._agreed = self._agreed or report
-        for other in (WorkerReport("this machine", {"byov": __version__}), self._agreed):
-            difference = other.difference(report)
-            if difference:
-                raise ClusterError(f"{difference}; workers must be alike, install the same versions on all machines")
         member.report, member.waiting = report, None
 
     def _lose(self, member: Member, error: Exception) -> list[VideoOutcome | Loss]:

@@ -4,10 +4,10 @@ import pickle
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from byov.cluster.driver_path import forget_path
+from byov.cluster.worker_report import SharedFiles, WorkerReport
 
 if TYPE_CHECKING:
     from byov.extract.encoder_name import EncoderName
@@ -21,25 +21,7 @@ class WorkOrder:
 
     encoder: "EncoderName"
     options: "ExtractionOptions"
-    marker: Path  # a file that the driver has just made where the cache will be
-    sources: tuple[tuple[Path, int], ...]  # videos and their bytes, one of each folder
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """What a worker is; workers that differ are not mixed."""
-
-    machine: str
-    properties: dict[str, str]  # recipe and versions
-    problem: str = ""  # why it cannot work
-
-    def difference(self, other: "WorkerReport") -> str:
-        """ "torch is 2.8 on a, 2.7 on b", "" if they are alike."""
-        for name, ours in self.properties.items():
-            theirs = other.properties.get(name)
-            if ours != theirs:
-                return f"{name} is {ours} on {self.machine}, {theirs} on {other.machine}"
-        return ""
+    shared: SharedFiles  # a marker where the cache will be, and a video of each folder
 
 
 class ExtractionWorker:
@@ -66,7 +48,7 @@ class ExtractionWorker:
         from byov.extract.extraction import encoder_identity
 
         machine = platform.node()
-        unseen = _unseen(order)
+        unseen = order.shared.unseen()
         if unseen:
             return WorkerReport(machine, {}, unseen)
         options = self._options = order.options
@@ -91,15 +73,3 @@ class ExtractionWorker:
             # No `yield from`: Ray sends a generator things of its own.
             for video in extracted_videos(self._encoder, jobs, self._options, frames):  # noqa: UP028
                 yield video
-
-
-def _unseen(order: WorkOrder) -> str:
-    """What of the driver's files is not here; "" if all is."""
-    if not order.marker.is_file():
-        return f"the folder {order.marker.parent} is not the same there"
-    for path, size in order.sources:
-        if not path.is_file():
-            return f"the video {path} is not there"
-        if path.stat().st_size != size:
-            return f"the video {path} is another one there"
-    return ""

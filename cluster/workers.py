@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -18,8 +17,11 @@ from typing import Any, Protocol
 
 from byov.cluster.worker_process import START, STOP, Answer, Work
 
-# Several workers use the cores, so each has one thread; and bits are the same only between equal numbers of threads.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+def thread_variables(count: int) -> dict[str, str]:
+    """What tells a process at its start with how many threads to compute. Bits are the same only between equal numbers
+    of them."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 class Workers(Protocol):
@@ -50,10 +52,11 @@ class _Worker:
 
 
 class LocalWorkers:
-    """Processes of this machine, of one thread each; begun when there is work for them, replaced when they die."""
+    """Processes of this machine, of one thread each, since several use the cores; begun when there is work for them,
+    replaced when they die."""
 
-    def __init__(self, size: int, environment: Mapping[str, str] = ONE_THREAD) -> None:
-        self._size, self._environment = size, environment
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._workers: list[_Worker] = []
         self._waiting: deque[Work] = deque()
 
@@ -106,7 +109,7 @@ class LocalWorkers:
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 start_new_session=True,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **thread_variables(1)},
             )
         worker = _Worker(process, Connection(ours.detach()), said)
         self._workers.append(worker)

@@ -82,7 +82,7 @@ def folders(tmp_path: Path) -> Folders:
     return Folders(tmp_path / "features", tmp_path / "runs")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> dict[str, Any]:
     """What a file says of runs that take no time."""
     return TINY

@@ -1,19 +1,15 @@
-"""Videos, the real command, and the processes of Ray."""
+"""Videos, and the real command on Ray."""
 
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from tests.ray_processes import RayProcesses, all_processes, open_files
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
 
@@ -50,18 +46,7 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
     return read
 
 
-class Ray:
-    """Ray's processes and files of one test or of several, in a folder whose path is short enough for its sockets."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        unwanted = {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "PYTHONUNBUFFERED"}
-        self.environment = {name: value for name, value in os.environ.items() if name not in unwanted} | {
-            "RAY_TMPDIR": str(folder),
-            "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": "1",  # as many as a worker has: bits are compared
-        }
-
+class RayExtractions(RayProcesses):
     def start(self, table: Path, features: Path, *options: object) -> "subprocess.Popen[str]":
         """byov-extract, under way."""
         return subprocess.Popen(
@@ -77,29 +62,6 @@ class Ray:
         process = self.start(table, features, *options)
         out, err = process.communicate(timeout=900)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def processes(self) -> list[int]:
-        """All that have a file open below the folder: Ray's have their logs there."""
-        return [pid for pid in all_processes() if any(str(self.folder) in name for name in open_files(pid))]
-
-    def all_gone(self, seconds: float = 30.0) -> bool:
-        """They end one after the other."""
-        deadline = time.monotonic() + seconds
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.processes() == []
-
-
-def all_processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def open_files(pid: int) -> set[str]:
-    names = set()
-    with suppress(OSError):  # it ended, or the file was closed
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            names.add(str(descriptor.readlink()))
-    return names
 
 
 @pytest.fixture(scope="session")
@@ -119,13 +81,10 @@ def wait_for_work() -> Callable[..., int]:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Ray]:
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    processes = Ray(folder)
+def ray() -> Iterator[RayExtractions]:
+    processes = RayExtractions()
     yield processes
-    for pid in processes.processes():
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+    processes.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from byov.cluster.extraction_worker import WorkerReport
 from byov.cluster.hand_out import MOST_ATTEMPTS, MOST_VIDEOS, HandOut
+from byov.cluster.worker_report import WorkerReport
 from byov.data.dataset import Video
 from byov.extract.plan import Job
 

@@ -51,7 +51,7 @@ def poisoned(
     (folder / "sitecustomize.py").write_text(POISON)
     ray.environment |= {"PYTHONPATH": str(folder), "DEATHS": str(folder / "deaths")}
     ran = ray.run(table, folder / "features", "--cluster", "local", "--workers", 2, "--json")
-    left = [] if ray.all_gone() else ray.processes()
+    left = [] if ray.all_gone() else ray.running()
     del ray.environment["PYTHONPATH"]
     deaths = len((folder / "deaths").read_bytes())
     yield Poisoned(ran, table, folder / "reference", folder / "features", deaths, left)

@@ -5,100 +5,20 @@ Two machines are played by two addresses of the loopback network.
 
 import json
 import os
+import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ray_processes import IMPATIENT, TwoMachines, can_hide, children
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.long
 
-RAY = str(Path(sys.executable).parent / "ray")
-HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 LONG = 600  # frames: long enough to be killed in their midst
-# A machine that does not answer is given up after two seconds, in the place of fifteen.
-IMPATIENT = {
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "3",
-}
-
-
-def children(pid: int) -> list[int]:
-    """All processes below one, itself first."""
-    parents = {}
-    for path in Path("/proc").iterdir():
-        try:
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-        except (ValueError, OSError):
-            continue
-    found = [pid]
-    for parent in found:
-        found += [child for child, its in parents.items() if its == parent]
-    return found
-
-
-class TwoMachines:
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        with socket.create_server((HEAD, 0)) as server:
-            self.address = f"{HEAD}:{server.getsockname()[1]}"
-        self._nodes = {HEAD: self._start(HEAD, "--head", f"--port={self.address.partition(':')[2]}")}
-        self.restore()
-
-    def _start(self, ip: str, *options: str) -> "subprocess.Popen[str]":
-        common = ("--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block")
-        return subprocess.Popen(
-            [RAY, "start", f"--node-ip-address={ip}", *options, *common],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=self._ray.environment,
-        )
-
-    def restore(self) -> None:
-        """Start the other machine, if it is not there, and wait until Ray counts two."""
-        if OTHER not in self._nodes or self._nodes[OTHER].poll() is not None:
-            self._wait_for(1)
-            self._nodes[OTHER] = self._start(OTHER, f"--address={self.address}")
-        self._wait_for(2)
-
-    def _wait_for(self, count: int) -> None:
-        script = (
-            "import ray, sys, time; ray.init(sys.argv[1], log_to_driver=False)\n"
-            "while ray.available_resources().get('CPU', 0) != float(sys.argv[2]): time.sleep(0.2)"
-        )
-        deadline = time.monotonic() + 120
-        while subprocess.run(
-            [sys.executable, "-c", script, self.address, str(count)],
-            env=self._ray.environment,
-            capture_output=True,
-            check=False,
-        ).returncode:
-            assert time.monotonic() < deadline, "the cluster did not come up"
-
-    def raylet(self) -> int:
-        """Of the other machine."""
-        below = children(self._nodes[OTHER].pid)
-        return next(pid for pid in below if b"/raylet\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
-
-    def kill_machine(self) -> None:
-        for pid in children(self._nodes[OTHER].pid):
-            os.kill(pid, signal.SIGKILL)
-        self._nodes[OTHER].wait()
-
-    def close(self) -> None:
-        for node in self._nodes.values():
-            for pid in children(node.pid):
-                os.kill(pid, signal.SIGKILL)
-            node.wait()
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +80,18 @@ def test_what_is_lost_in_the_middle_of_a_video_is_done_again(
     assert contents(tmp_path / "f") == reference
 
 
+@pytest.mark.skipif(not can_hide(), reason="folders can be hidden by root only")
+def test_videos_that_a_machine_does_not_see_are_said_before_anything_is_written(ray, machines, table, tmp_path):
+    machines.restore(hidden=table.parent)
+    ran = ray.run(table, tmp_path / "f", "--cluster", machines.address)
+    machines.kill_machine()
+    assert ran.returncode == 2
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("error: the worker on ")
+    assert re.search(r"cannot work: .*/v\d\.mp4 is not there$", line)
+    assert not (tmp_path / "f").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -174,3 +106,26 @@ def test_no_room_for_a_worker(ray, machines, table, tmp_path, options, said):
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["local", "joined"])
+def test_after_the_drivers_death_the_same_command_goes_on(
+    ray, machines, table, reference, contents, wait_for_work, tmp_path, joined
+):
+    machines.restore()
+    where = (machines.address,) if joined else ("local", "--workers", 2)
+    process = ray.start(table, tmp_path / "f", "--cluster", *where)
+    worker = wait_for_work(process, tmp_path / "f")
+    process.kill()
+    process.communicate()
+    assert unfinished(tmp_path / "f"), "it was too late"
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{worker}").exists():  # nobody is left to work for
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if joined:
+        machines.restore()
+    ran = ray.run(table, tmp_path / "f", "--cluster", *where, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["failures"] == {}
+    assert contents(tmp_path / "f") == reference
