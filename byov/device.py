@@ -26,3 +26,10 @@ def pick_device(name: Device) -> "torch.device":
 def usable_cores() -> int:
     """How many threads can work side by side."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def computing_threads() -> int:
+    """How many threads this process is to compute with: as OMP_NUM_THREADS says, which PyTorch and BLAS heed too and by
+    which the workers of a sweep share out the cores; else one for each usable core."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return min(usable_cores(), int(said)) if said.isdecimal() and int(said) else usable_cores()

@@ -14,7 +14,7 @@ from itertools import combinations, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.device import usable_cores
+from byov.device import computing_threads
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
 from byov.evaluate.neighbours import equal_rows
 from byov.evaluate.scores import Score
@@ -130,7 +130,7 @@ def fit_each(trains: Sequence[Frames]) -> list[Classifiers]:
     todo = [(classifier, pair) for one in unfitted for classifier in _there(one) for pair in classifier.pairs]
     # The longest first, so that no core is left with a long one at the end.
     order = sorted(range(len(todo)), key=lambda index: -len(todo[index][0].frames_of(todo[index][1])))
-    with ThreadPoolExecutor(usable_cores()) as pool:  # libsvm releases the GIL
+    with ThreadPoolExecutor(computing_threads()) as pool:  # libsvm releases the GIL
         fitted = dict(zip(order, pool.map(lambda index: todo[index][0].fit(todo[index][1]), order), strict=True))
     decisions = iter(fitted[index] for index in range(len(todo)))
     return [
@@ -168,7 +168,7 @@ def _there(classifiers: Classifiers) -> list[PhaseClassifier]:
 def _f1(classifiers: Classifiers, test: Frames) -> dict[str, float | Missing]:
     import sklearn.metrics  # noqa: F401  (as above)
 
-    with ThreadPoolExecutor(usable_cores()) as pool:  # matrix products release the GIL, too
+    with ThreadPoolExecutor(computing_threads()) as pool:  # matrix products release the GIL, too
         scores = pool.map(lambda setting: _f1_in(setting, classifiers[setting], test), SETTINGS)
         return dict(zip(SETTINGS, scores, strict=True))
 
