@@ -101,8 +101,7 @@ class RowWriter:
 
     def _write_block(self) -> None:
         count, written = self._buffered, self.rows - self._buffered
-        stored_rows = -(-count // CHUNK_ROWS) * CHUNK_ROWS
-        self._reserve(stored_rows * sum(column.row_bytes for column in self._columns.values()))
+        self._reserve(stored_rows(count) * sum(column.row_bytes for column in self._columns.values()))
         for name, column in self._columns.items():
             if column.dataset is None:
                 column.dataset = self._file.create_dataset(
@@ -131,6 +130,15 @@ class RowWriter:
                 raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from None
         finally:
             os.close(descriptor)
+
+
+def stored_rows(rows: int) -> int:
+    """For how many there is room on disk: chunks are whole.
+
+    >>> stored_rows(1)
+    64
+    """
+    return -(-rows // CHUNK_ROWS) * CHUNK_ROWS
 
 
 def _storable(value: str | int | float | bool) -> NDArray[Any] | int | float | bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from byov.cli.extracted_again import why_again
 from byov.cli.tables import wide_console
 from byov.extract.check import VideoCheck, free_bytes
 from byov.extract.plan import Plan
@@ -29,11 +30,11 @@ def print_checks(checks: Sequence[VideoCheck]) -> None:
     for check in checks:
         if check.problem:
             console.print(f"problem: {escape(printable(check.problem))}", soft_wrap=True)
-        if check.job.state in ("stale", "conflict"):
-            console.print(
-                f"{check.job.state}: {escape(check.job.video.id)}: {escape(printable(check.job.reason))}",
-                soft_wrap=True,
-            )
+        if check.job.state == "conflict":
+            said = f"conflict: {check.job.video.id}: {check.job.reason}"
+            console.print(escape(printable(said)), soft_wrap=True)
+    for line in why_again([check.job for check in checks if check.job.state == "stale"]):
+        console.print(escape(printable(line)), soft_wrap=True)
 
 
 def print_plan(plan: Plan, needed_bytes: int | None, features_dir: Path) -> None:

@@ -22,7 +22,7 @@ from byov.cli.cluster_options import (
 )
 from byov.cli.command import BARS, interruptible, note
 from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
-from byov.cli.extracted_again import say_again
+from byov.cli.extracted_again import why_again
 from byov.cli.own_folder import DEFAULT_SPLIT, open_folder
 from byov.cli.shares import refuse_percent
 from byov.cluster.ray_session import ClusterOptions
@@ -75,7 +75,9 @@ def extract(
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
-    ratios: Annotated[str, typer.Option(help="STM ratios, each above 0 and at most 1.")] = RATIOS,
+    ratios: Annotated[
+        str, typer.Option("--ratios", "--ratio", help="STM ratios, each above 0 and at most 1.")
+    ] = RATIOS,
     resize: Annotated[Resize, typer.Option(help="Stretch the whole frame, or crop it as CLIP does.")] = "squash",
     device: Annotated[Device, typer.Option(help="Where the encoder runs.")] = "auto",
     compile_model: Annotated[bool, typer.Option("--compile", help="Run the encoder through torch.compile.")] = False,
@@ -146,7 +148,8 @@ def extract(
         from byov.extract.extraction import ExtractionOptions
 
         if not overwrite:
-            say_again(plan.in_state("stale"))
+            for line in why_again(plan.in_state("stale")):
+                note(line)
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
         stopped = "interrupted; finished videos are kept, run the same command to resume"
@@ -239,7 +242,9 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
         print(json.dumps(summary, indent=1))
     else:
         check_table.print_plan(plan, needed, features_dir)
-        if seconds is not None:
+        if not frames:
+            print("nothing to encode")
+        elif seconds is not None:
             print(f"{counted(frames, 'frame')} to encode, about {time_text(seconds)} here at {rate:.0f} frames/s")
         else:
             print(f"{counted(frames, 'frame')} to encode; how fast is known once the encoder has been fetched")

@@ -52,10 +52,10 @@ def open_folder(folder: Path, name: str, split: str | None, features_dir: Path) 
             f"{table} says the splits already; edit it, or delete it to have --split {split} in its place"
         )
     dataset = read_own_videos(name, table, folder=folder)
-    listed = {video.path for video in dataset.videos}
-    new = [path for path in video_files(folder)[0] if folder / path not in listed]
-    more = f"; {counted(len(new), 'video')} not in it ({_some(new)}): add a line, or delete it" if new else ""
-    note(f"videos: as listed in {table} (delete it to list {folder} anew){more}")
+    listed = {video.path.resolve() for video in dataset.videos}
+    new = [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed]
+    more = f"; without {counted(len(new), 'video')} that it does not list ({_some(new)})" if new else ""
+    note(f"videos: as listed in {table}, to be edited, or deleted to list {folder} anew{more}")
     return dataset
 
 

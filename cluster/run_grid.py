@@ -255,7 +255,7 @@ def _refuse_ratio(ratio: Any, header: Header) -> None:
         there = ", ".join(sorted(header.ratios, key=float))
         raise SettingsError(
             f"{header.path.parents[1]}: no STM ratio {ratio_key(ratio)}; it has {there}. "
-            f"Extract it with byov-extract --ratios {ratio_key(ratio)}"
+            f"Add it by byov-extract as before, with --ratios {ratio_key(ratio)}"
         )
 
 

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from byov.cache.row_writer import stored_rows
 from byov.data.video import Probe, probe
 from byov.errors import VideoError
 from byov.extract.plan import Job, Plan
 from byov.progress import SILENT, Progress, track
+
+FILE_BYTES = 28_000  # of a feature file beside its rows: indices and attributes, as measured
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,11 @@ def _check_video(job: Job) -> VideoCheck:
 
 def bytes_needed(checks: Sequence[VideoCheck], bytes_per_frame: int) -> int:
     """Disk that the videos still to be extracted will take."""
-    return sum(check.probe.packets * bytes_per_frame for check in checks if check.probe and check.job.state != "cached")
+    return sum(
+        stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
+        for check in checks
+        if check.probe and check.job.state != "cached"
+    )
 
 
 def bytes_per_frame(ratios: int, tokens: int, width: int, *, has_cls: bool) -> int:

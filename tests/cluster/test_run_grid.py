@@ -127,7 +127,7 @@ def test_rows_are_called_by_what_they_differ_in(folders):
         ("seed = 1979-05-27", "seed is datetime.date(1979, 5, 27); expected a number"),
         ("ratio = 30", "ratio is 30; it must be a share of the tokens"),
         ("ratio = true", "ratio is True; it must be a share of the tokens"),
-        ("ratio = 0.5", "no STM ratio 0.5; it has 0.3, 1.0. Extract it with byov-extract --ratios 0.5"),
+        ("ratio = 0.5", "no STM ratio 0.5; it has 0.3, 1.0. Add it by byov-extract as before, with --ratios 0.5"),
         ('dataset = "other"', "holds no dataset 'other'; it holds toy"),
         ("dataset = 3", "dataset is 3; it must be a text"),
         (

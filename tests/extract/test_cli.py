@@ -23,6 +23,7 @@ from byov.data.demo import PHASES
 from byov.data.fingerprint import SAMPLE_BYTES, sha256
 from byov.data.video import FrameReader
 from byov.extract import encoders, extract_features
+from byov.extract.check import FILE_BYTES
 from byov.extract.encoder_name import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
@@ -376,7 +377,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert (videos["v3"]["packets"], videos["v3"]["decoded_frames"], videos["v3"]["state"]) == (8, None, "missing")
     assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
     assert "an empty file" in videos["v1"]["problem"]
-    assert ran.json["needed_bytes"] == 8 * (2 * 128 * 7 + 2 * 64 + 8)
+    assert ran.json["needed_bytes"] == 64 * (2 * 128 * 7 + 2 * 64 + 8) + FILE_BYTES
     assert contents(tmp_path / "features") == before
     text = byov_extract("--manifest", table, *TINY, "--check").out
     assert "48x32" in text
@@ -407,11 +408,21 @@ def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
     assert "to add ratio 0.5, 2 videos with 7 frames go through the encoder again" in ran.err
 
 
-def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset):
-    table = make_dataset([128, 128])
+def test_a_check_says_the_cost_of_an_added_ratio_once_and_when_there_is_nothing_to_do(byov_extract, make_dataset):
+    table = make_dataset([3, 4])
+    byov_extract("--manifest", table, *TINY, "--ratio", "0.3")
+    assert byov_extract("--manifest", table, *TINY, "--ratio", "0.3", "--check").out.endswith("\nnothing to encode\n")
+    out = byov_extract("--manifest", table, *TINY, "--ratio", "0.5", "--check").out
+    assert out.count("to add ratio 0.5, 2 videos with 7 frames") == 1
+    assert "lacks" not in out
+
+
+@pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
+def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset, frames):
+    table = make_dataset(frames)
     needed = byov_extract("--manifest", table, *TINY, "--check", "--json").json["needed_bytes"]
     written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
-    assert needed < written < 1.15 * needed
+    assert written == pytest.approx(needed, rel=0.03)
 
 
 def test_crop_and_squash_differ(byov_extract, make_dataset, tmp_path):

@@ -30,11 +30,23 @@ def test_a_folder_is_extracted_and_its_csv_is_there_to_be_edited(byov_extract, m
     (my / "exo" / "3.mp4").write_bytes((my / "exo" / "2.mp4").read_bytes())
     again = byov_extract("--folder", my, *TINY)
     assert again.code == 0, again.err
-    assert f"as listed in {my / 'videos.csv'} (delete it to list {my} anew); 1 video not in it (exo/3.mp4)" in again.err
+    assert f"videos: as listed in {my / 'videos.csv'}, to be edited, or deleted to list {my} anew; " in again.err
+    assert "without 1 video that it does not list (exo/3.mp4)\n" in again.err
     assert "3 were cached" in again.out
     manifest = json.loads((tmp_path / "features" / "my" / "manifest.json").read_text())
     assert manifest["phases"] == ["start", "pour"]
     assert [video["labels"] for video in manifest["videos"]] == [[0, 0, 1], None, None]
+
+
+def test_a_video_that_the_csv_lists_by_its_whole_path_is_listed(byov_extract, my, monkeypatch):
+    paths = {"ego/1.mp4": "ego", "exo/1.mp4": "exo", "exo/2.mp4": "exo"}
+    lines = [f"{my / path},{view},train,{index}" for index, (path, view) in enumerate(paths.items())]
+    (my / "videos.csv").write_text("\n".join(["path,view,split,id", *lines]))
+    (my / "exo" / "here").mkdir()
+    monkeypatch.chdir(my / "exo" / "here")
+    ran = byov_extract("--folder", "../..", *TINY)
+    assert ran.code == 0, ran.err
+    assert "does not list" not in ran.err
 
 
 def test_where_no_csv_can_be_written_beside_the_videos_it_is_in_the_cache(byov_extract, my, tmp_path):

@@ -138,7 +138,7 @@ def test_several_encoders_must_be_chosen_from(features_dir, folder):
 
 def test_an_unknown_ratio_lists_those_there_are_and_says_how_to_get_it(features_dir):
     assert refused(features_dir, None, None, 0.25).endswith(
-        "no STM ratio 0.25; it has 0.3, 1.0. Extract it with byov-extract --ratios 0.25"
+        "no STM ratio 0.25; it has 0.3, 1.0. Add it by byov-extract as before, with --ratios 0.25"
     )
 
 
