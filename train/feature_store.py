@@ -136,7 +136,8 @@ def _refuse_absent(header: Header, column: str) -> None:
     if ratio not in header.ratios:
         there = ", ".join(sorted(header.ratios, key=float))
         raise TrainError(
-            f"{header.path}: no STM ratio {ratio}; it has {there}. Add it by byov-extract as before, with --ratios {ratio}"
+            f"{header.path}: no STM ratio {ratio}; it has {there}. "
+            f"Add it by byov-extract as before, with --ratios {ratio}"
         )
 
 
