@@ -1,7 +1,8 @@
 """Commands as their users expect them: -h, --config, completion, and a word too many answered by what was meant."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from typer.core import TyperCommand, TyperGroup
 from byov.cli.option_file import expand
 from byov.errors import ByovError
 
+# Of click, or of the click that newer versions of typer bring along.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 EPILOG = "--config FILE: options from a TOML file, by name; what is given here goes before it."
 SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
@@ -35,7 +38,8 @@ class HelpfulCommand(TyperCommand):
             return super().parse_args(ctx, args)
         args = expand(args, self.params)
         ctx.allow_extra_args = True
-        left = super().parse_args(ctx, list(args))
+        with _in_one_line(args, _typed(ctx)):
+            left = super().parse_args(ctx, list(args))
         if ctx.args:
             raise UsageMistake(_what_was_meant(ctx.args[0], args, self.params, _typed(ctx)))
         return left
@@ -49,10 +53,43 @@ class HelpfulGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _switches_without_value(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _in_one_line(args, _typed(ctx)):
+            return super().parse_args(ctx, list(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        with _in_one_line(args, _typed(ctx)):
+            return super().resolve_command(ctx, args)
+
 
 class App(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
         return super().command(name, **({"cls": HelpfulCommand} | settings))
+
+
+@contextmanager
+def _in_one_line(args: Sequence[str], command: str) -> Iterator[None]:
+    """What the command-line library answers by a box of five lines."""
+    try:
+        yield
+    except UsageError as error:
+        shown = f"{command} -h shows the options"
+        option = getattr(error, "param", None)
+        value = _value_of(getattr(option, "opts", ()), args)
+        if value is None:
+            raise UsageMistake(f"{error.format_message().rstrip('.')}; {shown}") from None
+        name, text = value
+        said = error.message.removeprefix("Value error, ").rstrip(".")
+        raise UsageMistake(f"{name} {text}: {said}; {shown}") from None
+
+
+def _value_of(names: Collection[str], args: Sequence[str]) -> tuple[str, str] | None:
+    """An option as it was typed, and its value."""
+    for word, following in zip(args, [*args[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return name, value if equals else following
+    return None
 
 
 def _switches_without_value(options: list[Any]) -> list[Any]:

@@ -137,3 +137,24 @@ def test_a_folder_of_the_cache_is_not_taken_for_a_damaged_file(typed, tmp_path):
     assert "a folder, and show takes one file of it; byov-cache ls" in typed(f"byov-cache show {tmp_path}").err
     (tmp_path / "ego" / "1.h5").touch()
     assert f"byov-cache show {tmp_path}/ego/1.h5\n" in typed(f"byov-cache show {tmp_path}").err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("byov-train --ratio 30%", "--ratio 30%: Input should be a valid number"),
+        ("byov-train --epochs=many", "--epochs many: Input should be a valid integer"),
+        ("byov-train --datset demo", "No such option: --datset (Possible options: --dataset"),
+        ("byov-train --epochs", "Option '--epochs' requires an argument"),
+        ("byov-eval --task retreival", "--task retreival: 'retreival' is not one of 'classification', 'retrieval'"),
+        ("byov-cache bogus", "No such command 'bogus'"),
+        ("byov-cache --bogus", "No such option: --bogus"),
+        ("byov-cache show", "Missing argument 'file'"),
+    ],
+)
+def test_what_the_command_line_library_finds_wrong_is_one_line_too(typed, line, said):
+    ran = typed(line)
+    assert (ran.code, ran.out) == (2, "")
+    (said_line,) = ran.err.splitlines()
+    assert said_line.startswith(f"error: {said}")
+    assert said_line.endswith(" -h shows the options")

@@ -277,7 +277,7 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_line(torchrun, tiny):
     ("arguments", "said"),
     [
         (("--batch-size", "1"), "error: --batch-size 1 is less than the 2 processes"),
-        (("--batch-size", "two"), "Invalid value for '--batch-size'"),
+        (("--batch-size", "two"), "error: --batch-size two: Input should be a valid integer"),
     ],
 )
 def test_mistakes_are_said_once(torchrun, tiny, run, arguments, said):
