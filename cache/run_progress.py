@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import float_info
 from typing import Any, Literal
 
-from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, RunRecord
+from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
@@ -56,8 +56,9 @@ def unfinished(run: RunRecord) -> str | None:
     progress = read_progress(run)
     if progress.state == "finished" or progress.epoch is None:
         return None
+    model = ": its model is the best so far" if (run.folder / MODEL_NAME).exists() else ""
     advice = "" if progress.state == "in training" else f"; go on with byov-train --run {run.name} --resume"
-    return f"{run.name}: unfinished, {progress.said}: its model is the best so far{advice}"
+    return f"{run.name}: unfinished, {progress.said}{model}{advice}"
 
 
 def at_work(folder: Path) -> bool:

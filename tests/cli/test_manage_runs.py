@@ -166,8 +166,12 @@ def test_checkpoints_of_finished_runs_are_pruned_and_no_others(byov_runs, write_
 
 
 def test_an_unfinished_run_says_where_it_stopped(write_run, runs_dir):
-    write_run("half", 2)
+    folder = write_run("half", 2)
     write_run("done")
+    assert unfinished(read_run(runs_dir, "half")) == (  # it has no model yet
+        "half: unfinished, stopped at epoch 2 of 4; go on with byov-train --run half --resume"
+    )
+    (folder / "model.safetensors").write_bytes(b"")
     assert unfinished(read_run(runs_dir, "half")) == (
         "half: unfinished, stopped at epoch 2 of 4: its model is the best so far; "
         "go on with byov-train --run half --resume"
