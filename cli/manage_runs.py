@@ -154,8 +154,9 @@ def _ask(question: str, *, yes: bool) -> None:
         agreed = typer.confirm(printable(question), err=True)
     except typer.Abort:
         raise UsageMistake("no answer; nothing was deleted (--yes does it without asking)") from None
-    if not agreed:
-        raise UsageMistake("nothing was deleted")
+    if not agreed:  # an answer, not a mistake
+        note("nothing was deleted")
+        raise typer.Exit(command.FAILED)
 
 
 def _method(run: RunRecord) -> str:

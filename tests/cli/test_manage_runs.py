@@ -131,15 +131,21 @@ def test_every_setting_that_is_described_is_an_option():
             assert f"--{option_name(name)}" in options
 
 
-def test_deleting_asks_first(byov_runs, write_run, monkeypatch, tmp_path):
+@pytest.mark.parametrize("how", ["delete", "prune"])
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("", 2)], ids=["no", "none"])
+def test_without_a_yes_nothing_is_deleted(byov_runs, write_run, monkeypatch, tmp_path, how, answer, code):
+    """To say no is no mistake; to give no answer is one."""
+    folder = write_run("a")
+    (tmp_path / "answer").write_text(answer)
+    with (tmp_path / "answer").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        ran = byov_runs(how, "a")
+    assert (ran.code, "nothing was deleted" in ran.err, "error:" in ran.err) == (code, True, code == 2)
+    assert len(list((folder / "checkpoint").iterdir())) == 2
+
+
+def test_runs_are_deleted_by_name(byov_runs, write_run):
     folders = [write_run(name) for name in ("a", "b")]
-    for answer in ("n\n", ""):
-        (tmp_path / "answer").write_text(answer)
-        with (tmp_path / "answer").open() as file:
-            monkeypatch.setattr("sys.stdin", file)
-            ran = byov_runs("delete", "a")
-        assert (ran.code, "nothing was deleted" in ran.err) == (2, True)
-        assert folders[0].exists()
     ran = byov_runs("delete", "a", "--yes")
     assert (ran.code, ran.out) == (0, f"{folders[0]}: deleted\n")
     assert [folder.exists() for folder in folders] == [False, True]
