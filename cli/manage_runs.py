@@ -28,6 +28,7 @@ from byov.train.method_settings import SETTINGS, option_name
 
 app = command.new_app(help="List, compare and delete runs, and delete the checkpoints of finished ones.")
 DATA = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run, beside its settings
+TRAINED_ON = "train and val videos, features, labels"  # by their digest, without which a run is not resumed
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Names = Annotated[list[str], typer.Argument(help="Runs, by name.", show_default=False)]
@@ -202,10 +203,16 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     scores = validation if isinstance(validation, dict) else {}
     return {
         **{key: run.training.get(key) for key in DATA},
+        TRAINED_ON: _short_digest(run.training.get("videos_sha256")),
         "epochs done": progress.epoch,
+        "selected by": progress.metric,  # without labels it is not what the settings say
         **{f"val {name}": value for name, value in scores.items()},
         **run.settings,
     }
+
+
+def _short_digest(digest: Any) -> str | None:
+    return digest[:12] if isinstance(digest, str) else None
 
 
 def _shown(value: Any) -> str:

@@ -107,6 +107,19 @@ def test_two_runs_are_compared_by_what_differs(byov_runs, write_run):
     assert (missing.code, "no such run; choose one of" in missing.err) == (2, True)
 
 
+def test_runs_of_other_labels_differ_in_their_data_and_in_what_selected_them(byov_runs, write_run):
+    for name, digest, metric in (("a", "ab" * 32, "both"), ("b", "cd" * 32, "tau")):
+        config = write_run(name) / "config.json"
+        config.write_text(
+            json.dumps(json.loads(config.read_text()) | {"training": TRAINING | {"videos_sha256": digest}})
+        )
+        (config.parent / "metrics.jsonl").write_text(json.dumps({"epoch": 4, metric: 0.5}))
+    assert byov_runs("compare", "a", "b", "--json").json["different"] == {
+        "train and val videos, features, labels": ["abababababab", "cdcdcdcdcdcd"],
+        "selected by": ["both", "tau"],
+    }
+
+
 def test_settings_are_printed_as_a_file_for_another_training(byov_runs, write_run, tmp_path):
     write_run("a", crop=[0.5, 1.0], self_view=True, attention_window=None, norm="before")
     (tmp_path / "a.toml").write_text(byov_runs("settings", "a").out)
