@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from byov.cache.layout import encoder_slug
 from byov.cache.run_progress import (
     RunProgress,
     checkpoint_files,
@@ -97,7 +98,7 @@ def compare(
 def settings(run: Annotated[str, typer.Argument(help="A run.")], runs_dir: command.RunsDir = Path("runs")) -> None:
     """Print a run's settings as a file for byov-train --config."""
     record = read_run(runs_dir, run)
-    data = {"dataset": record.dataset, "encoder": record.encoder_folder, "ratio": record.ratio}
+    data = {"dataset": record.dataset, "encoder": _encoder(record), "ratio": record.ratio}
     given = {name: value for name, value in record.settings.items() if name in _options_of(_method(record))}
     named = {option_name(name): value for name, value in given.items()}
     print(to_toml(data | {"method": _method(record)} | named), end="")
@@ -162,6 +163,11 @@ def _ask(question: str, *, yes: bool) -> None:
 
 def _method(run: RunRecord) -> str:
     return str(run.settings.get("method", "byov"))  # up to byov 0.2 there was no other
+
+
+def _encoder(run: RunRecord) -> str:
+    """By the name that people know; by its folder, where byov-train would not find that by the name."""
+    return run.encoder if encoder_slug(run.encoder) == run.encoder_folder else run.encoder_folder
 
 
 def _options_of(method: str) -> set[str]:

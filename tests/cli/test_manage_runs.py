@@ -125,9 +125,15 @@ def test_settings_are_printed_as_a_file_for_another_training(byov_runs, write_ru
     (tmp_path / "a.toml").write_text(byov_runs("settings", "a").out)
     words = expand(["--config", str(tmp_path / "a.toml"), "--lr", "1"], get_command(train.app).params)
     assert words == [
-        *("--dataset", "demo", "--encoder", "random--tiny", "--ratio", "0.3", "--method", "byov", "--epochs", "4"),
+        *("--dataset", "demo", "--encoder", "random/tiny", "--ratio", "0.3", "--method", "byov", "--epochs", "4"),
         *("--select", "both", "--crop", "0.5,1.0", "--self", "--lr", "1"),
     ]
+
+
+def test_an_encoder_in_a_folder_of_another_name_is_printed_by_its_folder(byov_runs, write_run):
+    config = write_run("a") / "config.json"
+    config.write_text(config.read_text().replace("random--tiny", "copied"))
+    assert 'encoder = "copied"\n' in byov_runs("settings", "a").out
 
 
 def test_a_run_of_no_ratio_is_one_line(byov_runs, write_run):
