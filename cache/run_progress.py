@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import float_info
 from typing import Any, Literal
 
-from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, RunRecord
+from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
@@ -52,12 +52,21 @@ def read_progress(run: RunRecord) -> RunProgress:
 
 
 def unfinished(run: RunRecord) -> str | None:
-    """One line on a run that has epochs before it; None for one that is finished or does not say."""
+    """One line on a run that has epochs before it, with what to do; None for one that is finished or does not say."""
+    said = unfinished_text(run)
+    if said is None:
+        return None
+    advice = "" if at_work(run.folder) else f"; go on with byov-train --run {run.name} --resume"
+    return f"{run.name}: {said}{advice}"
+
+
+def unfinished_text(run: RunRecord) -> str | None:
+    """As `unfinished`, for what is written and read elsewhere: "unfinished, stopped at epoch 76 of 300: ..." """
     progress = read_progress(run)
     if progress.state == "finished" or progress.epoch is None:
         return None
-    advice = "" if progress.state == "in training" else f"; go on with byov-train --run {run.name} --resume"
-    return f"{run.name}: unfinished, {progress.said}: its model is the best so far{advice}"
+    model = ": its model is the best so far" if (run.folder / MODEL_NAME).exists() else ""
+    return f"unfinished, {progress.said}{model}"
 
 
 def at_work(folder: Path) -> bool:

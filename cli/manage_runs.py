@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from byov.cache.layout import encoder_slug
 from byov.cache.run_progress import (
     RunProgress,
     checkpoint_files,
@@ -28,6 +29,7 @@ from byov.train.method_settings import SETTINGS, option_name
 
 app = command.new_app(help="List, compare and delete runs, and delete the checkpoints of finished ones.")
 DATA = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run, beside its settings
+TRAINED_ON = "train and val videos, features, labels"  # by their digest, without which a run is not resumed
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Names = Annotated[list[str], typer.Argument(help="Runs, by name.", show_default=False)]
@@ -96,7 +98,7 @@ def compare(
 def settings(run: Annotated[str, typer.Argument(help="A run.")], runs_dir: command.RunsDir = Path("runs")) -> None:
     """Print a run's settings as a file for byov-train --config."""
     record = read_run(runs_dir, run)
-    data = {"dataset": record.dataset, "encoder": record.encoder_folder, "ratio": record.ratio}
+    data = {"dataset": record.dataset, "encoder": _encoder(record), "ratio": record.ratio}
     given = {name: value for name, value in record.settings.items() if name in _options_of(_method(record))}
     named = {option_name(name): value for name, value in given.items()}
     print(to_toml(data | {"method": _method(record)} | named), end="")
@@ -154,12 +156,18 @@ def _ask(question: str, *, yes: bool) -> None:
         agreed = typer.confirm(printable(question), err=True)
     except typer.Abort:
         raise UsageMistake("no answer; nothing was deleted (--yes does it without asking)") from None
-    if not agreed:
-        raise UsageMistake("nothing was deleted")
+    if not agreed:  # an answer, not a mistake
+        note("nothing was deleted")
+        raise typer.Exit(command.FAILED)
 
 
 def _method(run: RunRecord) -> str:
     return str(run.settings.get("method", "byov"))  # up to byov 0.2 there was no other
+
+
+def _encoder(run: RunRecord) -> str:
+    """By the name that people know; by its folder, where byov-train would not find that by the name."""
+    return run.encoder if encoder_slug(run.encoder) == run.encoder_folder else run.encoder_folder
 
 
 def _options_of(method: str) -> set[str]:
@@ -201,10 +209,16 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     scores = validation if isinstance(validation, dict) else {}
     return {
         **{key: run.training.get(key) for key in DATA},
+        TRAINED_ON: _short_digest(run.training.get("videos_sha256")),
         "epochs done": progress.epoch,
+        "selected by": progress.metric,  # without labels it is not what the settings say
         **{f"val {name}": value for name, value in scores.items()},
         **run.settings,
     }
+
+
+def _short_digest(digest: Any) -> str | None:
+    return digest[:12] if isinstance(digest, str) else None
 
 
 def _shown(value: Any) -> str:

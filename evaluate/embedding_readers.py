@@ -19,6 +19,7 @@ from byov.cache.features import Header, check_same_identity, read_header
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.row_reader import read_array, read_digest
+from byov.cache.run_progress import unfinished_text
 from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run
 from byov.cache.standardize import standardized
 from byov.errors import EvaluationError
@@ -53,6 +54,10 @@ class EmbeddingReader(ABC):
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """Where the embeddings come from; complete once frames were read."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the scores must know of the embeddings."""
+        return ()
 
     def training_frames(self, progress: Progress = SILENT) -> Frames:
         """Whole training videos, under any protocol; read once."""
@@ -133,6 +138,11 @@ class RunEmbeddings(EmbeddingReader):
             **{key: made[key] for key in kept if key in made},
             "features_sha256": self._features.digest(),
         }
+
+    def notes(self) -> tuple[str, ...]:
+        """A table outlives the training that it was made amid: it must not pass for one of all its epochs."""
+        said = None if self.untrained else unfinished_text(self.run)
+        return () if said is None else (f"{self.run.name}: {said}",)
 
     def _check_provenance(self, path: Path, provenance: EmbeddingProvenance, segment: Segment) -> None:
         if provenance.model_sha256 != self.model_sha256:

@@ -33,9 +33,10 @@ def evaluate(
     wanted = _without_means(reader, tasks_of(manifest) if tasks is None else tuple(tasks))
     chosen = options_for(manifest.dataset, options or EvaluationOptions())
     data = read_task_data(reader, split, protocol, wanted, progress)
-    return row_of(
+    row = row_of(
         reader.name, reader.kind, data, wanted, chosen, reader.origin(), phases=manifest.phases, progress=progress
     )
+    return replace(row, notes=(*reader.notes(), *row.notes))
 
 
 def row_of(

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from byov import __version__
+from byov.cache.run_progress import unfinished_text
 from byov.cache.runs import MODEL_NAME, RunRecord
 from byov.errors import TrainError
 from byov.report import failures, nearest_frames, projection, sheets, similarity
@@ -25,6 +26,7 @@ def facts(material: Material) -> Lines:
     run = material.reader.run
     ego, exo = (len(material.of_view(view)) for view in ("ego", "exo"))
     return (
+        *_unfinished(run),
         ("Recipe", run.recipe),
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
@@ -45,6 +47,7 @@ def provenance(
         ("Recipe", run.recipe),
         ("Seed", str(run.seed)),
         ("Settings other than the recipe's", _changed_settings(run)),
+        *_unfinished(run),
         (f"SHA-256 of {MODEL_NAME}", origin["model_sha256"]),
         ("Frame encoder", origin["encoder"]),
         ("Revision of the encoder", origin["encoder_revision"]),
@@ -77,6 +80,12 @@ def provenance(
         ),
         ("Pictures", f"{_sizes(pictures)}JPEG quality {sheets.QUALITY}"),
     )
+
+
+def _unfinished(run: RunRecord) -> Lines:
+    """That the settings promise more epochs than there were; nothing of a run that has them all."""
+    said = unfinished_text(run)
+    return () if said is None else (("Training", said),)
 
 
 def _tsne(chosen: projection.Chosen, seed: int) -> str:

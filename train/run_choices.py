@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from byov.cache.run_progress import read_progress
 from byov.cache.runs import RunRecord, list_runs, read_run, run_folder
-from byov.errors import TrainError
+from byov.errors import CacheError, TrainError
 from byov.text import counted
 from byov.train.feature_store import TrainingData, open_training_data
 from byov.train.method_settings import choose, refuse_of_others, settings_of
@@ -44,11 +45,11 @@ def new_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = 
     """A run that there is not yet; what is left out is the paper's, or the only one in the cache."""
     wanted = {**given.settings, "method": "byov" if given.method is None else given.method}
     choose(given.dataset or "", **wanted)  # mistakes first, before anything is read
+    named = None if given.name is None else _agreed(runs_dir, given.name, agree)  # before more is asked for
     ratio = DEFAULT_RATIO if given.ratio is None else given.ratio
     data = open_features(features_dir, given.dataset, given.encoder, ratio)
     settings = choose(data.dataset, **wanted)
-    name = agree(lambda: _new_folder(runs_dir, given.name, data, settings).name)
-    return ChosenRun(run_folder(runs_dir, name), data, settings)
+    return ChosenRun(named or _agreed(runs_dir, _usual_name(data, settings), agree), data, settings)
 
 
 def earlier_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
@@ -68,16 +69,38 @@ def open_features(features_dir: Path, dataset: str | None, encoder: str | None, 
     return data
 
 
-def _new_folder(runs_dir: Path, run: str | None, data: TrainingData, settings: TrainSettings) -> Path:
-    """The folder of a run that there is not yet, by name or by what it is."""
+def _usual_name(data: TrainingData, settings: TrainSettings) -> str:
+    """A run's name by what it is."""
     ratio = data.column.removeprefix("merged/")
-    usual = f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
-    folder = run_folder(runs_dir, usual if run is None else run)
+    return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
+
+
+def _agreed(runs_dir: Path, name: str, agree: Agree) -> Path:
+    """The folder of a new run, for all processes that train it."""
+    return run_folder(runs_dir, agree(lambda: _new_folder(runs_dir, name).name))
+
+
+def _new_folder(runs_dir: Path, name: str) -> Path:
+    """The folder of a run that there is not yet."""
+    folder = run_folder(runs_dir, name)
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if _is_finished(runs_dir, folder.name):
+            raise TrainError(
+                f"{folder} exists and is finished; choose another name with --run, "
+                f"or score it with byov-eval --run {folder.name}"
+            )
         raise TrainError(
             f"{folder} exists; resume it with --run {folder.name} --resume, or choose another name with --run"
         )
     return folder
+
+
+def _is_finished(runs_dir: Path, name: str) -> bool:
+    """Of what cannot be read as a run, --resume says more."""
+    try:
+        return read_progress(read_run(runs_dir, name)).state == "finished"
+    except CacheError:
+        return False
 
 
 def _newest_run(runs_dir: Path) -> str:

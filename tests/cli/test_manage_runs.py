@@ -107,14 +107,33 @@ def test_two_runs_are_compared_by_what_differs(byov_runs, write_run):
     assert (missing.code, "no such run; choose one of" in missing.err) == (2, True)
 
 
+def test_runs_of_other_labels_differ_in_their_data_and_in_what_selected_them(byov_runs, write_run):
+    for name, digest, metric in (("a", "ab" * 32, "both"), ("b", "cd" * 32, "tau")):
+        config = write_run(name) / "config.json"
+        config.write_text(
+            json.dumps(json.loads(config.read_text()) | {"training": TRAINING | {"videos_sha256": digest}})
+        )
+        (config.parent / "metrics.jsonl").write_text(json.dumps({"epoch": 4, metric: 0.5}))
+    assert byov_runs("compare", "a", "b", "--json").json["different"] == {
+        "train and val videos, features, labels": ["abababababab", "cdcdcdcdcdcd"],
+        "selected by": ["both", "tau"],
+    }
+
+
 def test_settings_are_printed_as_a_file_for_another_training(byov_runs, write_run, tmp_path):
     write_run("a", crop=[0.5, 1.0], self_view=True, attention_window=None, norm="before")
     (tmp_path / "a.toml").write_text(byov_runs("settings", "a").out)
     words = expand(["--config", str(tmp_path / "a.toml"), "--lr", "1"], get_command(train.app).params)
     assert words == [
-        *("--dataset", "demo", "--encoder", "random--tiny", "--ratio", "0.3", "--method", "byov", "--epochs", "4"),
+        *("--dataset", "demo", "--encoder", "random/tiny", "--ratio", "0.3", "--method", "byov", "--epochs", "4"),
         *("--select", "both", "--crop", "0.5,1.0", "--self", "--lr", "1"),
     ]
+
+
+def test_an_encoder_in_a_folder_of_another_name_is_printed_by_its_folder(byov_runs, write_run):
+    config = write_run("a") / "config.json"
+    config.write_text(config.read_text().replace("random--tiny", "copied"))
+    assert 'encoder = "copied"\n' in byov_runs("settings", "a").out
 
 
 def test_a_run_of_no_ratio_is_one_line(byov_runs, write_run):
@@ -131,15 +150,21 @@ def test_every_setting_that_is_described_is_an_option():
             assert f"--{option_name(name)}" in options
 
 
-def test_deleting_asks_first(byov_runs, write_run, monkeypatch, tmp_path):
+@pytest.mark.parametrize("how", ["delete", "prune"])
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("", 2)], ids=["no", "none"])
+def test_without_a_yes_nothing_is_deleted(byov_runs, write_run, monkeypatch, tmp_path, how, answer, code):
+    """To say no is no mistake; to give no answer is one."""
+    folder = write_run("a")
+    (tmp_path / "answer").write_text(answer)
+    with (tmp_path / "answer").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        ran = byov_runs(how, "a")
+    assert (ran.code, "nothing was deleted" in ran.err, "error:" in ran.err) == (code, True, code == 2)
+    assert len(list((folder / "checkpoint").iterdir())) == 2
+
+
+def test_runs_are_deleted_by_name(byov_runs, write_run):
     folders = [write_run(name) for name in ("a", "b")]
-    for answer in ("n\n", ""):
-        (tmp_path / "answer").write_text(answer)
-        with (tmp_path / "answer").open() as file:
-            monkeypatch.setattr("sys.stdin", file)
-            ran = byov_runs("delete", "a")
-        assert (ran.code, "nothing was deleted" in ran.err) == (2, True)
-        assert folders[0].exists()
     ran = byov_runs("delete", "a", "--yes")
     assert (ran.code, ran.out) == (0, f"{folders[0]}: deleted\n")
     assert [folder.exists() for folder in folders] == [False, True]
@@ -166,8 +191,12 @@ def test_checkpoints_of_finished_runs_are_pruned_and_no_others(byov_runs, write_
 
 
 def test_an_unfinished_run_says_where_it_stopped(write_run, runs_dir):
-    write_run("half", 2)
+    folder = write_run("half", 2)
     write_run("done")
+    assert unfinished(read_run(runs_dir, "half")) == (  # it has no model yet
+        "half: unfinished, stopped at epoch 2 of 4; go on with byov-train --run half --resume"
+    )
+    (folder / "model.safetensors").write_bytes(b"")
     assert unfinished(read_run(runs_dir, "half")) == (
         "half: unfinished, stopped at epoch 2 of 4: its model is the best so far; "
         "go on with byov-train --run half --resume"

@@ -96,6 +96,23 @@ def test_standardised_features_have_no_row_among_actions_of_whole_videos(byov_ev
     assert "merged/0.3, standardised: left out of the table (the mean of every standardised video is zero" in err
 
 
+@pytest.mark.usefixtures("features_dir")
+def test_what_is_written_of_an_unfinished_run_says_so(byov_eval, write_run):
+    folder = write_run("long")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"settings": {"epochs": 5000}}))
+    said = "long: unfinished, stopped at epoch 62 of 5000: its model is the best so far"
+    files = [folder / f"results-tau{suffix}" for suffix in (".json", ".md", ".tex")]
+    (folder / "metrics.jsonl").write_text('{"epoch": 62}\n')
+    assert byov_eval("--run", "long", "--task", "tau")[0] == 0
+    rows = json.loads(files[0].read_text())["protocols"]["standard"]["rows"]
+    assert {row["name"]: row["notes"] for row in rows if row["notes"]} == {"long": [said]}
+    assert [said in path.read_text() for path in files] == [True, True, True]
+    (folder / "model-last.safetensors").write_bytes(b"")
+    assert byov_eval("--run", "long", "--task", "tau")[0] == 0
+    assert ["unfinished" in path.read_text() for path in files] == [False, False, False]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("features_dir")
 def test_several_runs_give_their_mean(byov_eval, write_run, tmp_path):

@@ -91,6 +91,18 @@ def test_a_damaged_record_of_the_training_costs_the_curves_only(quick, byov_repo
     assert ran.json["missing"] == {"curves": "metrics.jsonl is damaged (not JSON lines)"}
 
 
+def test_the_page_of_an_unfinished_run_says_so(quick, byov_report):
+    metrics = quick.run / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    (quick.run / "model-last.safetensors").unlink()
+    ran = byov_report(quick)
+    assert ran.code == 0, ran.err
+    page, said = (quick.run / "report.html").read_text(), "unfinished, stopped at epoch 2 of 3: its model is the best"
+    header, _, rest = page.partition("</header>")
+    scores, _, footer = rest.partition("<footer")
+    assert [said in part for part in (header, scores, footer)] == [True, True, True]
+
+
 def test_without_embeddings_the_evaluator_s_line_says_what_to_do(quick, byov_report):
     shutil.rmtree(quick.run / "embeddings")
     ran = byov_report(quick)

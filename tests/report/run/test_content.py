@@ -280,6 +280,7 @@ def test_facts_and_provenance_say_what_the_figures_depend_on(content, whole_proj
     assert provenance["Preprocessing"] == config["preprocessing"]
     assert "latent 32, not 256" in provenance["Settings other than the recipe's"]
     assert "seed 0" in provenance["t-SNE"]
+    assert "Training" not in facts.keys() | provenance.keys()  # of a run that is finished there is nothing to say
 
 
 def test_nothing_tells_where_it_was_made(content, whole_project):

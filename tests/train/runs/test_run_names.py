@@ -24,12 +24,26 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(refused, tmp_path, name,
     assert [path for path in sorted(tmp_path.iterdir()) if "command" not in path.name] == before
 
 
-def test_a_name_that_is_taken_offers_to_go_on_or_another_name(refused, finished, tiny, reference, contents):
+def test_a_name_that_is_taken_offers_to_go_on_or_another_name(refused, finished, tiny):
+    (finished / "model-last.safetensors").unlink()  # as if killed right before its end
+    before = sorted(finished.rglob("*"))
     message = refused(*START, *tiny)
-    assert "exists" in message
-    assert "--run toy --resume" in message
-    assert "another name" in message
+    assert "exists; resume it with --run toy --resume, or choose another name with --run" in message
+    assert sorted(finished.rglob("*")) == before
+
+
+def test_the_name_of_a_finished_run_offers_another_name_or_its_scores(refused, finished, tiny, reference, contents):
+    message = refused(*START, *tiny)
+    assert "exists and is finished; choose another name with --run, or score it with byov-eval --run toy" in message
+    assert "--resume" not in message
     assert contents(finished) == contents(reference)
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_name_that_is_taken_is_said_before_a_dataset_is_asked_for(refused, write_cache):
+    write_cache(dataset="second")
+    assert "toy exists and is finished" in refused("--run", "toy")
+    assert "which dataset?" in refused("--run", "other")
 
 
 @pytest.mark.usefixtures("finished")

@@ -292,7 +292,7 @@ def test_a_run_that_exists_is_left_alone(torchrun, tiny, finished, contents):
     before = contents(finished)
     wrong = torchrun(*START, *tiny, "--batch-size", 2)
     (error,) = wrong.errors
-    assert "exists; resume it" in error
+    assert "exists and is finished" in error
     assert contents(finished) == before
 
 
