@@ -237,6 +237,7 @@ def test_an_npz_gives_the_golden_shape(byov_eval, golden, name, options):
 
     compare(expected, report)
     assert report["time_only"]["kendalls_tau"] > 0.9
+    assert report["time_only"].keys() >= {"classification", "retrieval", "progression"}
     assert report["origin"]["file"] == f"{name}.npz"
 
 

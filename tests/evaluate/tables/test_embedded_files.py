@@ -8,7 +8,7 @@ import pytest
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embedded_files import EmbeddedFiles, is_embedded
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import evaluate
 from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.task import EvaluationOptions
@@ -53,6 +53,7 @@ def test_with_a_dataset_they_score_as_the_run_does(embedded, as_npz, manifest, r
         assert scores(comparison) == expected.nested_scores()
         row, time_only = comparison.rows["standard"]
         assert (row.name, time_only.name) == (path.name, "Time only")
+        assert time_only.nested_scores() == evaluate(TimeOnly(features_dir, "tea")).nested_scores()
         assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
         assert "left out: 4 val videos" in caplog.text
 
@@ -78,6 +79,7 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest, caplog):
         comparison = evaluate_own(path, None, OPTIONS, manifest=manifest)
     assert set(comparison.scope.tasks) == {"retrieval", "tau"}
     assert comparison.counts["standard"]["videos"] == 4
+    assert comparison.rows["standard"][1].nested_scores().keys() == scores(comparison).keys()
     assert "no training videos among the files: classification, progression are left out" in caplog.text
 
 
