@@ -124,7 +124,7 @@ def evaluate(
     compared = task == ALL and not features
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
-        note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
+        note(f"no row of Random features: {_extraction(name, 'random/clip-vit-base-patch16')}")
     wanted = entries(runs_dir, features_dir, name, runs, requested=columns, frozen=frozen)
     comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
@@ -216,6 +216,15 @@ def say_differences(runs: Sequence[RunRecord]) -> None:
             note(f"the runs differ in {what} ({told}): there is no mean over all of them")
 
 
+def _extraction(dataset: str, encoder: str) -> str:
+    """What extracts a dataset. One's own videos have a name in the cache, and none that byov-extract knows."""
+    from byov.data.registry import READERS
+
+    if dataset in READERS:
+        return f"byov-extract --dataset {dataset} --encoder {encoder}"
+    return f"byov-extract --manifest FILE or --folder FOLDER, as {dataset} was extracted, with --encoder {encoder}"
+
+
 def _say_no_run(runs_dir: Path, task: str | None) -> None:
     """A single task needs embeddings to score; all tasks say something of the dataset without any."""
     make = "make one with byov-train --ratio 0.3"
@@ -300,7 +309,9 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
 def _refuse_with_npz(*, protocol: str | None, split: str, **others: object) -> None:
     for option, value in others.items():
         if value:
-            raise UsageMistake(f"--{option} does not go with --embeddings: a file brings its own videos")
+            why = "a file of this layout brings its own videos and labels"
+            why += "; --dataset goes with what byov-embed writes" if option == "dataset" else ""
+            raise UsageMistake(f"--{option} does not go with --embeddings: {why}")
     if split != "test":
         raise UsageMistake(f"--split {split} does not go with --embeddings: a file has train and test videos")
     if protocol not in (None, "standard"):
