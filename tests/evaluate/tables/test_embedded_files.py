@@ -11,6 +11,7 @@ from byov.evaluate.embedded_files import EmbeddedFiles, is_embedded
 from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import evaluate
 from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.table import tables
 from byov.evaluate.task import EvaluationOptions
 
 OPTIONS = EvaluationOptions()
@@ -86,7 +87,9 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest, caplog):
 def test_one_file_is_read_too(as_npz):
     path = as_npz(split="test") / "test_ego_0.npz"
     assert is_embedded(path)
-    assert scores(evaluate_own(path, ["tau"], OPTIONS))["kendalls_tau"] is None  # there is no pair
+    comparison = evaluate_own(path, ["tau"], OPTIONS)
+    assert scores(comparison)["kendalls_tau"] is None  # there is no pair
+    assert "(1 video, 1 ego and 0 exo, 46 frames)" in tables(comparison)[0].title
 
 
 def test_a_file_of_many_videos_is_not_of_this_kind(golden):
