@@ -11,7 +11,7 @@ import typer
 from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.manifest import Manifest
 from byov.cache.row_reader import read_columns
-from byov.cache.runs import RunRecord, choose_runs
+from byov.cache.runs import BYOV, RunRecord, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import print_table
@@ -209,8 +209,14 @@ def _choose_encoder(features_dir: Path, dataset: str, encoder: str | None, runs:
 
 def say_differences(runs: Sequence[RunRecord]) -> None:
     """Who expects one mean over all runs is told why there is none."""
-    for what in ("recipe", "encoder", "column"):
-        values = {getattr(run, what) for run in runs}
+    labels = [run.label for run in runs]
+    different = {
+        "method": {label if what == "method" else BYOV for what, label in labels},
+        "recipe": {label for what, label in labels if what == "recipe"},
+        "encoder": {run.encoder for run in runs},
+        "column": {run.column for run in runs},
+    }
+    for what, values in different.items():
         if len(values) > 1:
             told = ", ".join(sorted(values))
             note(f"the runs differ in {what} ({told}): there is no mean over all of them")
