@@ -315,8 +315,10 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
 def _refuse_with_npz(*, protocol: str | None, split: str, **others: object) -> None:
     for option, value in others.items():
         if value:
-            why = "a file of this layout brings its own videos and labels"
-            why += "; --dataset goes with what byov-embed writes" if option == "dataset" else ""
+            why = "a file brings its own videos"
+            if option == "dataset":  # of an .npz of many videos; with byov-embed's files it goes
+                why = "a file of this layout brings its own videos and labels; "
+                why += "--dataset goes with what byov-embed writes"
             raise UsageMistake(f"--{option} does not go with --embeddings: {why}")
     if split != "test":
         raise UsageMistake(f"--split {split} does not go with --embeddings: a file has train and test videos")
