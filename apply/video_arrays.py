@@ -10,6 +10,7 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.data.dataset import Split, View
 from byov.errors import ApplyError
 from byov.folders import Folder, features_folder
+from byov.text import counted
 from byov.train.feature_store import FeatureStore
 from byov.train.run_choices import open_features
 from byov.train.settings import DEFAULT_RATIO
@@ -38,7 +39,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         return len(self.videos)
 
     def __repr__(self) -> str:
-        return f"<arrays of {len(self)} videos of {self.dataset}>"
+        return f"<arrays of {counted(len(self), 'video')} of {self.dataset}>"
 
 
 def of_split(

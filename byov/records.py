@@ -1,9 +1,13 @@
 """Records: what comes from files and from the command line, checked where it comes in."""
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from byov.text import counted
+
+_SHOULD = re.compile(r"^\w+ should ")  # "Input should be ...", "Tuple should have ..."
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 
@@ -28,6 +32,9 @@ def problem(error: ValidationError) -> str:
     *parents, name = map(str, first["loc"] or ("it",))
     where, said = ".".join((*parents, name)), first["msg"]
     within = f" in {'.'.join(parents)}" if parents else ""
+    if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # a tuple that ends too early
+        least = counted(int(name) + 1, "item")
+        return f"{'.'.join(parents)} is {_short(first['input'])}; it must have at least {least}"
     if first["type"] == "missing":
         return f"no {name!r}{within}"
     if first["type"] == "extra_forbidden":
@@ -35,8 +42,8 @@ def problem(error: ValidationError) -> str:
     if first["type"] == "value_error":  # of a check of ours
         return said.removeprefix("Value error, ")
     limits = [f"{_LIMITS[name]} {_plain(limit):,}" for name, limit in first.get("ctx", {}).items() if name in _LIMITS]
-    expected = limits[0] if limits else said.removeprefix("Input should be ")
-    return f"{where} is {_short(first['input'])}; it must be {expected}"
+    expected = f"be {limits[0]}" if limits else _SHOULD.sub("", said).replace(" after validation", "")
+    return f"{where} is {_short(first['input'])}; it must {expected}"
 
 
 def _plain(limit: float) -> float:

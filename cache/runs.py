@@ -26,6 +26,7 @@ LOGGER = logging.getLogger(__name__)
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
 LAST_MODEL_NAME = "model-last.safetensors"  # written when the last step is done
 FILES_KEY = "files_sha256"  # of config.json, under "training"
+BYOV = "byov"  # the method that has recipes
 
 
 class RunRecord(Record, extra="ignore"):
@@ -37,7 +38,7 @@ class RunRecord(Record, extra="ignore"):
     encoder: str
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
-    recipe: str
+    recipe: str  # of byov; of a run of another method, that one's name
     title: str = ""  # of its method, for tables; up to byov 0.2 it was not said
     seed: int
     untrained_sha256: str  # of the model at its initialisation
@@ -52,6 +53,16 @@ class RunRecord(Record, extra="ignore"):
         """What it was trained with, for people to read; {} if it does not say."""
         settings = self.training.get("settings")
         return settings if isinstance(settings, dict) else {}
+
+    @property
+    def method(self) -> str:
+        return str(self.settings.get("method", BYOV))  # up to byov 0.2 there was no other
+
+    @property
+    def label(self) -> tuple[str, str]:
+        """What it is called, after the word for what that is: byov has recipes, of which each run names one, and the
+        other methods have none."""
+        return ("recipe" if self.method == BYOV else "method"), self.recipe
 
     @property
     def ratio(self) -> float:

@@ -1,7 +1,7 @@
 """The check of everything: manifests, features, runs with their models, checkpoints, metrics and embeddings."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Checked:
     problem: str | None = None
     remedy: str = ""
     covered: bool = True  # False: written without a digest, by byov 0.2 or before or by other means; so far as it goes
+    growing: bool = False  # of a run that is not finished: not covered, as its digest is taken when training ends
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
@@ -127,7 +128,8 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
     metrics = run.folder / METRICS_NAME
     if metrics.exists():
         remedy = "restore it from a copy; only the curves of the report need it"
-        yield _checked(metrics, remedy, partial(_check_metrics, metrics, run.training))
+        checked = _checked(metrics, remedy, partial(_check_metrics, metrics, run.training))
+        yield replace(checked, growing=not checked.covered and check_seal(run.config.read_bytes()))
 
 
 def _check_model(path: Path, training: Mapping[str, Any]) -> bool:

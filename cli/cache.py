@@ -1,6 +1,7 @@
 """byov-cache: look into the feature cache, and check it and the runs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from byov.cache.contents import summarise
 from byov.cache.features import Header, read_header
 from byov.cache.layout import encoder_folders
 from byov.cache.row_reader import read_columns
-from byov.cache.verification import count_files, verify_all
+from byov.cache.verification import Checked, count_files, verify_all
 from byov.cli import command
 from byov.text import counted, printable, size_text
 
@@ -102,15 +103,27 @@ def verify(
         for file in bad:
             remedy = "" if file.remedy in str(file.problem) else f"; {file.remedy}"
             print(printable(f"{file.path}: {file.problem}{remedy}"))
-        if uncovered:
-            print(
-                printable(
-                    f"{len(uncovered)} files carry no digest of all they hold (byov 0.2 and before wrote none), "
-                    f"like {uncovered[0].path}: the rest of them is not checked"
-                )
-            )
+        _say_uncovered(uncovered)
         print(f"{counted(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(command.FAILED if bad else 0)
+
+
+def _say_uncovered(files: Sequence[Checked]) -> None:
+    """What was not checked, and why: files of runs that are not finished apart from those of older versions."""
+    if growing := [file for file in files if file.growing]:
+        one = len(growing) == 1
+        what = "1 file of an unfinished run has" if one else f"{len(growing):,} files of unfinished runs have"
+        rest = "it is" if one else "they are"
+        print(printable(f"{what} no digest before training ends, like {growing[0].path}: {rest} not checked"))
+    if old := [file for file in files if not file.growing]:
+        one = len(old) == 1
+        what = (
+            "1 file carries no digest of all it holds"
+            if one
+            else f"{len(old):,} files carry no digest of all they hold"
+        )
+        why, rest = "byov 0.2 and before wrote none", "it" if one else "them"
+        print(printable(f"{what} ({why}), like {old[0].path}: the rest of {rest} is not checked"))
 
 
 def _facts(header: Header) -> dict[str, Any]:

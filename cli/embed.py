@@ -28,7 +28,7 @@ from byov.cli.unfinished import say_unfinished
 from byov.data.dataset import View
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.errors import ApplyError
-from byov.text import printable
+from byov.text import counted, printable
 
 if TYPE_CHECKING:
     from byov.apply.run_embedder import EmbeddedVideo
@@ -91,7 +91,8 @@ def embed(
             video.write(target, view)
             written.append(_entry(video, target))
             if not as_json:
-                print(printable("{file}: {frames} frames x {dimensions} of {video}".format(**written[-1])))
+                frames, dimensions = video.embedding.shape
+                print(printable(f"{target}: {counted(frames, 'frame')} x {dimensions} of {video.path}"))
         return {str(sources[name]): reason for name, reason in failures.items()}
 
     failures = in_scratch(work)

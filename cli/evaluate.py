@@ -11,7 +11,7 @@ import typer
 from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.manifest import Manifest
 from byov.cache.row_reader import read_columns
-from byov.cache.runs import RunRecord, choose_runs
+from byov.cache.runs import BYOV, RunRecord, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import print_table
@@ -124,7 +124,7 @@ def evaluate(
     compared = task == ALL and not features
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
-        note(f"no row of Random features: byov-extract --dataset {name} --encoder random/clip-vit-base-patch16")
+        note(f"no row of Random features: {_extraction(name, 'random/clip-vit-base-patch16')}")
     wanted = entries(runs_dir, features_dir, name, runs, requested=columns, frozen=frozen)
     comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
@@ -209,11 +209,26 @@ def _choose_encoder(features_dir: Path, dataset: str, encoder: str | None, runs:
 
 def say_differences(runs: Sequence[RunRecord]) -> None:
     """Who expects one mean over all runs is told why there is none."""
-    for what in ("recipe", "encoder", "column"):
-        values = {getattr(run, what) for run in runs}
+    labels = [run.label for run in runs]
+    different = {
+        "method": {label if what == "method" else BYOV for what, label in labels},
+        "recipe": {label for what, label in labels if what == "recipe"},
+        "encoder": {run.encoder for run in runs},
+        "column": {run.column for run in runs},
+    }
+    for what, values in different.items():
         if len(values) > 1:
             told = ", ".join(sorted(values))
             note(f"the runs differ in {what} ({told}): there is no mean over all of them")
+
+
+def _extraction(dataset: str, encoder: str) -> str:
+    """What extracts a dataset. One's own videos have a name in the cache, and none that byov-extract knows."""
+    from byov.data.registry import READERS
+
+    if dataset in READERS:
+        return f"byov-extract --dataset {dataset} --encoder {encoder}"
+    return f"byov-extract --manifest FILE or --folder FOLDER, as {dataset} was extracted, with --encoder {encoder}"
 
 
 def _say_no_run(runs_dir: Path, task: str | None) -> None:
@@ -300,7 +315,11 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
 def _refuse_with_npz(*, protocol: str | None, split: str, **others: object) -> None:
     for option, value in others.items():
         if value:
-            raise UsageMistake(f"--{option} does not go with --embeddings: a file brings its own videos")
+            why = "a file brings its own videos"
+            if option == "dataset":  # of an .npz of many videos; with byov-embed's files it goes
+                why = "a file of this layout brings its own videos and labels; "
+                why += "--dataset goes with what byov-embed writes"
+            raise UsageMistake(f"--{option} does not go with --embeddings: {why}")
     if split != "test":
         raise UsageMistake(f"--split {split} does not go with --embeddings: a file has train and test videos")
     if protocol not in (None, "standard"):

@@ -290,9 +290,10 @@ def _summarise(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json
         }
         print(json.dumps(summary, indent=1))
         return
+    encoded = counted(frames, "frame")
     rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome and outcome.frames else ""
     print(
-        f"{plan.dataset.name}: {counted(done, 'video')} extracted ({frames:,} frames{rate}, {size_text(size)}), "
+        f"{plan.dataset.name}: {counted(done, 'video')} extracted ({encoded}{rate}, {size_text(size)}), "
         f"{cached} were cached, {len(failures)} failed; {seconds:.1f} s; {plan.folder}"
     )
     if failures:

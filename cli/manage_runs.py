@@ -18,7 +18,7 @@ from byov.cache.run_progress import (
     read_progress,
     size_bytes,
 )
-from byov.cache.runs import RunRecord, list_runs, read_run
+from byov.cache.runs import BYOV, RunRecord, list_runs, read_run
 from byov.cli import command
 from byov.cli.command import UsageMistake, note
 from byov.cli.option_file import to_toml
@@ -99,9 +99,9 @@ def settings(run: Annotated[str, typer.Argument(help="A run.")], runs_dir: comma
     """Print a run's settings as a file for byov-train --config."""
     record = read_run(runs_dir, run)
     data = {"dataset": record.dataset, "encoder": _encoder(record), "ratio": record.ratio}
-    given = {name: value for name, value in record.settings.items() if name in _options_of(_method(record))}
+    given = {name: value for name, value in record.settings.items() if name in _options_of(record.method)}
     named = {option_name(name): value for name, value in given.items()}
-    print(to_toml(data | {"method": _method(record)} | named), end="")
+    print(to_toml(data | {"method": record.method} | named), end="")
 
 
 @app.command()
@@ -161,10 +161,6 @@ def _ask(question: str, *, yes: bool) -> None:
         raise typer.Exit(command.FAILED)
 
 
-def _method(run: RunRecord) -> str:
-    return str(run.settings.get("method", "byov"))  # up to byov 0.2 there was no other
-
-
 def _encoder(run: RunRecord) -> str:
     """By the name that people know; by its folder, where byov-train would not find that by the name."""
     return run.encoder if encoder_slug(run.encoder) == run.encoder_folder else run.encoder_folder
@@ -177,18 +173,18 @@ def _options_of(method: str) -> set[str]:
 
 
 def _cells(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
-    recipe = "" if run.recipe == _method(run) else run.recipe
+    recipe = "" if run.recipe == run.method else run.recipe
     of = "?" if progress.epochs is None else progress.epochs
     epoch = "-" if progress.epoch is None else f"{progress.epoch} of {of}"
     best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
-    return [run.name, _method(run), recipe, run.dataset, epoch, progress.state, best, size_text(size)]
+    return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, size_text(size)]
 
 
 def _entry(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]:
     return {
         "run": run.name,
-        "method": _method(run),
-        "recipe": run.recipe,
+        "method": run.method,
+        "recipe": run.recipe if run.method == BYOV else None,
         "dataset": run.dataset,
         "encoder": run.encoder,
         "column": run.column,

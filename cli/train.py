@@ -20,6 +20,7 @@ from byov.cli.shares import refuse_percent
 from byov.device import Device, pick_device
 from byov.errors import Diverged, Interrupted, ProcessLost
 from byov.progress import SILENT
+from byov.text import counted
 from byov.train.method_settings import SETTINGS, ByovSettings, option_name, owners
 from byov.train.parallel import ALONE, join
 from byov.train.settings import CHECKPOINT_EVERY, DATASETS, DEFAULT_RATIO, GROUPS, PRELOAD_GIB
@@ -222,9 +223,8 @@ def _report(summary: dict[str, Any], *, as_json: bool) -> None:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
     if scores:
         print(f"val, of the model that is kept: {scores}")
-    print(
-        f"{summary['run']}: {summary['embedding_files']} embedding files; {summary['seconds']} s; {summary['folder']}"
-    )
+    files = counted(summary["embedding_files"], "embedding file")
+    print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from byov.evaluate.table import Layout, Table, build_table, layouts
 from byov.evaluate.task import SETTING_NAMES, Column, EvaluationOptions
 from byov.evaluate.tasks import TASKS
 from byov.report.score_panels import ScoreCurve, ScorePanel
+from byov.text import counted
 
 STANDARD: Protocol = "standard"
 PLAIN_COLUMNS = ("cls", "merged/1.0")
@@ -177,7 +178,8 @@ def _drawn(
         measured = [*beside, *untrained_rows(groups, STANDARD), *measured]
     published = table.published(dataset)
     counts = counts_in(read_manifest(folders.features, dataset), split, STANDARD)
-    title = f"{table.subject}: {dataset}, {split} split ({counts['videos']} videos, {counts['frames']:,} frames)"
+    videos, frames = counted(counts["videos"], "video"), counted(counts["frames"], "frame")
+    title = f"{table.subject}: {dataset}, {split} split ({videos}, {frames})"
     drawn = build_table(
         Layout(table.subject, table.columns),
         title,

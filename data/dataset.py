@@ -58,9 +58,8 @@ class Dataset:
         repeated = [video_id for video_id, count in Counter(video.id for video in self.videos).items() if count > 1]
         if repeated:
             places = ", ".join(str(video.path) for video in self.videos if video.id == repeated[0])
-            raise DatasetError(
-                f"{self.name}: {len(repeated)} ids stand for two videos, first {repeated[0]!r}: {places}"
-            )
+            stand = "1 id stands" if len(repeated) == 1 else f"{len(repeated):,} ids stand"
+            raise DatasetError(f"{self.name}: {stand} for two videos, first {repeated[0]!r}: {places}")
         folded: dict[str, str] = {}
         for video in self.videos:
             other = folded.setdefault(video.id.casefold(), video.id)

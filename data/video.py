@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from byov.data.checksums import mismatch
 from byov.data.container import broken_off, lacks_moov, missing_bytes
 from byov.errors import VideoError
+from byov.text import counted
 
 OnTruncated = Literal["error", "keep"]
 OnCorrupt = Literal["error", "keep"]
@@ -198,7 +199,7 @@ class FrameReader:
     def _broken_off(self, count: int, reason: str) -> None:
         if self._policy.on_truncated == "error":
             raise VideoError(
-                f"{self.path}: broken off after {count} frames ({reason}); get a whole copy, "
+                f"{self.path}: broken off after {counted(count, 'frame')} ({reason}); get a whole copy, "
                 "or keep the frames before the break with --on-truncated keep"
             )
         self.truncated = True

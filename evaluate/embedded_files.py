@@ -16,6 +16,7 @@ from byov.errors import EvaluationError
 from byov.evaluate.embedding_readers import EmbeddingReader
 from byov.evaluate.npz import naming_the_file, read_array
 from byov.evaluate.protocols import Segment
+from byov.text import counted
 
 ENDINGS = (".npz", ".h5")
 MARK = "embedding.npy"  # of an .npz: what no file of many videos has
@@ -60,8 +61,8 @@ class EmbeddedFiles(EmbeddingReader):
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         file = self._files[segment.video.view, segment.video.id]
         if len(file.embedding) != len(segment):
-            theirs = f"{self.manifest.dataset} has {len(segment)} frames of it"
-            raise EvaluationError(f"{file.path}: {len(file.embedding)} embeddings, {theirs}; {self.remedy}")
+            theirs = f"{self.manifest.dataset} has {counted(len(segment), 'frame')} of it"
+            raise EvaluationError(f"{file.path}: {counted(len(file.embedding), 'embedding')}, {theirs}; {self.remedy}")
         return file.embedding
 
     def origin(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.scores import Kind
 from byov.labels import UNLABELLED
 from byov.progress import SILENT, Progress, track
+from byov.text import counted
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 SHOWN_NAMES = 3  # of the videos that an error is about
@@ -119,7 +120,8 @@ class RunEmbeddings(EmbeddingReader):
         embedding, provenance = read_embedding(path)
         self._check_provenance(path, provenance, segment)
         if len(embedding) != len(segment):
-            raise EvaluationError(f"{path}: {len(embedding)} embeddings of {len(segment)} frames; {self.remedy}")
+            there = f"{counted(len(embedding), 'embedding')} of {counted(len(segment), 'frame')}"
+            raise EvaluationError(f"{path}: {there}; {self.remedy}")
         self._features.add(segment.video, provenance.column_sha256)
         return embedding
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from byov.evaluate.frames import Frames, Missing, absent
 from byov.evaluate.neighbours import Points
-from byov.evaluate.scores import Score
+from byov.evaluate.scores import Score, some_pairs
 from byov.evaluate.task import Column, Estimates, EvaluationOptions, EvaluationTask, TaskData, Weights
 
 PAIRS: dict[str, tuple[bool | None, bool | None]] = {  # is_ego of the query video and of the candidate video
@@ -122,7 +122,7 @@ def _score_of(tau: MeanTau) -> Score:
     if not tau.pairs:
         return Score.of(tau.mean)
     partial = 0 < tau.pairs_with_tau < tau.pairs
-    remark = f"mean of {tau.pairs_with_tau} of {tau.pairs} pairs; the others have none" if partial else None
+    remark = some_pairs(tau.pairs_with_tau, tau.pairs_with_tau, tau.pairs) if partial else None
     return Score.of(tau.mean, pairs=tau.pairs, pairs_with_tau=tau.pairs_with_tau, remark=remark)
 
 

@@ -15,7 +15,7 @@ from byov.evaluate.evaluation import row_of
 from byov.evaluate.frames import Frames
 from byov.evaluate.npz import has_split, read_npz
 from byov.evaluate.task import EvaluationOptions, TaskData
-from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, SATURATED_BY_TIME, TASKS
+from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, TASKS
 from byov.progress import SILENT, Progress
 from byov.text import counted
 
@@ -30,7 +30,7 @@ def evaluate_own(
     manifest: Manifest | None = None,
 ) -> Comparison:
     """Score a file, or a folder of byov-embed's, in these tasks, or in all that it has labels for; beside it Time only,
-    in the tasks that time alone can saturate.
+    in the same tasks, as the row to beat.
 
     manifest: of the dataset that files of byov-embed are of; it says their splits and labels.
     """
@@ -40,10 +40,11 @@ def evaluate_own(
     frames, origin, wanted = (_embedded if is_embedded(path) else _arrays)(path, wanted, tasks is None, manifest)
     _refuse_other_width(path, frames)
     test, train = frames["test"], frames.get("train")
-    rows = [row_of(path.name, "npz", TaskData(test, train), wanted, options, origin, progress=progress)]
-    if timed := [task for task in wanted if task in SATURATED_BY_TIME]:
-        clocks = TaskData(time_only(test), time_only(train) if train else None)
-        rows.append(row_of("Time only", "time", clocks, timed, options, {"embedding": TIME_ONLY}, progress=progress))
+    clocks = TaskData(time_only(test), time_only(train) if train else None)
+    rows = [
+        row_of(path.name, "npz", TaskData(test, train), wanted, options, origin, progress=progress),
+        row_of("Time only", "time", clocks, wanted, options, {"embedding": TIME_ONLY}, progress=progress),
+    ]
     counts = counts_of(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))
     scope = Scope("test", ("standard",), wanted, options)
     return Comparison(path.name, scope, {"standard": rows}, {"standard": counts})

@@ -108,5 +108,20 @@ def _mean(scores: Sequence[Score]) -> Score:
     values = [score.value for score in scores if score.value is not None]
     if len(values) < len(scores):
         return next(score for score in scores if score.value is None)
-    remarks = dict.fromkeys(score.remark for score in scores if score.remark)
-    return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
+    return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark=_joined_remark(scores))
+
+
+def _joined_remark(scores: Sequence[Score]) -> str | None:
+    """Each remark once; those that differ in their number of pairs alone as one."""
+    remarked = [score for score in scores if score.remark]
+    counts = [score.pairs_with_tau for score in remarked if score.pairs_with_tau is not None]
+    totals = {score.pairs for score in remarked}
+    if len(counts) == len(remarked) and len(totals) == 1 and (pairs := totals.pop()) is not None:
+        return some_pairs(min(counts), max(counts), pairs)
+    return "; ".join(dict.fromkeys(score.remark for score in remarked if score.remark)) or None
+
+
+def some_pairs(least: int, most: int, pairs: int) -> str:
+    """The remark on means over some of the pairs of videos, from `least` to `most` of them."""
+    counts = str(least) if least == most else f"{least} to {most}"
+    return f"mean of {counts} of {pairs} pairs; the others have none"

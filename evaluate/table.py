@@ -9,6 +9,7 @@ from byov.evaluate.protocols import Protocol
 from byov.evaluate.scores import Row
 from byov.evaluate.task import Column, EvaluationOptions
 from byov.evaluate.tasks import TASKS, task_of
+from byov.text import counted
 
 SATURATED = 0.9  # from here on, time alone leaves an embedding nothing to show
 TIME_COLUMN = "with AE2's time column: the frame index / 1000 is part of what the regressor sees"
@@ -98,8 +99,8 @@ def layouts(tasks: Sequence[str], options: EvaluationOptions) -> list[Layout]:
 
 
 def _counts_text(counts: Mapping[str, int], protocol: Protocol) -> str:
-    what = "videos" if protocol == "standard" else "sub-clips"
-    return f"{counts['videos']} {what}, {counts['ego']} ego and {counts['exo']} exo, {counts['frames']:,} frames"
+    videos = counted(counts["videos"], "video" if protocol == "standard" else "sub-clip")
+    return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {counted(counts['frames'], 'frame')}"
 
 
 def _remarks(comparison: Comparison, protocol: Protocol) -> list[str]:

@@ -19,7 +19,6 @@ ALL_TASKS = tuple(name for name, task in TASKS.items() if task.in_all)
 NEED_LABELS = frozenset(name for name, task in TASKS.items() if task.needs_labels)
 NEED_ACTIONS = frozenset(name for name, task in TASKS.items() if task.needs_actions)
 NEED_TRAINING = frozenset(name for name, task in TASKS.items() if task.needs_training)
-SATURATED_BY_TIME = frozenset(name for name, task in TASKS.items() if task.saturated_by_time)
 
 
 def task_of(score: str) -> EvaluationTask:

@@ -12,6 +12,7 @@ from byov.data.video import Probe, probe
 from byov.errors import VideoError
 from byov.extract.plan import Job, Plan
 from byov.progress import SILENT, Progress, track
+from byov.text import counted
 
 FILE_BYTES = 28_000  # of a feature file beside its rows: indices and attributes, as measured
 
@@ -54,7 +55,8 @@ def _check_video(job: Job) -> VideoCheck:
     if seen.broken_off:
         problem = f"{job.video.path}: {seen.broken_off}"
     elif job.label_count not in (None, seen.packets) and job.frames is None:
-        problem = f"{job.video.path}: {seen.packets} frames in the file, {job.label_count} labels"
+        labels = counted(job.label_count or 0, "label")
+        problem = f"{job.video.path}: {counted(seen.packets, 'frame')} in the file, {labels}"
     return VideoCheck(job, seen, problem)
 
 

@@ -19,6 +19,7 @@ from byov.data.fingerprint import file_state, fingerprint, sha256
 from byov.data.video import STRICT, DecodingPolicy, FrameBlock, FrameReader
 from byov.errors import DatasetError, VideoError
 from byov.extract.plan import Job, OnMismatch
+from byov.text import counted
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class DecodeAhead:
                 break
         if limit is not None and frames != limit and self._on_mismatch == "error":
             raise VideoError(
-                f"{path}: {frames} frames decoded, {limit} labels; re-export the labels or use --on-mismatch trim"
+                f"{path}: {counted(frames, 'frame')} decoded, {counted(limit, 'label')}; re-export the labels or use "
+                "--on-mismatch trim"
             )
         _, size, _ = before
         source = SourceFile(size, digest, fingerprint(path), reader.fps, reader.truncated, reader.corrupt_frames)

@@ -16,6 +16,7 @@ from byov.data.fingerprint import fingerprint, sha256
 from byov.device import Device
 from byov.errors import CacheError
 from byov.extract.encoder_name import EncoderName, Resize, compute_dtype
+from byov.text import counted
 
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
@@ -149,7 +150,7 @@ def _examine(
     if lacking:
         return "stale", f"lacks ratio {' '.join(lacking)}", facts
     if video.labels is not None and _miscounted(len(video.labels), header.frames, on_mismatch):
-        return "stale", f"{header.frames} frames, {len(video.labels)} labels", facts
+        return "stale", f"{counted(header.frames, 'frame')}, {counted(len(video.labels), 'label')}", facts
     return "cached", "", facts
 
 

@@ -25,9 +25,10 @@ def facts(material: Material) -> Lines:
     """For the reader who has seen other runs."""
     run = material.reader.run
     ego, exo = (len(material.of_view(view)) for view in ("ego", "exo"))
+    what, label = run.label
     return (
         *_unfinished(run),
-        ("Recipe", run.recipe),
+        (what.capitalize(), label),
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
         ("Seed", str(run.seed)),
@@ -41,12 +42,13 @@ def provenance(
 ) -> Lines:
     """chosen: the frames of the maps."""
     run, origin = material.reader.run, material.reader.origin()
+    what, label = run.label
     return (
         ("Run", run.name),
         ("Dataset", run.dataset),
-        ("Recipe", run.recipe),
+        (what.capitalize(), label),
         ("Seed", str(run.seed)),
-        ("Settings other than the recipe's", _changed_settings(run)),
+        (f"Settings other than the {what}'s", _changed_settings(run)),
         *_unfinished(run),
         (f"SHA-256 of {MODEL_NAME}", origin["model_sha256"]),
         ("Frame encoder", origin["encoder"]),

@@ -15,6 +15,8 @@ class Outer(Record):
     kind: Literal["ego", "exo"] = "ego"
     share: float = Field(0.5, ge=0, le=1)
     inner: tuple[Inner, ...] = ()
+    crop: tuple[float, float] = (0.5, 1.0)
+    code: str = Field("a", pattern="^[a-z]$")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,10 @@ class Outer(Record):
         ({"name": "a", "colour": 1}, "'colour' is not known"),
         ({"name": "a", "inner": ({"fps": 25.0}, {"fps": 0.0})}, "inner.1.fps is 0.0; it must be above 0"),
         ({"name": "a", "inner": ({},)}, "no 'fps' in inner.0"),
+        ({"name": "a", "crop": (0.5, 0.7, 1.0)}, "crop is (0.5, 0.7, 1.0); it must have at most 2 items, not 3"),
+        ({"name": "a", "crop": (0.5,)}, "crop is (0.5,); it must have at least 2 items"),
+        ({"name": "a", "crop": 0.5}, "crop is 0.5; it must be a valid tuple"),
+        ({"name": "a", "code": "A"}, "code is 'A'; it must match pattern '^[a-z]$'"),
         ({"name": ["x" * 200]}, f"name is ['{'x' * 75}...; it must be a valid string"),
     ],
 )

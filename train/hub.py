@@ -10,7 +10,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from pydantic import Field
 from torch import nn
 
-from byov.cache.runs import CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
+from byov.cache.runs import BYOV, CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
 from byov.cache.seal import SEAL_NAME
 from byov.errors import TrainError
 from byov.records import Record
@@ -143,6 +143,7 @@ def settings_in(path: Path, config: dict[str, Any]) -> TrainSettings:
 def card_text(model: HubModel) -> str:
     """Markdown: what the model is, what it was trained on and how, and what validation said."""
     record, parameters = model.record, sum(parameter.numel() for parameter in model.parameters())
+    what = "recipe" if model.settings.method == BYOV else "method"  # the others have no recipes
     lines = [
         "# BYOV frame encoder",
         "",
@@ -155,7 +156,7 @@ def card_text(model: HubModel) -> str:
         lines += [
             f"- dataset: {_code(record.get('dataset'))}",
             f"- frame encoder: {_code(record.get('encoder'))}, features {_code(record.get('column'))}",
-            f"- recipe: {_code(record.get('recipe'))}, seed {_code(record.get('seed'))}",
+            f"- {what}: {_code(record.get('recipe'))}, seed {_code(record.get('seed'))}",
             f"- preprocessing: {_code(record.get('preprocessing'))}",
             "",
             "## Validation",

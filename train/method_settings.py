@@ -152,8 +152,8 @@ def owners(name: str) -> list[str]:
 def refuse_of_others(method: str, given: Iterable[str]) -> None:
     for name in given:
         if method not in owners(name):
-            whose = f"a setting of {', '.join(owners(name))}" if owners(name) else "no setting"
-            raise SettingsError(f"{name} is {whose}, and the method is {method}")
+            told = f"--{option_name(name)} is a setting of {', '.join(owners(name))}"
+            raise SettingsError(f"{told if owners(name) else f'{name} is no setting'}, and the method is {method}")
 
 
 def settings_of(run: RunRecord) -> TrainSettings:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from byov.errors import SettingsError, TrainError
 from byov.records import Record, problem
@@ -40,7 +40,13 @@ def _rising_shares(crop: tuple[float, float]) -> tuple[float, float]:
     return crop
 
 
-Crop = Annotated[tuple[float, float], AfterValidator(_rising_shares)]
+def _pair(crop: Any) -> Any:
+    if not isinstance(crop, tuple | list) or len(crop) != 2:
+        raise ValueError(f"crop is {crop!r:.80}; it must be LOW,HIGH, like 0.5,1.0")
+    return crop
+
+
+Crop = Annotated[tuple[float, float], BeforeValidator(_pair), AfterValidator(_rising_shares)]
 
 
 class SamplingSettings(Record):

@@ -72,6 +72,13 @@ def test_runs_are_listed_the_newest_first(byov_runs, write_run):
     assert byov_runs("--json").json == [first, second]
     assert (first["run"], first["epoch"], first["epochs"], first["best"]) == ("half", 2, 4, 0.8)
     assert second["bytes"] > 200
+    assert (first["method"], first["recipe"]) == ("byov", "paper")
+
+
+def test_a_run_of_another_method_has_no_recipe(byov_runs, write_run):
+    write_run("other", method="tcc")
+    (run,) = byov_runs("--json").json
+    assert (run["method"], run["recipe"]) == ("tcc", None)
 
 
 def test_a_run_that_cannot_be_read_is_told_and_the_others_listed(byov_runs, write_run, runs_dir):

@@ -41,7 +41,7 @@ def test_two_videos_with_one_id_are_named(place: Callable[..., Path], tmp_path: 
     videos = (Video("a", "ego", "train", first), Video("a", "exo", "train", second))
     with pytest.raises(DatasetError) as error:
         Dataset("mine", tmp_path, videos)
-    assert "mine" in str(error.value)
+    assert "mine: 1 id stands for two videos" in str(error.value)
     assert "'a'" in str(error.value)
     assert str(first) in str(error.value)
     assert str(second) in str(error.value)

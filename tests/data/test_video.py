@@ -13,6 +13,7 @@ from byov.data.container import missing_bytes
 from byov.data.frame_estimate import estimated_frames
 from byov.data.video import DecodingPolicy, FrameBlock, FrameReader, probe
 from byov.errors import VideoError
+from byov.text import counted
 
 KEEP = DecodingPolicy(on_truncated="keep")
 B_FRAMES = {"bf": "3", "g": "100", "x264-params": "b-adapt=0:scenecut=0:b-pyramid=normal"}
@@ -333,7 +334,7 @@ def test_what_is_kept_of_a_cut_file_are_the_first_frames_of_the_whole(
         times = np.concatenate([block.pts_seconds for block in blocks])
         assert np.array_equal(images, np.stack(whole[: len(images)]))
         assert times == pytest.approx(whole_times[: len(images)], abs=1e-6)
-        assert f"broken off after {len(images)} frames" in message_of(path, threads=1)
+        assert f"broken off after {counted(len(images), 'frame')} (" in message_of(path, threads=1)
         counts.append(len(images))
     assert counts == sorted(counts, reverse=True)
     assert counts[0] >= 17

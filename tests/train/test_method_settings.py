@@ -193,9 +193,9 @@ def test_an_unknown_method_lists_those_there_are():
 @pytest.mark.parametrize(
     ("method", "given", "message"),
     [
-        ("byov", {"sigma": 0.1}, "sigma is a setting of timeline, and the method is byov"),
-        ("timeline", {"decoder_depth": 2}, "decoder_depth is a setting of byov, and the method is timeline"),
-        ("timeline", {"recipe": "cycle"}, "recipe is a setting of byov, and the method is timeline"),
+        ("byov", {"sigma": 0.1}, "--sigma is a setting of timeline, and the method is byov"),
+        ("timeline", {"decoder_depth": 2}, "--decoder-depth is a setting of byov, and the method is timeline"),
+        ("timeline", {"recipe": "cycle"}, "--recipe is a setting of byov, and the method is timeline"),
         ("byov", {"colour": 1}, "colour is no setting, and the method is byov"),
     ],
 )

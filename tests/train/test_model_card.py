@@ -45,7 +45,9 @@ def test_the_card_states_the_method_and_the_size(make_method):
     with torch.device("meta"):
         paper = Byov(768, ByovSettings())
     assert "A model of 13.100 million parameters, trained by the method `byov`" in card_text(paper)
-    assert "trained by the method `timeline`" in card_text(make_method("timeline"))
+    other = card_text(make_method("timeline", training=RECORD | {"recipe": "timeline"}))
+    assert "trained by the method `timeline`" in other
+    assert "- method: `timeline`, seed `7`" in other
 
 
 def test_the_settings_can_be_read_back(make_method):

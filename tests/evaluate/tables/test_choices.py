@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -104,3 +105,8 @@ def test_runs_that_differ_in_more_than_their_seed_are_told(runs_dir, write_run, 
     config.write_text(config.read_text().replace('"paper"', '"cycle"'))
     say_differences(choose_runs(runs_dir, ["first", "second"], None))
     assert "the runs differ in recipe (cycle, paper)" in capsys.readouterr().err
+    said = json.loads(config.read_text())
+    said["training"] |= {"recipe": "tcn-multi", "settings": {"method": "tcn"}}
+    config.write_text(json.dumps(said))
+    say_differences(choose_runs(runs_dir, ["first", "second"], None))
+    assert capsys.readouterr().err.startswith("the runs differ in method (byov, tcn-multi): there is no mean")

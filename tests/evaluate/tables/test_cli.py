@@ -229,6 +229,22 @@ def test_the_paper_stands_below_the_dataset_that_it_has(byov_eval, features_dir,
     assert "for choosing" in val
 
 
+@pytest.mark.parametrize(
+    ("dataset", "command"),
+    [
+        ("break_eggs", "byov-extract --dataset break_eggs --encoder random/"),
+        ("tea", "byov-extract --manifest FILE or --folder FOLDER, as tea was extracted, with --encoder random/"),
+    ],
+)
+def test_what_extracts_random_features_is_a_command_that_there_is(byov_eval, features_dir, manifest, dataset, command):
+    shutil.rmtree(features_dir / "tea" / "random--tiny")
+    replace(manifest, dataset=dataset).save(features_dir / "tea" / "manifest.json")
+    (features_dir / "tea").rename(features_dir / dataset)
+    code, _, err = byov_eval("--task", "all", "--dataset", dataset, "--protocol", "standard")
+    assert code == 0, err
+    assert f"no row of Random features: {command}clip-vit-base-patch16\n" in err
+
+
 def test_pour_liquid_is_marked(byov_eval, features_dir, manifest):
     replace(manifest, dataset="pour_liquid").save(features_dir / "pour_liquid" / "manifest.json")
     (features_dir / "tea" / "random--tiny").rename(features_dir / "pour_liquid" / "random--tiny")
@@ -254,6 +270,7 @@ def test_an_npz_gives_the_golden_shape(byov_eval, golden, name, options):
 
     compare(expected, report)
     assert report["time_only"]["kendalls_tau"] > 0.9
+    assert report["time_only"].keys() >= {"classification", "retrieval", "progression"}
     assert report["origin"]["file"] == f"{name}.npz"
 
 
@@ -274,6 +291,11 @@ def test_an_npz_as_a_table_with_intervals(byov_eval, golden, tmp_path):
         (("--embeddings", "none.npz", "--task", "all"), "none.npz: no such file"),
         (("--embeddings", "none.npz"), "which task? --task classification"),
         (("--embeddings", "none.npz", "--task", "all", "--run", "x"), "--run does not go with --embeddings"),
+        (
+            ("--embeddings", "none.npz", "--task", "all", "--dataset", "tea"),
+            "--dataset does not go with --embeddings: a file of this layout brings its own videos and labels; "
+            "--dataset goes with what byov-embed writes",
+        ),
         (("--embeddings", "none.npz", "--task", "tau", "--split", "val"), "--split val does not go with --embeddings"),
         (
             ("--embeddings", "none.npz", "--task", "tau", "--protocol", "both"),

@@ -8,9 +8,10 @@ import pytest
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embedded_files import EmbeddedFiles, is_embedded
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import evaluate
 from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.table import tables
 from byov.evaluate.task import EvaluationOptions
 
 OPTIONS = EvaluationOptions()
@@ -53,6 +54,7 @@ def test_with_a_dataset_they_score_as_the_run_does(embedded, as_npz, manifest, r
         assert scores(comparison) == expected.nested_scores()
         row, time_only = comparison.rows["standard"]
         assert (row.name, time_only.name) == (path.name, "Time only")
+        assert time_only.nested_scores() == evaluate(TimeOnly(features_dir, "tea")).nested_scores()
         assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
         assert "left out: 4 val videos" in caplog.text
 
@@ -78,13 +80,16 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest, caplog):
         comparison = evaluate_own(path, None, OPTIONS, manifest=manifest)
     assert set(comparison.scope.tasks) == {"retrieval", "tau"}
     assert comparison.counts["standard"]["videos"] == 4
+    assert comparison.rows["standard"][1].nested_scores().keys() == scores(comparison).keys()
     assert "no training videos among the files: classification, progression are left out" in caplog.text
 
 
 def test_one_file_is_read_too(as_npz):
     path = as_npz(split="test") / "test_ego_0.npz"
     assert is_embedded(path)
-    assert scores(evaluate_own(path, ["tau"], OPTIONS))["kendalls_tau"] is None  # there is no pair
+    comparison = evaluate_own(path, ["tau"], OPTIONS)
+    assert scores(comparison)["kendalls_tau"] is None  # there is no pair
+    assert "(1 video, 1 ego and 0 exo, 46 frames)" in tables(comparison)[0].title
 
 
 def test_a_file_of_many_videos_is_not_of_this_kind(golden):

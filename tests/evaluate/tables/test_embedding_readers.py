@@ -94,6 +94,9 @@ def test_embeddings_of_another_number_of_frames_are_refused(runs_dir, features_d
     change_videos(features_dir, manifest, lambda video: replace(video, frames=9, labels=video.labels[:9]))
     with pytest.raises(EvaluationError, match=r"test_ego_0.h5: 46 embeddings of 9 frames"):
         RunEmbeddings(runs_dir, features_dir, "first").frames("test")
+    change_videos(features_dir, manifest, lambda video: replace(video, frames=1, labels=video.labels[:1]))
+    with pytest.raises(EvaluationError, match=r"test_ego_0.h5: 46 embeddings of 1 frame;"):
+        RunEmbeddings(runs_dir, features_dir, "first").frames("test")
 
 
 def test_nan_names_the_video(runs_dir, features_dir, write_run, edit_h5):

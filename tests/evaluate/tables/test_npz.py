@@ -94,6 +94,8 @@ def test_without_training_videos_all_tasks_are_those_that_need_none(write, caplo
     with caplog.at_level("INFO"):
         comparison = evaluate_own(path, None, EvaluationOptions())
     assert set(comparison.scope.tasks) == {"retrieval", "tau"}
+    row, time_only = comparison.rows["standard"]
+    assert time_only.scores.keys() == row.scores.keys()
     assert "classification, progression are left out" in caplog.text
 
 

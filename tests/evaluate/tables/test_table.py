@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -144,6 +145,9 @@ def test_a_mean_of_some_pairs_is_footnoted_and_counted_in_json():
     assert [cells[-1].marks for _, cells in table.measured] == ["a", ""]
     assert of_run.details()["kendalls_tau/all"] == {"pairs": 12, "pairs_with_tau": 2, "remark": partial.remark}
     assert mean_row([of_run, row("second")], "Mean").scores["kendalls_tau/all"].remark == partial.remark
+    more = replace(partial, pairs_with_tau=5, remark="mean of 5 of 12 pairs; the others have none")
+    mean = mean_row([row(kendalls_tau_at_all=more), row("second"), of_run], "Mean")
+    assert mean.scores["kendalls_tau/all"].remark == "mean of 2 to 5 of 12 pairs; the others have none"
 
 
 def test_scores_nest_as_in_the_golden_files():

@@ -109,6 +109,16 @@ def test_a_run_that_has_not_embedded_the_videos_is_in_the_tables_only(project, c
     assert "second is in the tables only: runs/second/embeddings: no embeddings of 6 of 6 test videos" in caplog.text
 
 
+def test_a_run_of_another_method_has_no_recipe(project):
+    from byov.report.provenance import facts, provenance
+
+    material = project.material()
+    assert facts(material)[0] == ("Recipe", "paper")
+    material.reader.run.training["settings"] = {"method": "timeline"}
+    assert facts(material)[0][0] == "Method"
+    assert {"Method", "Settings other than the method's"} <= dict(provenance(material, [], [], 0)).keys()
+
+
 @pytest.mark.parametrize("settings", [None, "text", {"latent": 3}])
 def test_settings_of_another_version_are_said_to_be(project, settings):
     from byov.report.provenance import provenance

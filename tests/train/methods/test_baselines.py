@@ -163,7 +163,7 @@ def test_views_are_only_paired_if_asked_for(make_method, training_data):
         ("tcn", {"tcn": "multi", "crop": (0.5, 1.0)}, "--tcn multi compares whole videos"),
         ("carl", {"crop": (0.5, 1.0)}, "carl has a rule of its own"),
         ("actor-observer", {"crop": (0.5, 1.0)}, "actor-observer compares whole videos"),
-        ("tcc", {"tcn": "multi"}, "tcn is a setting of tcn, and the method is tcc"),
+        ("tcc", {"tcn": "multi"}, "--tcn is a setting of tcn, and the method is tcc"),
         ("tcc", {"tcc_loss": "regression"}, "tcc_loss is "),
         ("tcc", {"depth": 3}, "depth is of the backbone encoder, and the backbone is frame"),
         ("carl", {"context": 3}, "context is of the backbone frame, and the backbone is transformer"),

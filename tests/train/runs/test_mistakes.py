@@ -99,14 +99,14 @@ def test_an_unknown_method_lists_those_there_are(refused, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--sigma", "0.1"), "sigma is a setting of timeline, and the method is byov"),
-        (("--recipe", "cycle", "--clips", "4"), "clips is a setting of timeline, and the method is byov"),
+        (("--sigma", "0.1"), "--sigma is a setting of timeline, and the method is byov"),
+        (("--recipe", "cycle", "--clips", "4"), "--clips is a setting of timeline, and the method is byov"),
         (
             ("--method", "timeline", "--decoder-depth", "2"),
-            "decoder_depth is a setting of byov, and the method is timeline",
+            "--decoder-depth is a setting of byov, and the method is timeline",
         ),
-        (("--method", "timeline", "--recipe", "cycle"), "recipe is a setting of byov, and the method is timeline"),
-        (("--method", "timeline", "--no-causal"), "causal is a setting of byov, and the method is timeline"),
+        (("--method", "timeline", "--recipe", "cycle"), "--recipe is a setting of byov, and the method is timeline"),
+        (("--method", "timeline", "--no-causal"), "--causal is a setting of byov, and the method is timeline"),
         (("--method", "timeline", "--clips", "1"), "clips is 1; it must be at least 2"),
         (("--method", "timeline", "--sigma", "0"), "sigma is 0.0; it must be above 0"),
         (("--method", "timeline", "--temperature", "nan"), "temperature is nan"),

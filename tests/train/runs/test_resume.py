@@ -199,7 +199,7 @@ def test_a_run_of_one_method_is_not_gone_on_with_as_another(refused, finished, r
     for other in ("timeline", "best"):
         told = f"toy is a run of the method byov, not of {other}"
         assert refused("--run", "toy", how, "--method", other) == told
-    assert refused("--run", "toy", how, "--sigma", 0.1) == "sigma is a setting of timeline, and the method is byov"
+    assert refused("--run", "toy", how, "--sigma", 0.1) == "--sigma is a setting of timeline, and the method is byov"
     assert contents(finished) == contents(reference)
 
 
