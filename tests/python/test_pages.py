@@ -9,6 +9,8 @@ import pytest
 import typer.main
 from tests.python.markdown import PAGES, ROOT, anchors, links, mentioned_commands, shell_commands
 
+from byov.cli.app import UsageMistake
+
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCRIPTS = PROJECT["scripts"]
@@ -140,5 +142,5 @@ def test_a_page_is_read_as_people_read_it():
     ],
 )
 def test_what_no_command_takes_is_found(words):
-    with pytest.raises((AssertionError, typer.BadParameter)):
+    with pytest.raises((AssertionError, UsageMistake)):
         refuse_unknown(*words, parse=True)

@@ -73,7 +73,7 @@ def test_the_ends_of_the_ranges_are_in_them(given):
         ({"epochs": 2.0}, "epochs is 2.0; it must be a valid integer"),
         ({"epochs": None}, "epochs is None; it must be a valid integer"),
         ({"causal": 1}, "causal is 1; it must be a valid boolean"),
-        ({"crop": (0.5,)}, "no '1' in crop"),
+        ({"crop": (0.5,)}, "crop is (0.5,); it must be LOW,HIGH, like 0.5,1.0"),
         ({"crop": [0.5, 1.0]}, "crop is [0.5, 1.0]; it must be a valid tuple"),
         ({"crop": (0.5, "1")}, "crop.1 is '1'; it must be a valid number"),
         ({"position": "learnt"}, "position is 'learnt'; it must be 'interpolated', 'share', 'index' or 'none'"),
