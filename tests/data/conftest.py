@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
+from tests.samples import SAME_BYTES
 
 from byov.data.dataset import Dataset
 from byov.data.video import FrameReader
@@ -20,10 +21,6 @@ Images = Sequence[NDArray[np.uint8]]
 def grey_images(count: int, width: int = 64, height: int = 48) -> list[NDArray[np.uint8]]:
     """Frame i is of grey level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
-
-
-# x264's assembly reads memory that nobody has written, and so gives other bytes now and then.
-ENCODING = {"libx264": {"x264-params": "asm=0"}}
 
 
 def encode_video(
@@ -42,7 +39,7 @@ def encode_video(
     vflip: bool = False,
 ) -> Path:
     with av.open(str(path), "w", format=container, options=container_options or {}) as output:
-        stream = output.add_stream(codec, rate=fps, options=ENCODING.get(codec, {}) | (options or {}))
+        stream = output.add_stream(codec, rate=fps, options=SAME_BYTES.get(codec, {}) | (options or {}))
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = images[0].shape[:2]
         stream.pix_fmt = pix_fmt
