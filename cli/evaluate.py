@@ -1,10 +1,9 @@
 """byov-eval: how good frame embeddings are, by the benchmark's own measures."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,9 +13,8 @@ from byov.cache.row_reader import read_columns
 from byov.cache.runs import BYOV, RunRecord, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
-from byov.cli.score_table import print_table
+from byov.cli.score_table import deliver
 from byov.cli.shares import refuse_percent
-from byov.cli.tables import wide_console
 from byov.cli.unfinished import say_unfinished
 from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.embedded_files import is_embedded
@@ -25,8 +23,8 @@ from byov.evaluate.evaluation import refuse_missing_labels
 from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
-from byov.evaluate.results import document, npz_document, write_results
-from byov.evaluate.table import Table, tables
+from byov.evaluate.results import document, npz_document
+from byov.evaluate.table import tables
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import TASKS
 from byov.text import printable
@@ -128,7 +126,7 @@ def evaluate(
     wanted = entries(runs_dir, features_dir, name, runs, requested=columns, frozen=frozen)
     comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    _deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
+    deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -263,23 +261,7 @@ def _score_npz(
 ) -> None:
     options, tasks = replace(options, training_progression=True), None if task == ALL else [task]
     comparison = interruptible(lambda: evaluate_own(path, tasks, options, BARS, manifest))
-    _deliver(npz_document(comparison), tables(comparison), out, _stem(task, None, "test"), as_json=as_json)
-
-
-def _deliver(
-    results: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
-) -> None:
-    """Print the document or the first table of each protocol, and leave document and all tables in the folder."""
-    if as_json:
-        print(json.dumps(results, indent=1))
-    else:
-        console = wide_console()
-        for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
-            print_table(table, console)
-            console.print()
-    if folder is not None:
-        written = write_results(folder, stem, results, drawn)
-        note(f"written, with all tables: {', '.join(map(str, written))}")
+    deliver(npz_document(comparison), tables(comparison), out, _stem(task, None, "test"), as_json=as_json)
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:

@@ -1,13 +1,18 @@
-"""A table of scores in the terminal."""
+"""Tables of scores in the terminal, and where they are left."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from byov.evaluate.results import PUBLISHED
+from byov.cli.command import note
+from byov.cli.tables import wide_console
+from byov.evaluate.results import PUBLISHED, write_results
 from byov.evaluate.table import Cell, Table
 from byov.text import printable
 
@@ -71,3 +76,19 @@ def _heading(table: Table, column: int) -> Text:
 
 def _terminal_cell(cell: Cell) -> Text:
     return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.below)))
+
+
+def deliver(
+    results: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
+) -> None:
+    """Print the document or the tables, or, if there is a folder for all of it, those like the first."""
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        console = wide_console()
+        for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
+            print_table(table, console)
+            console.print()
+    if folder is not None:
+        written = write_results(folder, stem, results, drawn)
+        note(f"written, with all tables: {', '.join(map(str, written))}")

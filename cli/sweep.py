@@ -27,8 +27,7 @@ from byov.cli.cluster_options import (
     refuse_without_gpus,
 )
 from byov.cli.command import Stopped, UsageMistake, deferred_stop, note
-from byov.cli.score_table import print_table
-from byov.cli.tables import wide_console
+from byov.cli.score_table import deliver
 from byov.cluster.paper_grids import PaperChoice
 from byov.cluster.paper_tables import PAPER_TABLES, DrawnTable, draw_paper, plan_paper
 from byov.cluster.ray_session import ClusterOptions
@@ -48,7 +47,7 @@ from byov.cluster.sweep_tables import comparisons, with_single_runs
 from byov.cluster.workers import LocalWorkers, Workers
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, Interrupted
-from byov.evaluate.results import SCHEMA_VERSION, write_results
+from byov.evaluate.results import SCHEMA_VERSION
 from byov.evaluate.table import Table, tables
 from byov.text import counted, printable, time_text
 
@@ -121,7 +120,7 @@ def sweep_grid(
         compared = comparisons(swept, result, folders)
         documents = {one.title: with_single_runs(one, swept, result, folders) for one in compared}
         drawn = [table for one in compared for table in tables(one)]
-        deliver(result, {"datasets": documents}, drawn, out, as_json=as_json)
+        deliver_sweep(result, {"datasets": documents}, drawn, out, as_json=as_json)
 
 
 def run(
@@ -163,25 +162,17 @@ def _on_cluster(
     return beside_ray(target, "interrupted; the same command goes on with it")
 
 
-def deliver(
+def deliver_sweep(
     result: SweepResult, documents: dict[str, Any], drawn: Sequence[Table], out: Path | None, *, as_json: bool
 ) -> None:
-    """Print the document or the first table of each dataset, leave all in the folder, and say what failed."""
+    """As deliver; and say what failed."""
     failed = [one for one in result.runs if one.state == "failed"]
     whole = {
         "schema_version": SCHEMA_VERSION,
         "runs": [{"run": one.name, "state": one.state, "reason": one.reason} for one in result.runs],
         **documents,
     }
-    if as_json:
-        print(json.dumps(whole, indent=1))
-    else:
-        console = wide_console()
-        for table in drawn if out is None else [one for one in drawn if one.columns == drawn[0].columns]:
-            print_table(table, console)
-            console.print()
-    if out is not None:
-        note(f"written, with all tables: {', '.join(map(str, write_results(out, 'results', whole, drawn)))}")
+    deliver(whole, drawn, out, "results", as_json=as_json)
     for one in failed:
         note(f"failed: {one.name}: {one.reason}")
     if failed:
@@ -190,14 +181,16 @@ def deliver(
 
 
 def _deliver_paper(drawn: Sequence[DrawnTable], result: SweepResult, out: Path | None, *, as_json: bool) -> None:
-    """As deliver; figures too, of tables that have one."""
+    """As deliver_sweep; figures too, of tables that have one."""
     if out is not None:
         from byov.report.paper.score_curves import write_score_curves  # matplotlib takes its time
 
         for one in drawn:
             if one.panels:
                 write_score_curves(one.panels, one.along, out / "figures", one.name)
-    deliver(result, {"tables": [one.document for one in drawn]}, [one.table for one in drawn], out, as_json=as_json)
+    deliver_sweep(
+        result, {"tables": [one.document for one in drawn]}, [one.table for one in drawn], out, as_json=as_json
+    )
 
 
 def _refuse_without_paper(**given: object) -> None:

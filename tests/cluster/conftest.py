@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.samples import make_provenance
 
-from byov.cache.features import FeatureWriter, Provenance
+from byov.cache.features import FeatureWriter
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cluster.run_grid import RunGrid, parse_grid
 from byov.cluster.run_work import Folders
@@ -34,21 +35,6 @@ def _one_thread(one_torch_thread: None) -> None:
     pass
 
 
-def _provenance(encoder: str) -> Provenance:
-    return Provenance(
-        encoder=encoder,
-        encoder_revision="0",
-        encoder_sha256="ab" * 32,
-        preprocessing="squash 224",
-        compute_dtype="float32",
-        decoder="PyAV 14",
-        source_name="a.mp4",
-        source_bytes=1,
-        source_sha256="cd" * 32,
-        source_fingerprint="ef" * 32,
-    )
-
-
 def write_cache(
     features: Path, dataset: str = "toy", encoder: str = "random/tiny", *, ratios: Sequence[float] = (0.3, 1.0)
 ) -> None:
@@ -64,7 +50,7 @@ def write_cache(
             writer = FeatureWriter(path, tuple(ratios), TOKENS, WIDTH, has_cls=False)
             order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1))
             writer.append(dict.fromkeys(ratios, rows), order, None, np.arange(frames) / 30)
-            writer.finish(_provenance(encoder), fps=30.0, truncated=False)
+            writer.finish(make_provenance(encoder=encoder, encoder_revision="0"), fps=30.0, truncated=False)
             writer.close()
             entries.append(VideoEntry(path.stem, view, split, frames, 30.0, tuple(phase.tolist()), None))
     Manifest(dataset, PHASES, (), tuple(entries)).save(features / dataset / "manifest.json")
