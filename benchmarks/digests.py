@@ -26,7 +26,7 @@ COUNTED = """
 import hashlib, json, os, sys, time
 spent = 0.0
 
-def counted(work):
+def pluralize(work):
     def call(*arguments, **options):
         global spent
         started = time.thread_time()
@@ -39,12 +39,12 @@ def counted(work):
 class Digest:
     def __init__(self, content=b""):
         self._digest = plain(content)
-        self.update, self.hexdigest, self.digest = map(counted, (
+        self.update, self.hexdigest, self.digest = map(pluralize, (
             self._digest.update, self._digest.hexdigest, self._digest.digest))
 
-plain, hashlib.sha256 = hashlib.sha256, counted(Digest)
-from byov.cache import row_reader
-row_reader.stored_digest = counted(row_reader.stored_digest)
+plain, hashlib.sha256 = hashlib.sha256, pluralize(Digest)
+from byov.cache import hdf5
+hdf5.stored_digest = pluralize(hdf5.stored_digest)
 from byov.cli import evaluate, train
 sys.argv[0] = "byov-" + sys.argv[1]
 command = {"train": train, "eval": evaluate}[sys.argv.pop(1)]

@@ -36,7 +36,7 @@ PHASES, DIMENSIONS, KNOTS = 4, 256, 9
 def make_videos(ego: int, exo: int, mean_frames: int, seed: int) -> Frames:
     """Videos on one path through the space, of realistic difficulty: at Break Eggs' size F1 is .73 / .79 / .70.
 
-    Each has its own pace and style; the phase changes near, not at, the labelled frame; the views lie apart.
+    Each has its own pace and style; the phase changes near, not at, the labeled frame; the views lie apart.
     """
     world, random = np.random.default_rng(0), np.random.default_rng(seed)
     path, gap = world.standard_normal((KNOTS, DIMENSIONS)), 0.5 * world.standard_normal(DIMENSIONS)

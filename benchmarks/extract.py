@@ -24,7 +24,7 @@ from byov.cli.allocator import keep_freed_memory
 from byov.cli.command import run_in_thread
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
-from byov.extract.encoder_name import EncoderName, parse_encoder
+from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import Shape, load_encoder
 from byov.extract.extraction import (
     CPU_BATCH,
@@ -146,7 +146,7 @@ def bench_light(root: Path) -> None:
     """EfficientNet-Lite0, so light that memory counts. Each measurement is a process: the allocator is that of one."""
     table = write_videos(root / "light", 4, 128)
     plain, bare, pipeline = partial(rate, "plain", LITE), partial(rate, "bare", LITE), partial(rate, "pipeline", LITE)
-    report("folded normalisation", "folded", lambda: bare("kept"), "plain", lambda: plain("kept"), ">= 2", 5)
+    report("folded normalization", "folded", lambda: bare("kept"), "plain", lambda: plain("kept"), ">= 2", 5)
     report("freed memory", "kept", lambda: bare("kept"), "handed back", lambda: bare("returned"), ">= 1.3", 5)
     vit = partial(rate, "bare", VIT)
     report("the same, ViT-B/16", "kept", lambda: vit("kept"), "handed back", lambda: vit("returned"), ">= 1.05", 3)

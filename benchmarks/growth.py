@@ -35,9 +35,9 @@ NAME, ENCODER = "many", "random/tiny"
 
 def make_cache(root: Path, videos: int) -> None:
     """One video's file many times over: nothing but their names tells them apart."""
+    from byov.cache.digests import fingerprint, sha256
     from byov.cache.features import FeatureWriter, Provenance
-    from byov.data.fingerprint import fingerprint, sha256
-    from byov.extract.encoder_name import parse_encoder
+    from byov.extract.encoder_names import parse_encoder
 
     source = root / "videos" / "source.mp4"
     source.parent.mkdir(parents=True)
@@ -90,8 +90,8 @@ def extract_again(root: Path) -> Callable[[], object]:
 def index_copies(root: Path) -> None:
     """What the first run leaves, with what one file says taken for what all say, since they are copies of it."""
     from byov.cache import header_index
+    from byov.cache.digests import fingerprint
     from byov.cache.features import read_facts
-    from byov.data.fingerprint import fingerprint
     from byov.extract import plan
 
     facts = read_facts(root / "one.h5")
@@ -104,9 +104,9 @@ def index_copies(root: Path) -> None:
 
 
 def list_contents(root: Path) -> Callable[[], object]:
-    from byov.cache.contents import summarise
+    from byov.cache.verify import summarize
 
-    return lambda: summarise(root / "features" / NAME / "random--tiny")
+    return lambda: summarize(root / "features" / NAME / "random--tiny")
 
 
 def start_training(root: Path) -> Callable[[], object]:
@@ -114,7 +114,7 @@ def start_training(root: Path) -> Callable[[], object]:
     from byov.train.feature_store import FeatureStore, open_training_data
     from byov.train.method_settings import SETTINGS
     from byov.train.methods.method_registry import build_method
-    from byov.train.train_run import new_record
+    from byov.train.run import new_record
 
     untrained = build_method(WIDTH, SETTINGS["timeline"]())  # which has nothing to do with the videos
 
@@ -188,17 +188,17 @@ def bench_task(task: str, when: str, root: Path, videos: int) -> None:
 
 def bench_retrieval(videos: int = 214, times: int = 3) -> None:
     """Beside the way it was: every distance in double precision, all of them partitioned."""
-    from byov.evaluate import neighbours
-    from byov.evaluate.neighbours import Points
+    from byov.evaluate import neighbors
+    from byov.evaluate.neighbors import Points
     from byov.evaluate.retrieval import mean_average_precision
 
     test = walks(videos, frames=143)
-    quick = (Points.rough_distances, Points.nearest, neighbours.smallest)
+    quick = (Points.rough_distances, Points.nearest, neighbors.smallest)
     plain = (Points.distances, Points._nearest_by_products, partition)
     seconds, scores = {"quick": [], "plain": []}, {}
     for _ in range(times):
         for name, kind in (("plain", plain), ("quick", quick)):
-            Points.rough_distances, Points.nearest, neighbours.smallest = kind
+            Points.rough_distances, Points.nearest, neighbors.smallest = kind
             started = time.process_time()
             scores[name] = mean_average_precision(test)
             seconds[name].append(time.process_time() - started)

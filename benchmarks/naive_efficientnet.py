@@ -22,16 +22,16 @@ STRIDES = [stride if repeat == 0 else 1 for _, _, stride, _, repeats in STAGES f
 
 
 def classify(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """(B, 3, 224, 224) grey levels → (B, 1000) logits of ImageNet's classes."""
+    """(B, 3, 224, 224) gray levels → (B, 1000) logits of ImageNet's classes."""
     x = _stem(weights, images)
     for block in range(len(STRIDES)):
         x = _block(weights, x, block)
-    x = F.relu6(_normalised_convolution(weights, x, "_conv_head", "_bn1"))
+    x = F.relu6(_normalized_convolution(weights, x, "_conv_head", "_bn1"))
     return F.linear(x.mean(dim=(2, 3)), weights["_fc.weight"], weights["_fc.bias"])
 
 
 def expansion(weights: Mapping[str, Tensor], images: Tensor, block: int) -> Tensor:
-    """(B, 3, 224, 224) grey levels → the first feature map within a block, (B, D, H, W)."""
+    """(B, 3, 224, 224) gray levels → the first feature map within a block, (B, D, H, W)."""
     x = _stem(weights, images)
     for before in range(block):
         x = _block(weights, x, before)
@@ -39,27 +39,27 @@ def expansion(weights: Mapping[str, Tensor], images: Tensor, block: int) -> Tens
 
 
 def _stem(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    return F.relu6(_normalised_convolution(weights, (images.float() - 127) / 128, "_conv_stem", "_bn0", stride=2))
+    return F.relu6(_normalized_convolution(weights, (images.float() - 127) / 128, "_conv_stem", "_bn0", stride=2))
 
 
 def _block(weights: Mapping[str, Tensor], x: Tensor, block: int) -> Tensor:
     name = f"_blocks.{block}"
     inner = _expand(weights, x, block) if block else x  # the first has an expansion of 1
     inner = F.relu6(
-        _normalised_convolution(
+        _normalized_convolution(
             weights, inner, f"{name}._depthwise_conv", f"{name}._bn1", STRIDES[block], len(inner[0])
         )
     )
-    out = _normalised_convolution(weights, inner, f"{name}._project_conv", f"{name}._bn2")
+    out = _normalized_convolution(weights, inner, f"{name}._project_conv", f"{name}._bn2")
     return x + out if x.shape == out.shape else out
 
 
 def _expand(weights: Mapping[str, Tensor], x: Tensor, block: int) -> Tensor:
     name = f"_blocks.{block}"
-    return F.relu6(_normalised_convolution(weights, x, f"{name}._expand_conv", f"{name}._bn0"))
+    return F.relu6(_normalized_convolution(weights, x, f"{name}._expand_conv", f"{name}._bn0"))
 
 
-def _normalised_convolution(
+def _normalized_convolution(
     weights: Mapping[str, Tensor], x: Tensor, convolution: str, norm: str, stride: int = 1, groups: int = 1
 ) -> Tensor:
     kernel = weights[f"{convolution}.weight"]

@@ -6,11 +6,10 @@ The tests hold the method's forward against it, and the benchmark measures what 
 import torch
 from torch import Tensor
 
-from byov.train.autoencoder import Seen, ToDecode
-from byov.train.clips import Batch, Clips
-from byov.train.masking import draw_visible
+from byov.train.methods.base import Losses
 from byov.train.methods.byov import Byov
-from byov.train.methods.method import Losses
+from byov.train.networks import Seen, ToDecode, draw_visible
+from byov.train.sampling import Batch, Clips
 
 
 def naive_losses(method: Byov, clips: Batch, random: torch.Generator) -> Losses:

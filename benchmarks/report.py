@@ -52,7 +52,7 @@ def write_video(path: Path, random: np.random.Generator) -> None:
 
 
 def _texture(random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) colours with detail of all sizes."""
+    """(height, width, 3) colors with detail of all sizes."""
     image = np.full((height, width, 3), 128.0)
     for cell in (160, 40, 10, 3):
         coarse = random.normal(0, 22, (-(-height // cell), -(-width // cell), 3))

@@ -50,7 +50,7 @@ ACTIONS = {
     "along the warp path": CHOOSE.format(step=1, of=2, found="document.getElementById('choose-way')"),
     "pointing at a map": POINT.format(found="document.querySelector('.cloud')"),
     "pointing at a cell": POINT.format(found="document.querySelector('.cells')"),
-    "another colouring": CHOOSE.format(step=1, of=4, found="document.getElementById('colour-by')"),
+    "another coloring": CHOOSE.format(step=1, of=4, found="document.getElementById('color-by')"),
     "a mark": "document.getElementById('mark').click()",
 }
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from byov.cluster.run_grid import RunGrid, parse_grid
+from byov.cluster.grids import RunGrid, parse_grid
 from byov.cluster.run_work import Folders
-from byov.cluster.sweep_runs import sweep, swept_runs
+from byov.cluster.sweep import sweep, swept_runs
 from byov.cluster.workers import LocalWorkers
 from byov.device import usable_cores
 

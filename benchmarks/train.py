@@ -23,17 +23,16 @@ import torch
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
 from byov.train.baseline_settings import BASELINES
-from byov.train.clips import Batch, Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.method_settings import choose
-from byov.train.methods.method import Losses
+from byov.train.methods.base import Losses
 from byov.train.methods.method_registry import build_method
 from byov.train.methods.timeline import place_losses
-from byov.train.sampling import BatchSource
+from byov.train.sampling import Batch, BatchSource, Clips
 from byov.train.soft_dtw import soft_dtw
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs

@@ -15,9 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from byov.apply.loaded_run import Run, load_run
-    from byov.apply.new_run import train_run
-    from byov.apply.video_arrays import VideoArrays, load_features
+    from byov.apply.run import Run, VideoArrays, load_features, load_run, train_run
     from byov.errors import ByovError, Interrupted
     from byov.evaluate.task import EvaluationOptions
     from byov.extract.extract_features import ExtractedFeatures, extract_features
@@ -47,12 +45,12 @@ _HOMES = {
     "EvaluationOptions": "byov.evaluate.task",
     "ExtractedFeatures": "byov.extract.extract_features",
     "Interrupted": "byov.errors",
-    "Run": "byov.apply.loaded_run",
-    "VideoArrays": "byov.apply.video_arrays",
+    "Run": "byov.apply.run",
+    "VideoArrays": "byov.apply.run",
     "extract_features": "byov.extract.extract_features",
-    "load_features": "byov.apply.video_arrays",
-    "load_run": "byov.apply.loaded_run",
-    "train_run": "byov.apply.new_run",
+    "load_features": "byov.apply.run",
+    "load_run": "byov.apply.run",
+    "train_run": "byov.apply.run",
 }
 
 

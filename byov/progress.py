@@ -4,9 +4,11 @@ Libraries advance what they are handed; who hands it to them decides what become
 a log, a message to another machine, or nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol, TypeVar
+
+from byov.errors import Interrupted
 
 T = TypeVar("T")
 
@@ -41,7 +43,7 @@ class _Silent:
         return nullcontext(self)
 
 
-SILENT: Progress = _Silent()
+NO_PROGRESS: Progress = _Silent()
 
 
 def track(
@@ -54,3 +56,40 @@ def track(
         for item in items:
             yield item
             bar.advance()
+
+
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    return False
+
+
+class Stoppable:
+    """A progress that raises Interrupted once it is to stop: before a piece of work, and after each unit of it."""
+
+    def __init__(self, progress: Progress, stop: Stop) -> None:
+        self._progress, self._stop = progress, stop
+
+    @contextmanager
+    def bar(
+        self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
+    ) -> Iterator[Bar]:
+        obey(self._stop)
+        with self._progress.bar(name, unit=unit, total=total, done=done, brief=brief) as bar:
+            yield _StoppableBar(bar, self._stop)
+
+
+class _StoppableBar:
+    def __init__(self, bar: Bar, stop: Stop) -> None:
+        self._bar, self._stop = bar, stop
+
+    def advance(self, count: int = 1, *, latest: str = "") -> None:
+        self._bar.advance(count, latest=latest)
+        obey(self._stop)
+
+
+def obey(stop: Stop) -> None:
+    """Raise Interrupted if it is time to."""
+    if stop():
+        raise Interrupted("stopped; what is finished is kept")

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from byov.text import counted
+from byov.text import pluralize
 
 _SHOULD = re.compile(r"^\w+ should ")  # "Input should be ...", "Tuple should have ..."
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
@@ -33,7 +33,7 @@ def problem(error: ValidationError) -> str:
     where, said = ".".join((*parents, name)), first["msg"]
     within = f" in {'.'.join(parents)}" if parents else ""
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # a tuple that ends too early
-        least = counted(int(name) + 1, "item")
+        least = pluralize(int(name) + 1, "item")
         return f"{'.'.join(parents)} is {_short(first['input'])}; it must have at least {least}"
     if first["type"] == "missing":
         return f"no {name!r}{within}"
@@ -54,3 +54,6 @@ def _plain(limit: float) -> float:
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+UNLABELED = -1  # in the place of a phase's index

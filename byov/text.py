@@ -8,7 +8,7 @@ def printable(text: str) -> str:
     )
 
 
-def size_text(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """1536 → "1.5 KiB"."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -18,12 +18,12 @@ def size_text(size_bytes: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """1, "video" → "1 video"; 1234, "video" → "1,234 videos"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def time_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """40 → "40 s", 400 → "7 min", 40000 → "11.1 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
-from byov.cache.row_reader import (
+from byov.cache.hdf5 import (
     DTYPES,
     SCHEMA_VERSION,
+    RowWriter,
     open_file,
     read_checked,
     read_complete_attributes,
     typed_attribute,
 )
-from byov.cache.row_writer import RowWriter
 from byov.errors import CacheError
 
 EMBED_AGAIN = "make it again with byov-train --run NAME --embed-only"

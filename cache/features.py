@@ -5,25 +5,25 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
-from byov.cache.layout import ratio_key
-from byov.cache.row_reader import (
+from byov.cache.hdf5 import (
     DTYPES,
     EXTRACT_AGAIN,
     SCHEMA_VERSION,
     STORED_DTYPE,
+    RowWriter,
     open_file,
     read_checked,
     read_complete_attributes,
     stored_digest,
     typed_attribute,
 )
-from byov.cache.row_writer import RowWriter
+from byov.cache.layout import ratio_key
 from byov.errors import CacheError
 
 MOST_TOKENS = 2**16  # of a frame: `order` counts them in 16 bits
@@ -181,3 +181,29 @@ def _finite(value: float) -> float:
     if not isfinite(value):
         raise ValueError(f"{value} is not a number of frames per second")
     return value
+
+
+SMALLEST_DEVIATION = 1e-6
+
+
+class Array(Protocol):
+    """A NumPy array or a tensor, as far as this file needs it."""
+
+    def mean(self, axis: int, /) -> Any: ...
+
+    def __sub__(self, other: Any, /) -> Any: ...
+
+
+AnyArray = TypeVar("AnyArray", bound=Array)
+
+
+def standardized(features: AnyArray) -> AnyArray:
+    """(T, width) → each dimension with zero mean and unit deviation over the clip; a constant one becomes zero.
+
+    NumPy adds frames up one by one, so its arrays should be float64: in float32 the mean of a long constant dimension
+    is no longer its value, and what is left of it is blown up to unit deviation.
+    """
+    centered = features - features.mean(0)
+    deviation = (centered * centered).mean(0) ** 0.5
+    scaled: AnyArray = centered / (deviation + SMALLEST_DEVIATION)
+    return scaled

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from byov.cache.atomic import write_bytes, write_text
+from byov.cache.digests import UNSEAL, SealError, blank_seal, check_seal, sealed
 from byov.cache.layout import check_name
-from byov.cache.seal import UNSEAL, SealError, blank_seal, check_seal, sealed
 from byov.errors import CacheError
 from byov.records import problem
 
@@ -35,7 +35,7 @@ class VideoEntry:
     split: Literal["train", "val", "test"]
     frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
-    labels: tuple[int, ...] | None  # phase index of each frame or UNLABELLED, if the dataset has phases
+    labels: tuple[int, ...] | None  # phase index of each frame or UNLABELED, if the dataset has phases
     actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
     pair: str | None = None  # what an ego and an exo video of the same performance share; manifests up to 0.2 lack it
 

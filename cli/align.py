@@ -28,7 +28,7 @@ from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
 
 if TYPE_CHECKING:  # it imports torch, scipy and Pillow
-    from byov.apply.align_videos import AlignedVideos
+    from byov.apply.align import AlignedVideos
 
 MethodChoice = Literal["dtw", "nearest"]
 MAX_HEIGHT = 1440  # two panels of the widest shape are then within what H.264 takes
@@ -89,8 +89,8 @@ def align(
     record = choose_run(runs_dir, run)
 
     def work(scratch: Path) -> "AlignedVideos":
-        from byov.apply.align_videos import align_videos
-        from byov.apply.run_embedder import RunEmbedder
+        from byov.apply.align import align_videos
+        from byov.apply.embedder import RunEmbedder
 
         aligned = align_videos(
             RunEmbedder(record, encoder, device, BARS),
@@ -132,7 +132,7 @@ def _summary(run: RunRecord, aligned: "AlignedVideos", video: Path, table: Path)
 
 
 def _events(aligned: "AlignedVideos") -> dict[str, Any] | None:
-    from byov.apply.align_videos import events_cell, in_order
+    from byov.apply.align import events_cell, in_order
 
     if aligned.a_events is None or aligned.b_events is None:
         return None

@@ -12,13 +12,12 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from byov.cache.contents import summarise
 from byov.cache.features import Header, read_header
+from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
-from byov.cache.row_reader import read_columns
-from byov.cache.verification import Checked, count_files, verify_all
+from byov.cache.verify import Checked, count_files, summarize, verify_all
 from byov.cli import command
-from byov.text import counted, printable, size_text
+from byov.text import format_size, pluralize, printable
 
 app = command.new_app(help="Look into the feature cache, and check it and the runs.", no_args_is_help=True)
 
@@ -31,7 +30,7 @@ def _options(_version: command.Version = False) -> None:
 @app.command("ls")
 def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json: command.Json = False) -> None:
     """List what is cached: datasets, encoders, videos, frames, ratios, size."""
-    summaries = [summarise(folder) for folder in encoder_folders(features_dir)]
+    summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
     if as_json:
         _print_json([asdict(summary) for summary in summaries])
         return
@@ -51,7 +50,7 @@ def list_contents(features_dir: command.FeaturesDir = Path("features"), as_json:
             + (f", {summary.failures} failed" if summary.failures else ""),
             f"{summary.frames:,}",
             " ".join(summary.ratios),
-            size_text(summary.disk_bytes),
+            format_size(summary.disk_bytes),
         )
     Console().print(table)
 
@@ -104,7 +103,7 @@ def verify(
             remedy = "" if file.remedy in str(file.problem) else f"; {file.remedy}"
             print(printable(f"{file.path}: {file.problem}{remedy}"))
         _say_uncovered(uncovered)
-        print(f"{counted(len(checked), 'file')} checked, {len(bad)} bad")
+        print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(command.FAILED if bad else 0)
 
 

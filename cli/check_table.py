@@ -8,9 +8,8 @@ from rich.table import Table
 
 from byov.cli.extracted_again import why_again
 from byov.cli.tables import wide_console
-from byov.extract.check import VideoCheck, free_bytes
-from byov.extract.plan import Plan
-from byov.text import counted, printable, size_text
+from byov.extract.plan import Plan, VideoCheck, free_bytes
+from byov.text import format_size, pluralize, printable
 
 STATE_NAMES = {"missing": "to do"}  # for people, whose videos are not what is missing
 
@@ -40,10 +39,10 @@ def print_checks(checks: Sequence[VideoCheck]) -> None:
 def print_plan(plan: Plan, needed_bytes: int | None, features_dir: Path) -> None:
     """How many videos are to be done, and the disk that they need."""
     counts = ", ".join(f"{count} {STATE_NAMES.get(state, state)}" for state, count in plan.count().items())
-    needed = "an unknown amount" if needed_bytes is None else size_text(needed_bytes)
+    needed = "an unknown amount" if needed_bytes is None else format_size(needed_bytes)
     wide_console().print(
-        f"\n{plan.dataset.name} with {plan.encoder.id}: {counted(len(plan.jobs), 'video')}: {counts}; "
-        f"needs {needed} of disk, {size_text(free_bytes(features_dir))} free",
+        f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(plan.jobs), 'video')}: {counts}; "
+        f"needs {needed} of disk, {format_size(free_bytes(features_dir))} free",
         soft_wrap=True,
     )
 
@@ -52,7 +51,7 @@ def _row(check: VideoCheck) -> list[str]:
     job, seen = check.job, check.probe
     decoded = "-" if job.frames is None else str(job.frames)
     events = job.video.event_seconds
-    labels = str(job.label_count or "-") if events is None else counted(len(events), "event")
+    labels = str(job.label_count or "-") if events is None else pluralize(len(events), "event")
     start = [escape(job.video.id), job.video.view, job.video.split, STATE_NAMES.get(job.state, job.state)]
     if seen is None:
         return [*start, "-", "-", decoded, labels, "unreadable", "-", "-"]

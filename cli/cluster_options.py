@@ -11,7 +11,7 @@ import typer
 from byov.cli.command import UsageMistake, interruptible
 from byov.cluster.ray_session import ClusterOptions, check_address, require_ray
 from byov.device import Device
-from byov.stopping import Stop
+from byov.progress import Stop
 
 T = TypeVar("T")
 CLOSE_SECONDS = 1.5  # after a signal; what is not closed by then ends with this process

@@ -28,10 +28,10 @@ from byov.cli.unfinished import say_unfinished
 from byov.data.dataset import View
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.errors import ApplyError
-from byov.text import counted, printable
+from byov.text import pluralize, printable
 
 if TYPE_CHECKING:
-    from byov.apply.run_embedder import EmbeddedVideo
+    from byov.apply.embedder import EmbeddedVideo
 
 Format = Literal["h5", "npz"]
 ENDINGS = (".h5", ".npz")
@@ -81,7 +81,7 @@ def embed(
     written: list[dict[str, str | int]] = []
 
     def work(scratch: Path) -> dict[str, str]:
-        from byov.apply.run_embedder import RunEmbedder
+        from byov.apply.embedder import RunEmbedder
 
         embedder = RunEmbedder(record, encoder, device, BARS)
         sources = {name: path for name, (path, _) in outputs.items()}
@@ -92,7 +92,7 @@ def embed(
             written.append(_entry(video, target))
             if not as_json:
                 frames, dimensions = video.embedding.shape
-                print(printable(f"{target}: {counted(frames, 'frame')} x {dimensions} of {video.path}"))
+                print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} of {video.path}"))
         return {str(sources[name]): reason for name, reason in failures.items()}
 
     failures = in_scratch(work)

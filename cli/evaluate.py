@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from byov.cache.hdf5 import read_columns
 from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.manifest import Manifest
-from byov.cache.row_reader import read_columns
 from byov.cache.runs import BYOV, RunRecord, choose_runs
 from byov.cli import command
 from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import deliver
 from byov.cli.shares import refuse_percent
 from byov.cli.unfinished import say_unfinished
-from byov.evaluate.comparison import Scope, compare, entries, frozen_columns, scope_of_all, scope_of_runs
-from byov.evaluate.embedded_files import is_embedded
-from byov.evaluate.embedding_readers import read_manifest
-from byov.evaluate.evaluation import refuse_missing_labels
-from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.embedding_files import evaluate_own, is_embedded
+from byov.evaluate.embeddings import read_manifest
+from byov.evaluate.evaluation import (
+    Scope,
+    compare,
+    entries,
+    frozen_columns,
+    refuse_missing_labels,
+    scope_of_all,
+    scope_of_runs,
+)
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
-from byov.evaluate.results import document, npz_document
-from byov.evaluate.table import tables
+from byov.evaluate.table import document, npz_document, tables
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import TASKS
 from byov.text import printable
@@ -276,7 +281,7 @@ def _explain(scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], column
     scored += [f"features {folder} {column}" for folder, column in columns]
     beside = [
         *([] if columns else ["cached features"]),
-        *(["the run's features standardised"] if runs and not columns else []),
+        *(["the run's features standardized"] if runs and not columns else []),
         "Time only",
         *(["the untrained model"] if runs else []),
         *(["what the paper has published"] if published_rows(manifest.dataset) else []),

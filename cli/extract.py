@@ -31,17 +31,15 @@ from byov.data.registry import READERS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.errors import EncoderError
-from byov.extract.encoder_name import DEFAULT_ENCODER, Resize, parse_encoder
-from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, open_videos, own_name
-from byov.extract.manifest_update import update_manifest
+from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
+from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, open_videos, own_name, update_manifest
 from byov.extract.plan import Job, OnMismatch, Plan, make_plan, pinned_revision, refuse_conflicts
-from byov.extract.weight_wheels import IMAGENET_PREFIX, WHEELS
-from byov.text import counted, size_text, time_text
+from byov.text import format_duration, format_size, pluralize
 
 # torch and transformers take seconds to import; a run that finds nothing to do gets by without them.
 if TYPE_CHECKING:
-    from byov.extract.check import VideoCheck
     from byov.extract.extraction import ExtractionOptions, Outcome
+    from byov.extract.plan import VideoCheck
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 
@@ -159,7 +157,7 @@ def extract(
             note("stopped; finished videos are kept, run the same command to resume")
             raise
     update_manifest(plan, features_dir, outcome.failures if outcome else {})
-    _summarise(plan, outcome, time.monotonic() - started, as_json=as_json)
+    _summarize(plan, outcome, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(command.FAILED if outcome and outcome.failures else 0)
 
 
@@ -220,7 +218,7 @@ def _parse_shard(text: str) -> tuple[int, int]:
 def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as_json: bool) -> bool:
     """Look at the videos, say what is to be done; were there problems?"""
     from byov.cli import check_table
-    from byov.extract import check
+    from byov.extract import plan as check
 
     checks = check.check_videos(plan, BARS)
     frames = sum(seen.probe.packets for seen in checks if seen.probe and seen.job.state != "cached")
@@ -245,9 +243,11 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
         if not frames:
             print("nothing to encode")
         elif seconds is not None:
-            print(f"{counted(frames, 'frame')} to encode, about {time_text(seconds)} here at {rate:.0f} frames/s")
+            print(
+                f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} here at {rate:.0f} frames/s"
+            )
         else:
-            print(f"{counted(frames, 'frame')} to encode; how fast is known once the encoder has been fetched")
+            print(f"{pluralize(frames, 'frame')} to encode; how fast is known once the encoder has been fetched")
     return any(seen.problem or seen.job.state == "conflict" for seen in checks)
 
 
@@ -255,9 +255,8 @@ def _cost(
     plan: Plan, checks: "Sequence[VideoCheck]", resize: Resize, device: Device
 ) -> tuple[int | None, float | None]:
     """Bytes of disk and frames per second; None where the encoder cannot be asked, as without the hub."""
-    from byov.extract import check
-    from byov.extract.encoders import encoder_shape
-    from byov.extract.speed import frames_per_second
+    from byov.extract import plan as check
+    from byov.extract.encoders import encoder_shape, frames_per_second
 
     try:
         shape = encoder_shape(plan.encoder)
@@ -271,7 +270,7 @@ def _cost(
         return None, None
 
 
-def _summarise(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json: bool) -> None:
+def _summarize(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json: bool) -> None:
     cached = len(plan.in_state("cached"))
     done, frames, size, failures = (
         (outcome.videos, outcome.frames, outcome.written_bytes, outcome.failures) if outcome else (0, 0, 0, {})
@@ -290,10 +289,10 @@ def _summarise(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json
         }
         print(json.dumps(summary, indent=1))
         return
-    encoded = counted(frames, "frame")
+    encoded = pluralize(frames, "frame")
     rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome and outcome.frames else ""
     print(
-        f"{plan.dataset.name}: {counted(done, 'video')} extracted ({encoded}{rate}, {size_text(size)}), "
+        f"{plan.dataset.name}: {pluralize(done, 'video')} extracted ({encoded}{rate}, {format_size(size)}), "
         f"{cached} were cached, {len(failures)} failed; {seconds:.1f} s; {plan.folder}"
     )
     if failures:

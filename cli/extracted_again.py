@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from byov.extract.plan import Job
-from byov.text import counted
+from byov.text import pluralize
 
 LACKS = "lacks ratio "
 
@@ -16,7 +16,7 @@ def why_again(jobs: Sequence[Job]) -> list[str]:
         ratios = sorted({ratio for job in added for ratio in job.reason.removeprefix(LACKS).split()}, key=float)
         frames = sum(job.frames or 0 for job in added)
         lines.append(
-            f"to add ratio {' '.join(ratios)}, {counted(len(added), 'video')} with {counted(frames, 'frame')} go "
+            f"to add ratio {' '.join(ratios)}, {pluralize(len(added), 'video')} with {pluralize(frames, 'frame')} go "
             "through the encoder again, as the tokens themselves are not kept; Ctrl-C leaves what is cached as it is"
         )
     return lines

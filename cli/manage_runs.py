@@ -10,21 +10,24 @@ from rich.table import Table
 from rich.text import Text
 
 from byov.cache.layout import encoder_slug
-from byov.cache.run_progress import (
+from byov.cache.runs import (
+    BYOV,
     RunProgress,
+    RunRecord,
     checkpoint_files,
     delete_run,
+    list_runs,
     prune_checkpoints,
     read_progress,
+    read_run,
     size_bytes,
 )
-from byov.cache.runs import BYOV, RunRecord, list_runs, read_run
 from byov.cli import command
 from byov.cli.command import UsageMistake, note
 from byov.cli.option_file import to_toml
 from byov.cli.tables import wide_console
 from byov.errors import CacheError
-from byov.text import counted, printable, size_text
+from byov.text import format_size, pluralize, printable
 from byov.train.method_settings import SETTINGS, option_name
 
 app = command.new_app(help="List, compare and delete runs, and delete the checkpoints of finished ones.")
@@ -109,7 +112,7 @@ def delete(runs: Names, yes: Yes = False, runs_dir: command.RunsDir = Path("runs
     """Delete runs: models, embeddings, results. Asks first."""
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
     sizes = {run.name: size_bytes(run.folder) for run in records}
-    _ask(f"delete {', '.join(f'{name} ({size_text(size)})' for name, size in sizes.items())}?", yes=yes)
+    _ask(f"delete {', '.join(f'{name} ({format_size(size)})' for name, size in sizes.items())}?", yes=yes)
     for run in records:
         delete_run(run)
         print(printable(f"{run.folder}: deleted"))
@@ -134,9 +137,9 @@ def prune(
         print("nothing to prune: no finished run has checkpoints")
         return
     freed = sum(path.stat().st_size for run in wanted for path in checkpoint_files(run))
-    _ask(f"delete the checkpoints of {counted(len(wanted), 'run')} ({size_text(freed)})?", yes=yes)
+    _ask(f"delete the checkpoints of {pluralize(len(wanted), 'run')} ({format_size(freed)})?", yes=yes)
     for run in wanted:
-        print(printable(f"{run.name}: {size_text(prune_checkpoints(run))} freed"))
+        print(printable(f"{run.name}: {format_size(prune_checkpoints(run))} freed"))
 
 
 def _all_runs(runs_dir: Path) -> list[RunRecord]:
@@ -177,7 +180,7 @@ def _cells(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
     of = "?" if progress.epochs is None else progress.epochs
     epoch = "-" if progress.epoch is None else f"{progress.epoch} of {of}"
     best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
-    return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, size_text(size)]
+    return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, format_size(size)]
 
 
 def _entry(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
 from byov.cli.command import UsageMistake, note
 from byov.data.dataset import SPLITS, VIEWS, Dataset
-from byov.data.folder_videos import CSV_NAME, DEFAULT_SHARES, FolderListing, list_folder, video_files
-from byov.data.own_videos import read_own_videos
-from byov.text import counted
+from byov.data.own_videos import CSV_NAME, DEFAULT_SHARES, FolderListing, list_folder, read_own_videos, video_files
+from byov.text import pluralize
 
 SHOWN = 3  # names of a list; the rest is counted
 DEFAULT_SPLIT = ",".join(f"{share:g}" for share in DEFAULT_SHARES)
@@ -54,7 +53,7 @@ def open_folder(folder: Path, name: str, split: str | None, features_dir: Path) 
     dataset = read_own_videos(name, table, folder=folder)
     listed = {video.path.resolve() for video in dataset.videos}
     new = [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed]
-    more = f"; without {counted(len(new), 'video')} that it does not list ({_some(new)})" if new else ""
+    more = f"; without {pluralize(len(new), 'video')} that it does not list ({_some(new)})" if new else ""
     note(f"videos: as listed in {table}, to be edited, or deleted to list {folder} anew{more}")
     return dataset
 
@@ -75,7 +74,7 @@ def _say_left_out(listing: FolderListing) -> None:
         (listing.without_view, "no ego or exo as a word of its path"),
     ):
         if paths:
-            note(f"skipped {counted(len(paths), 'file')}, {why}: {_some(paths)}")
+            note(f"skipped {pluralize(len(paths), 'file')}, {why}: {_some(paths)}")
 
 
 def _some(paths: Sequence[PurePath]) -> str:
@@ -90,4 +89,4 @@ def _summary(listing: FolderListing) -> str:
         counts = {view: sum((video.view, video.split) == (view, split) for video in listing.videos) for view in VIEWS}
         if any(counts.values()):
             parts.append(f"{split} " + " + ".join(f"{count} {view}" for view, count in counts.items() if count))
-    return f"{counted(len(listing.videos), 'video')}: {', '.join(parts)}"
+    return f"{pluralize(len(listing.videos), 'video')}: {', '.join(parts)}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from byov.progress import Bar
-from byov.text import time_text
+from byov.text import format_duration
 
 EVERY_SECONDS = 30.0
 
@@ -79,5 +79,5 @@ class _Work:
             rate = new / seconds
             parts.append(f"{rate:,.1f} {self._unit}s/s" if rate >= 1 else f"{1 / rate:,.1f} s/{self._unit}")
             if self._total and self._total > self._done:
-                parts.append(f"{time_text((self._total - self._done) / rate)} left")
+                parts.append(f"{format_duration((self._total - self._done) / rate)} left")
         return ", ".join([*parts, self._latest] if self._latest else parts)

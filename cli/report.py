@@ -1,4 +1,4 @@
-"""byov-report: one page that shows what a run has learnt: tables, curves, maps, and the frames themselves."""
+"""byov-report: one page that shows what a run has learned: tables, curves, maps, and the frames themselves."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from byov.cli.outputs import refuse_outputs
 from byov.cli.unfinished import say_unfinished
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files
-from byov.text import printable, size_text
+from byov.text import format_size, printable
 
 # scikit-learn, SciPy, Pillow and matplotlib take seconds to import; --help and wrong usage get by without them.
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def report(
     if as_json:
         print(json.dumps(_summary(content, page, drawn), indent=1))
         return
-    note(f"{content.dataset}, {content.split} split; open in a browser ({size_text(page.stat().st_size)}):")
+    note(f"{content.dataset}, {content.split} split; open in a browser ({format_size(page.stat().st_size)}):")
     for path in (*drawn, page):
         print(printable(str(path)))
 

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from byov.cli.command import note
 from byov.cli.tables import wide_console
-from byov.evaluate.results import PUBLISHED, write_results
-from byov.evaluate.table import Cell, Table
+from byov.evaluate.table import PUBLISHED, Cell, Table, write_results
 from byov.text import printable
 
 NAME_WIDTH = 20  # of the rows' names at least; longer ones are folded where there is little room

@@ -15,8 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from byov.cache.layout import manifest_path
-from byov.cache.run_progress import read_progress
-from byov.cache.runs import read_run
+from byov.cache.runs import read_progress, read_run
 from byov.cli import command
 from byov.cli.cluster_options import (
     ClusterOption,
@@ -28,13 +27,12 @@ from byov.cli.cluster_options import (
 )
 from byov.cli.command import Stopped, UsageMistake, deferred_stop, note
 from byov.cli.score_table import deliver
-from byov.cluster.paper_grids import PaperChoice
+from byov.cluster.grids import PaperChoice, read_grid
 from byov.cluster.paper_tables import PAPER_TABLES, DrawnTable, draw_paper, plan_paper
 from byov.cluster.ray_session import ClusterOptions
 from byov.cluster.ray_workers import ray_workers
-from byov.cluster.run_grid import read_grid
 from byov.cluster.run_work import Folders, RunResult
-from byov.cluster.sweep_runs import (
+from byov.cluster.sweep import (
     Observer,
     Standing,
     SweepResult,
@@ -47,9 +45,8 @@ from byov.cluster.sweep_tables import comparisons, with_single_runs
 from byov.cluster.workers import LocalWorkers, Workers
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, Interrupted
-from byov.evaluate.results import SCHEMA_VERSION
-from byov.evaluate.table import Table, tables
-from byov.text import counted, printable, time_text
+from byov.evaluate.table import SCHEMA_VERSION, Table, tables
+from byov.text import format_duration, pluralize, printable
 
 REDRAWN_SECONDS = 1.0
 PAPER, PANEL = "paper", "The paper's experiments (byov-sweep paper)"
@@ -176,7 +173,7 @@ def deliver_sweep(
     for one in failed:
         note(f"failed: {one.name}: {one.reason}")
     if failed:
-        note(f"{counted(len(failed), 'run')} of {len(result.runs)} failed; --retry tries them again")
+        note(f"{pluralize(len(failed), 'run')} of {len(result.runs)} failed; --retry tries them again")
         raise typer.Exit(command.FAILED)
 
 
@@ -206,7 +203,7 @@ def _show_plan(plan: Sequence[Standing], *, as_json: bool) -> None:
     for one in plan:
         print(printable(f"{one.name}: {one.state}" + (f" ({one.said})" if one.said else "")))
     left = sum(one.state != "finished" for one in plan)
-    note(f"{counted(len(plan), 'run')}, {left} of them not finished")
+    note(f"{pluralize(len(plan), 'run')}, {left} of them not finished")
 
 
 def _entry(one: Standing) -> dict[str, Any]:
@@ -235,12 +232,12 @@ class LinesObserver:
     def begun(self, plan: Sequence[Standing], to_do: int) -> None:
         self.total = to_do
         finished, failed = (sum(one.state == state for one in plan) for state in ("finished", "failed"))
-        note(f"{counted(len(plan), 'run')}: {finished} finished before, {failed} failed before, {to_do} to do")
+        note(f"{pluralize(len(plan), 'run')}: {finished} finished before, {failed} failed before, {to_do} to do")
 
     def ended(self, result: RunResult) -> None:
         self.done += result.state == "finished"
         self.failed += result.state == "failed"
-        said = f"{result.state} in {time_text(result.seconds)}" if result.state == "finished" else result.reason
+        said = f"{result.state} in {format_duration(result.seconds)}" if result.state == "finished" else result.reason
         note(f"[{self.done + self.failed} of {self.total}] {result.name}: {said}")
 
     def step(self, running: Sequence[str]) -> None:

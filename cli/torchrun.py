@@ -10,7 +10,7 @@ import typer
 
 from byov.cli import command
 from byov.errors import ByovError, ProcessLost
-from byov.train.parallel import ALONE, Processes, join
+from byov.train.distributed import ALONE, Processes, join
 
 
 def run(app: typer.Typer) -> NoReturn:

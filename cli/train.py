@@ -19,10 +19,10 @@ from byov.cli.command import BARS, Stopped, deferred_stop, note
 from byov.cli.shares import refuse_percent
 from byov.device import Device, pick_device
 from byov.errors import Diverged, Interrupted, ProcessLost
-from byov.progress import SILENT
-from byov.text import counted
+from byov.progress import NO_PROGRESS
+from byov.text import pluralize
+from byov.train.distributed import ALONE, join
 from byov.train.method_settings import SETTINGS, ByovSettings, option_name, owners
-from byov.train.parallel import ALONE, join
 from byov.train.settings import CHECKPOINT_EVERY, DATASETS, DEFAULT_RATIO, GROUPS, PRELOAD_GIB
 
 SEVERAL = "Several methods"  # the panel of what some have in common
@@ -173,7 +173,7 @@ def train(
     _version: command.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
-    from byov.train.run_choices import GivenRun, earlier_run, new_run  # h5py, which --help has no need of
+    from byov.train.run import GivenRun, earlier_run, new_run  # h5py, which --help has no need of
 
     started, processes = time.monotonic(), join()
     if ratio is not None:
@@ -187,12 +187,12 @@ def train(
     said = GivenRun(run, method, dataset, encoder, ratio, given)
     choose = earlier_run if resume or embed_only else new_run
     folder, data, settings = choose(features_dir, runs_dir, said, processes.agree)
-    from byov.train.train_run import Machine, embed_again, train_run  # torch takes seconds to import
+    from byov.train.run import Machine, embed_again, train_run  # torch takes seconds to import
 
     preload_bytes = int(preload_gib * 2**30)
     machine = Machine(processes.device(pick_device(device)), preload_bytes, checkpoint_every, tensorboard, wandb)
     how_to_resume = f"resume with byov-train --run {folder.name} --resume"
-    progress = BARS if processes.leads else SILENT
+    progress = BARS if processes.leads else NO_PROGRESS
     with deferred_stop() as stop:
         try:
             if embed_only:
@@ -223,7 +223,7 @@ def _report(summary: dict[str, Any], *, as_json: bool) -> None:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
     if scores:
         print(f"val, of the model that is kept: {scores}")
-    files = counted(summary["embedding_files"], "embedding file")
+    files = pluralize(summary["embedding_files"], "embedding file")
     print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 
 

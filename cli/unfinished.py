@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from byov.cache.run_progress import unfinished
-from byov.cache.runs import RunRecord
+from byov.cache.runs import RunRecord, unfinished
 from byov.cli.command import note
 
 

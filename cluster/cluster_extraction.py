@@ -19,8 +19,7 @@ from byov.cluster.shared_marker import marker_in
 from byov.cluster.worker_report import SharedFiles
 from byov.extract.extraction import ExtractionOptions, Outcome, VideoOutcome, job_bars, refuse_other_identity
 from byov.extract.plan import Job, Plan
-from byov.progress import SILENT, Bar, Progress
-from byov.stopping import Stop, never
+from byov.progress import NO_PROGRESS, Bar, Progress, Stop, never
 
 
 def extract_on_cluster(
@@ -28,7 +27,7 @@ def extract_on_cluster(
     jobs: Sequence[Job],
     options: ExtractionOptions,
     cluster: ClusterOptions,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> Outcome:
     """As extraction.run_plan. `stop` is asked all the time; then Interrupted is raised, finished videos are kept."""

@@ -18,8 +18,8 @@ from byov.cluster.worker_room import no_room, workers_to_hire
 from byov.errors import ClusterError
 from byov.extract.extraction import VideoOutcome
 from byov.extract.plan import Job
-from byov.stopping import Stop, obey
-from byov.text import counted
+from byov.progress import Stop, obey
+from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 STEP_SECONDS = 0.2
@@ -75,7 +75,7 @@ class Crew:
             self.step()
         assert self._agreed is not None
         machines = {member.report.machine for member in self._members if member.report is not None}
-        LOGGER.info(f"{counted(len(self._members), 'worker')} on {counted(len(machines), 'machine')}")
+        LOGGER.info(f"{pluralize(len(self._members), 'worker')} on {pluralize(len(machines), 'machine')}")
         return self._agreed
 
     def hire(self, most: int) -> None:

@@ -10,7 +10,7 @@ from byov.cluster.driver_path import forget_path
 from byov.cluster.worker_report import SharedFiles, WorkerReport
 
 if TYPE_CHECKING:
-    from byov.extract.encoder_name import EncoderName
+    from byov.extract.encoder_names import EncoderName
     from byov.extract.extraction import ExtractionOptions, VideoOutcome
     from byov.extract.plan import Job
 
@@ -43,7 +43,7 @@ class ExtractionWorker:
         from byov import __version__
         from byov.data.video import DECODER
         from byov.errors import ByovError
-        from byov.extract.encoder_name import parse_encoder
+        from byov.extract.encoder_names import parse_encoder
         from byov.extract.encoders import load_encoder
         from byov.extract.extraction import encoder_identity
 
@@ -67,9 +67,9 @@ class ExtractionWorker:
 
     def extract(self, jobs: "Sequence[Job]") -> "Iterator[VideoOutcome]":
         from byov.extract.extraction import extracted_videos
-        from byov.progress import SILENT
+        from byov.progress import NO_PROGRESS
 
-        with SILENT.bar("frames", unit="frame") as frames:
+        with NO_PROGRESS.bar("frames", unit="frame") as frames:
             # No `yield from`: Ray sends a generator things of its own.
             for video in extracted_videos(self._encoder, jobs, self._options, frames):  # noqa: UP028
                 yield video

@@ -7,25 +7,23 @@ from statistics import fmean
 from typing import Any
 
 from byov.cache.layout import ratio_key
-from byov.cluster.paper_grids import PaperChoice, paper_grid
-from byov.cluster.run_grid import RunGrid
+from byov.cluster.grids import PaperChoice, RunGrid, paper_grid
 from byov.cluster.run_work import Folders
 from byov.cluster.score_files import Rows
-from byov.cluster.sweep_runs import SweepResult, SweptRun, swept_runs
+from byov.cluster.sweep import SweepResult, SweptRun, swept_runs
 from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untrained_rows
 from byov.errors import SweepError
-from byov.evaluate.comparison import counts_in
-from byov.evaluate.embedding_readers import read_manifest
+from byov.evaluate.embeddings import read_manifest
+from byov.evaluate.evaluation import counts_in
 from byov.evaluate.frames import SETTINGS
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.published import published_rows
-from byov.evaluate.published_ablations import MEAN_F1, MEAN_MAP, published_ablation
+from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
 from byov.evaluate.scores import Row, Score
 from byov.evaluate.table import Layout, Table, build_table, layouts
 from byov.evaluate.task import SETTING_NAMES, Column, EvaluationOptions
 from byov.evaluate.tasks import TASKS
 from byov.report.score_panels import ScoreCurve, ScorePanel
-from byov.text import counted
+from byov.text import pluralize
 
 STANDARD: Protocol = "standard"
 PLAIN_COLUMNS = ("cls", "merged/1.0")
@@ -178,7 +176,7 @@ def _drawn(
         measured = [*beside, *untrained_rows(groups, STANDARD), *measured]
     published = table.published(dataset)
     counts = counts_in(read_manifest(folders.features, dataset), split, STANDARD)
-    videos, frames = counted(counts["videos"], "video"), counted(counts["frames"], "frame")
+    videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{table.subject}: {dataset}, {split} split ({videos}, {frames})"
     drawn = build_table(
         Layout(table.subject, table.columns),

@@ -21,7 +21,7 @@ from byov.cluster.worker_report import SharedFiles, WorkerReport
 from byov.cluster.worker_room import able_machines, workers_to_hire
 from byov.cluster.workers import thread_variables
 from byov.errors import ClusterError
-from byov.text import counted
+from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 REPORT_SECONDS = 60.0  # for a machine to say what it is
@@ -56,7 +56,7 @@ def _refuse_unlike_machines(cluster: ClusterOptions, shared: SharedFiles) -> Non
         raise ClusterError(f"a machine of the cluster does not say what it is ({reason})") from error
     for report in reports:
         report.refuse_unlike(WorkerReport("this machine", versions()))
-    LOGGER.info(f"{counted(len(reports), 'machine')} of a Ray cluster")
+    LOGGER.info(f"{pluralize(len(reports), 'machine')} of a Ray cluster")
 
 
 class RayWorkers:

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from byov.cache.atomic import write_text
-from byov.cache.run_progress import CHECKPOINTS_NAME, at_work
-from byov.cache.runs import CONFIG_NAME, LAST_MODEL_NAME
-from byov.cluster.run_grid import PlannedRun
+from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, at_work
+from byov.cluster.grids import PlannedRun
 from byov.cluster.score_files import SWEEP_FOLDER, Rows, measured_rows, run_scores
 from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted
-from byov.evaluate.comparison import Scope
-from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
-from byov.progress import SILENT
-from byov.stopping import Stop, Stoppable
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import Scope
+from byov.progress import NO_PROGRESS, Stop, Stoppable
 
 FAILURE_NAME = ".failure.json"  # hidden, since a folder that holds nothing else is free for a run of that name
 PATIENCE_SECONDS = 10.0  # for the workers of a sweep that was killed, which end by themselves
@@ -52,7 +50,7 @@ class RunWork:
     run: PlannedRun
     folders: Folders
     scope: Scope
-    untrained: bool  # score its model at initialisation too
+    untrained: bool  # score its model at initialization too
     device: Device = "auto"
 
     @property
@@ -81,7 +79,7 @@ class RunWork:
         is_pruned = (folder / LAST_MODEL_NAME).exists() and not any((folder / CHECKPOINTS_NAME).glob("*.safetensors"))
         if is_scored or is_pruned:
             return
-        from byov.apply.new_run import train_run  # with the decoder and PyTorch, which only workers need
+        from byov.apply.run import train_run  # with the decoder and PyTorch, which only workers need
 
         train_run(
             self.name,
@@ -101,7 +99,7 @@ class RunWork:
         for untrained in (True, False) if self.untrained else (False,):
             reader = RunEmbeddings(self.folders.runs, self.folders.features, self.name, untrained=untrained)
             path = run_scores(folder, untrained=untrained)
-            measured_rows(path, reader, self.folders.features, self.scope, Stoppable(SILENT, stop))
+            measured_rows(path, reader, self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
 @dataclass(frozen=True)
@@ -111,19 +109,19 @@ class BaselineWork:
     dataset: str
     folders: Folders
     scope: Scope
-    features: tuple[str, str, bool] | None = None  # encoder folder, column, standardised; None: time alone
+    features: tuple[str, str, bool] | None = None  # encoder folder, column, standardized; None: time alone
 
     @property
     def name(self) -> str:
         if self.features is None:
             return self.dataset
         encoder, column, standardized = self.features
-        return ",".join((self.dataset, encoder, column.replace("/", "-"), *(["standardised"] if standardized else [])))
+        return ",".join((self.dataset, encoder, column.replace("/", "-"), *(["standardized"] if standardized else [])))
 
     def __call__(self, stop: Stop) -> Rows | str | None:
         path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
         try:
-            return measured_rows(path, self._reader(), self.folders.features, self.scope, Stoppable(SILENT, stop))
+            return measured_rows(path, self._reader(), self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
         except Interrupted:
             return None
         except (ByovError, OSError) as error:

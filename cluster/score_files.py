@@ -1,6 +1,6 @@
 """Scores that were measured, kept with what they depend on, so that they are measured once.
 
-runs/<run>/scores.json, scores-untrained.json     of a run, and of its model at its initialisation
+runs/<run>/scores.json, scores-untrained.json     of a run, and of its model at its initialization
 runs/.sweep/<dataset>[,<encoder>,<column>].json   of time alone, and of cached features
 """
 
@@ -13,17 +13,16 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from byov.cache.atomic import write_text
+from byov.cache.digests import blank_seal, check_seal, sealed
+from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
-from byov.cache.row_reader import read_digest
-from byov.cache.seal import blank_seal, check_seal, sealed
-from byov.evaluate.comparison import Scope
-from byov.evaluate.embedding_readers import EmbeddingReader, RunEmbeddings
-from byov.evaluate.evaluation import evaluate
+from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
+from byov.evaluate.evaluation import Scope, evaluate
 from byov.evaluate.protocols import Protocol, segments
-from byov.evaluate.results import versions
 from byov.evaluate.scores import Row
+from byov.evaluate.table import versions
 from byov.evaluate.tasks import task_of
-from byov.progress import SILENT, Progress
+from byov.progress import NO_PROGRESS, Progress
 
 SCORES_NAME, UNTRAINED_NAME, SWEEP_FOLDER = "scores.json", "scores-untrained.json", ".sweep"
 SCHEMA_VERSION = 1
@@ -62,7 +61,7 @@ def kept_rows(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Sc
 
 
 def measured_rows(
-    path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress = SILENT
+    path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress = NO_PROGRESS
 ) -> Rows | None:
     """What the file has, which is written first if need be."""
     kept = kept_rows(path, reader, features_dir, scope)

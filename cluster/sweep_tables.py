@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.cluster.run_grid import PlannedRun
+from byov.cluster.grids import PlannedRun
 from byov.cluster.run_work import Folders
 from byov.cluster.score_files import Rows
-from byov.cluster.sweep_runs import SweepResult, SweptRun, kept_run_rows
-from byov.evaluate.comparison import KIND_ORDER, Comparison, Scope, counts_in
-from byov.evaluate.embedding_readers import read_manifest
+from byov.cluster.sweep import SweepResult, SweptRun, kept_run_rows
+from byov.evaluate.embeddings import read_manifest
+from byov.evaluate.evaluation import KIND_ORDER, Comparison, Scope, counts_in
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.results import document
 from byov.evaluate.scores import Row, mean_row
+from byov.evaluate.table import document
 
 
 @dataclass(frozen=True)

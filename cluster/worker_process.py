@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Protocol
 
-from byov.stopping import Stop
+from byov.progress import Stop
 
 STOP = "stop"
 START = "import sys; from byov.cluster.worker_process import work_for; work_for(int(sys.argv[1]))"

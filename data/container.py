@@ -192,10 +192,10 @@ def _y4m_end(file: BinaryIO, file_bytes: int) -> int:
     """The end of its last frame; all frames are of one size."""
     head = file.read(1024)
     line = head.partition(b"\n")[0].decode("ascii", "replace")
-    width, height, colours = (re.search(rf" {letter}(\S+)", line) for letter in "WHC")
+    width, height, colors = (re.search(rf" {letter}(\S+)", line) for letter in "WHC")
     if width is None or height is None or not (width[1].isdecimal() and height[1].isdecimal()):
         return 0
-    frame_bytes = _y4m_frame_bytes(int(width[1]), int(height[1]), colours[1] if colours else "420")
+    frame_bytes = _y4m_frame_bytes(int(width[1]), int(height[1]), colors[1] if colors else "420")
     marked = head[len(line) + 1 :].partition(b"\n")[0]
     if not frame_bytes or marked != b"FRAME":  # frames with words of their own, of any length
         return 0
@@ -204,12 +204,12 @@ def _y4m_end(file: BinaryIO, file_bytes: int) -> int:
     return len(line) + 1 + frames * frame_bytes
 
 
-def _y4m_frame_bytes(width: int, height: int, colours: str) -> int:
+def _y4m_frame_bytes(width: int, height: int, colors: str) -> int:
     """0 of kinds that are not known here."""
-    kind, _, depth = colours.partition("p")
+    kind, _, depth = colors.partition("p")
     half = (width + 1) // 2
     chroma = {"mono": 0, "420": half * ((height + 1) // 2), "422": half * height, "444": width * height}
-    kind = "420" if colours.startswith("420") and not depth.isdecimal() else kind  # 420jpeg, 420paldv, ...
+    kind = "420" if colors.startswith("420") and not depth.isdecimal() else kind  # 420jpeg, 420paldv, ...
     if kind not in chroma or (depth and depth.isdecimal() and int(depth) not in (9, 10, 12, 14, 16)):
         return 0
     return (width * height + 2 * chroma[kind]) * (2 if depth.isdecimal() else 1)

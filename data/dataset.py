@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import DatasetError
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 
 View = Literal["ego", "exo"]
 Split = Literal["train", "val", "test"]
@@ -28,20 +28,20 @@ class Video:
     path: Path
     labels: tuple[int, ...] | None = None  # phase index of each frame
     event_seconds: tuple[float, ...] | None = None  # key events; phase = number of events that have happened
-    unlabelled_seconds: tuple[tuple[float, float], ...] = ()  # stretches of which no phase is known: from, up to
+    unlabeled_seconds: tuple[tuple[float, float], ...] = ()  # stretches of which no phase is known: from, up to
     actions: tuple[int, ...] | None = None  # classes of the whole video
     pair: str | None = None  # what an ego and an exo video of the same performance share
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """The phase of each frame, given the time of each frame; UNLABELLED where it is not known, None if in all."""
+        """The phase of each frame, given the time of each frame; UNLABELED where it is not known, None if in all."""
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
         if self.event_seconds is None:
             return None
         phases = np.searchsorted(self.event_seconds, pts_seconds, side="right")
-        for first, end in self.unlabelled_seconds:
-            phases[(pts_seconds >= first) & (pts_seconds < end)] = UNLABELLED
-        return tuple(phases.tolist()) if (phases != UNLABELLED).any() else None
+        for first, end in self.unlabeled_seconds:
+            phases[(pts_seconds >= first) & (pts_seconds < end)] = UNLABELED
+        return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
 
 
 @dataclass(frozen=True)
@@ -117,5 +117,5 @@ def inside(root: Path, name: str, where: str) -> Path:
 
 
 def _is_below(folder: str, path: str) -> bool:
-    """Of two normalised paths, as text: `parents` would make a path of each folder above."""
+    """Of two normalized paths, as text: `parents` would make a path of each folder above."""
     return path != folder and path.startswith(folder.rstrip("/") + "/")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from byov.data.checksums import mismatch
 from byov.data.container import broken_off, lacks_moov, missing_bytes
 from byov.errors import VideoError
-from byov.text import counted
+from byov.text import pluralize
 
 OnTruncated = Literal["error", "keep"]
 OnCorrupt = Literal["error", "keep"]
@@ -69,7 +69,7 @@ class FrameBlock:
 
 @dataclass(frozen=True)
 class Probe:
-    """What can be said of a video without decoding it: its packets are counted, its first frame is decoded."""
+    """What can be said of a video without decoding it: its packets are pluralize, its first frame is decoded."""
 
     header_frames: int  # as the header says; 0 where it does not
     packets: int  # frames in the file; a rare codec decodes one more or one less
@@ -199,7 +199,7 @@ class FrameReader:
     def _broken_off(self, count: int, reason: str) -> None:
         if self._policy.on_truncated == "error":
             raise VideoError(
-                f"{self.path}: broken off after {counted(count, 'frame')} ({reason}); get a whole copy, "
+                f"{self.path}: broken off after {pluralize(count, 'frame')} ({reason}); get a whole copy, "
                 "or keep the frames before the break with --on-truncated keep"
             )
         self.truncated = True
@@ -371,3 +371,16 @@ def _why_not_opened(path: Path, error: av.error.FFmpegError | OSError) -> str:
     if lacks_moov(path):
         return "an MP4 without its index (no moov atom): cut off, or its recording was never finished"
     return f"not a video that FFmpeg can open ({error.strerror})"
+
+
+def estimated_frames(path: Path) -> int | None:
+    """As the header says; None where it does not, or cannot be read."""
+    try:
+        with open_video(path) as (container, stream):
+            if stream.frames:
+                return stream.frames
+            if container.duration is None or not stream.average_rate:
+                return None
+            return round(container.duration / av.time_base * float(stream.average_rate))
+    except VideoError:
+        return None

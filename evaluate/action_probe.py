@@ -1,6 +1,6 @@
 """Action recognition of whole videos by a linear probe, as for Charades-Ego.
 
-The classifier is ridge regression to 0/1 for each class on standardised embeddings: linear, solved in closed form (the
+The classifier is ridge regression to 0/1 for each class on standardized embeddings: linear, solved in closed form (the
 same answer every time), all classes at once, also those without a training video; its penalty comes from the training
 videos by leave-one-out over all classes. The test videos only decide which classes are scored. Average precision needs
 no probabilities, only an order.

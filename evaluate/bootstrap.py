@@ -11,13 +11,13 @@ import numpy as np
 
 from byov.evaluate.task import Estimates, EvaluationOptions, TaskData, Weights
 from byov.evaluate.tasks import TASKS
-from byov.progress import SILENT, Progress, track
+from byov.progress import NO_PROGRESS, Progress, track
 
 ENDS_PERCENT = (2.5, 97.5)
 
 
 def intervals(
-    data: TaskData, tasks: Sequence[str], options: EvaluationOptions, progress: Progress = SILENT
+    data: TaskData, tasks: Sequence[str], options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> dict[str, tuple[float, float]]:
     """By name of score; few-shot has its spread over draws, actions have none."""
     estimates: dict[str, Estimates] = {}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from byov.device import computing_threads
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
-from byov.evaluate.neighbours import equal_rows
+from byov.evaluate.neighbors import equal_rows
 from byov.evaluate.scores import Score
 from byov.evaluate.task import (
     Column,

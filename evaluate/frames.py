@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
 # By setting: is_ego of the training (or query) videos and of the test (or candidate) videos; None is both.
@@ -33,7 +33,7 @@ class Frames:
     """The frames of V videos, one video after the other."""
 
     embeddings: NDArray[np.float32]  # (F, D)
-    labels: NDArray[np.int64] | None  # (F,) phase index of each frame; UNLABELLED in some; None: in all
+    labels: NDArray[np.int64] | None  # (F,) phase index of each frame; UNLABELED in some; None: in all
     lengths: NDArray[np.int64]  # (V,) frames of each video, each at least 1
     is_ego: NDArray[np.bool_]  # (V,)
     names: tuple[str, ...]  # (V,)
@@ -70,28 +70,28 @@ class Frames:
         return self.labels
 
     @cached_property
-    def labelled(self) -> Self:
+    def labeled(self) -> Self:
         """The videos that have labels; the same object every time, and this one if all have, or none has."""
         return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
 
     @cached_property
-    def labelled_frames(self) -> Self:
+    def labeled_frames(self) -> Self:
         """The frames that have labels; the same object every time, and this one if all have, or none has.
 
         A frame's place in its video is then none in time.
         """
-        kept = self.labelled.is_labelled
-        return self.labelled if self.labels is None or kept.all() else self.labelled._keep(kept)
+        kept = self.labeled.is_labeled
+        return self.labeled if self.labels is None or kept.all() else self.labeled._keep(kept)
 
     @property
-    def is_labelled(self) -> NDArray[np.bool_]:
+    def is_labeled(self) -> NDArray[np.bool_]:
         """(F,)"""
-        return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELLED
+        return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELED
 
     @cached_property
     def has_labels(self) -> NDArray[np.bool_]:
-        """(V,) whether some frame of each video is labelled."""
-        return np.logical_or.reduceat(self.is_labelled, self.starts)
+        """(V,) whether some frame of each video is labeled."""
+        return np.logical_or.reduceat(self.is_labeled, self.starts)
 
     @property
     def without_labels(self) -> tuple[str, ...]:

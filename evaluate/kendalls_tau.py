@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.frames import Frames, Missing, absent
-from byov.evaluate.neighbours import Points
+from byov.evaluate.neighbors import Points
 from byov.evaluate.scores import Score, some_pairs
 from byov.evaluate.task import Column, Estimates, EvaluationOptions, EvaluationTask, TaskData, Weights
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import Frames, Missing, absent
 from byov.evaluate.scores import Score
 from byov.evaluate.task import Column, Estimates, EvaluationOptions, EvaluationTask, TaskData, Weights
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 
 # scikit-learn is imported where it is needed: it takes a second.
 
@@ -52,7 +52,7 @@ def fit_phases(train: Frames, time_column: bool) -> list[PhaseFit]:
     """A linear map for each phase whose end is known in some training video."""
     from sklearn.linear_model import LinearRegression
 
-    inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases[train.is_labelled])
+    inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases[train.is_labeled])
     targets = targets_of(train, phases)
     known = ~np.isnan(targets)
     fits = []
@@ -104,9 +104,9 @@ def targets_of(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np.float64]
 
 
 def _last_frame(labels: NDArray[np.int64], phase: int) -> int | None:
-    """Of a phase in a video; None if it has none, or if unlabelled frames follow: the phase may go on there."""
+    """Of a phase in a video; None if it has none, or if unlabeled frames follow: the phase may go on there."""
     of_phase = np.flatnonzero(labels == phase)
-    if not len(of_phase) or UNLABELLED in labels[of_phase[-1] + 1 :][:1]:
+    if not len(of_phase) or UNLABELED in labels[of_phase[-1] + 1 :][:1]:
         return None
     return int(of_phase[-1])
 

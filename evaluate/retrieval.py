@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, absent
-from byov.evaluate.neighbours import Indices, Points, RoughDistances
+from byov.evaluate.neighbors import Indices, Points, RoughDistances
 from byov.evaluate.scores import Score
 from byov.evaluate.task import (
     SETTING_NAMES,
@@ -20,7 +20,7 @@ from byov.evaluate.task import (
     Weights,
     columns_by_setting,
 )
-from byov.text import time_text
+from byov.text import format_duration
 
 LOGGER = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
 
 def _say_how_long(frames: int, seconds: float) -> None:
     LOGGER.info(
-        f"retrieval compares {frames:,} frames with each other, which takes about {time_text(seconds)} here; the time "
+        f"retrieval compares {frames:,} frames with each other, which takes about {format_duration(seconds)} here; the time "
         "grows with the square of their number"
     )
 

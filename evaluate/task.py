@@ -46,18 +46,18 @@ class TaskData:
         return self.train
 
     @cached_property
-    def labelled(self) -> "TaskData":
+    def labeled(self) -> "TaskData":
         """Without the videos that have no phase labels. For tasks that need them; no actions, which those do not."""
-        test, recordings = self.test.labelled, self.recordings
+        test, recordings = self.test.labeled, self.recordings
         if recordings is not None and self.test.labels is not None:
             recordings = np.unique(recordings[self.test.has_labels], return_inverse=True)[1]
-        return TaskData(test, self.train and self.train.labelled, recordings)
+        return TaskData(test, self.train and self.train.labeled, recordings)
 
     @cached_property
-    def labelled_frames(self) -> "TaskData":
+    def labeled_frames(self) -> "TaskData":
         """The same, without the other videos' frames that have no label."""
-        data = self.labelled
-        return replace(data, test=data.test.labelled_frames, train=data.train and data.train.labelled_frames)
+        data = self.labeled
+        return replace(data, test=data.test.labeled_frames, train=data.train and data.train.labeled_frames)
 
     @property
     def joined_test(self) -> Frames:
@@ -103,11 +103,11 @@ class EvaluationTask:
     main_columns: Callable[[EvaluationOptions], tuple[Column, ...]] | None = None  # in the paper's main table
     estimate: Callable[[TaskData, Weights, EvaluationOptions], dict[str, Estimates]] | None = None  # for intervals
     needs_labels: bool = False  # of phases
-    needs_time: bool = False  # sees a labelled video's frames without a label, too: they are part of its time
+    needs_time: bool = False  # sees a labeled video's frames without a label, too: they are part of its time
     needs_actions: bool = False  # of whole videos
     needs_training: bool = False
     in_all: bool = True  # part of --task all
-    saturated_by_time: bool = False  # normalised time alone may give all that there is to score
+    saturated_by_time: bool = False  # normalized time alone may give all that there is to score
     measured: str = ""  # what footnotes call its score
     remark: str | None = None  # below the tables that show it
 
@@ -115,4 +115,4 @@ class EvaluationTask:
         """What of the data it is scored on."""
         if not self.needs_labels:
             return data
-        return data.labelled if self.needs_time else data.labelled_frames
+        return data.labeled if self.needs_time else data.labeled_frames

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.data.fingerprint import file_state, fingerprint, sha256
+from byov.cache.digests import file_state, fingerprint, sha256
 from byov.data.video import STRICT, DecodingPolicy, FrameBlock, FrameReader
 from byov.errors import DatasetError, VideoError
 from byov.extract.plan import Job, OnMismatch
-from byov.text import counted
+from byov.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class DecodeAhead:
                 break
         if limit is not None and frames != limit and self._on_mismatch == "error":
             raise VideoError(
-                f"{path}: {counted(frames, 'frame')} decoded, {counted(limit, 'label')}; re-export the labels or use "
+                f"{path}: {pluralize(frames, 'frame')} decoded, {pluralize(limit, 'label')}; re-export the labels or use "
                 "--on-mismatch trim"
             )
         _, size, _ = before

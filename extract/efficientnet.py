@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 as far as its tokens, in the form that a CPU runs fastest.
 
-The network is the published one: convolutions padded as TensorFlow pads them (SAME), batch normalisation, ReLU6, no
-squeeze-and-excitation. Here each normalisation is folded into its convolution, channels lie innermost, and what a
+The network is the published one: convolutions padded as TensorFlow pads them (SAME), batch normalization, ReLU6, no
+squeeze-and-excitation. Here each normalization is folded into its convolution, channels lie innermost, and what a
 convolution can pad itself is not copied to be padded.
 """
 
@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SIZE = 224
-# (x - 127) / 128 of grey levels x, which Preprocessing counts from 0 to 1
+# (x - 127) / 128 of gray levels x, which Preprocessing counts from 0 to 1
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 NORM_EPSILON = 1e-3
 STEM_WIDTH = 32
 # expansion, kernel, stride, width, repeats; two more stages, of 192 and 320, and the head come behind the tokens
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 TOKENS, WIDTH = 14 * 14, 6 * 112
-# What the weight file calls the parts of a block, and the normalisation behind each.
+# What the weight file calls the parts of a block, and the normalization behind each.
 _PUBLISHED = {
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
@@ -123,7 +123,7 @@ def _convolutions(network: nn.Module) -> list[str]:
 
 
 def _published_names(convolution: str) -> tuple[str, str]:
-    """What the weight file calls a convolution of ours and the normalisation behind it."""
+    """What the weight file calls a convolution of ours and the normalization behind it."""
     block, _, part = convolution.rpartition(".")
     if not block:
         return "_conv_stem", "_bn0"

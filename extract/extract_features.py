@@ -1,28 +1,115 @@
 """The extraction as one call: a dataset's videos, through an encoder, into the cache; what byov-extract does, without
 its terminal."""
 
+import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from byov.cache.atomic import remove_abandoned
-from byov.data.dataset import Dataset
+from byov.cache.atomic import exclusive, remove_abandoned, write_text
+from byov.cache.features import Facts
+from byov.cache.header_index import HeaderIndex, settled_state
+from byov.cache.layout import manifest_path, video_path
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest, write_sources
+from byov.cache.verify import failures_path, read_failures
+from byov.data.dataset import Dataset, Video
 from byov.data.demo import DEFAULT_VIDEOS, write_demo
 from byov.data.own_videos import read_own_videos
 from byov.data.registry import READERS, open_dataset
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
-from byov.errors import DatasetError, EncoderError
-from byov.extract.encoder_name import DEFAULT_ENCODER, Resize, parse_encoder
-from byov.extract.manifest_update import update_manifest
-from byov.extract.plan import OnMismatch, make_plan, pinned_revision, refuse_conflicts
+from byov.errors import CacheError, DatasetError, EncoderError
+from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
+from byov.extract.plan import Job, OnMismatch, Plan, entry_of, make_plan, pinned_revision, refuse_conflicts
 from byov.folders import Folder, datasets_folder, features_folder
-from byov.progress import SILENT, Progress
-from byov.stopping import Stop, Stoppable, never
+from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
 LOGGER = logging.getLogger(__name__)
+
+
+def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
+    """Write manifest, sources and failures. Runs on other shards do the same; the last one sees everybody's files."""
+    path = manifest_path(features_dir, plan.dataset.name)
+    with exclusive(path.with_name(".lock")):
+        entries, cached = _entries(plan, path)
+        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, entries).save(path)
+        write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
+        _record_failures(plan, cached, failures)
+
+
+def _entries(plan: Plan, path: Path) -> tuple[tuple[VideoEntry, ...], Set[str]]:
+    """The lines of the manifest, and the videos that the encoder's folder has.
+
+    A video's line is from its file, else as another encoder's run has left it, else without frames.
+    """
+    videos = plan.dataset.videos
+    cached = {job.video.id: job.entry for job in plan.jobs if job.entry and _is_as_planned(job)}
+    with HeaderIndex(plan.folder) as index:
+        for video in videos:
+            if video.id not in cached:
+                facts = _facts_or_none(index, video_path(plan.folder, video.view, video.id))
+                if facts is None:
+                    continue
+                cached[video.id] = entry_of(video, facts)
+            _warn_of_late_event(video, cached[video.id], index, plan.folder)
+    earlier = _earlier_entries(path) if len(cached) < len(videos) else {}
+    return tuple(cached.get(video.id) or _earlier_entry(video, earlier) for video in videos), cached.keys()
+
+
+def _is_as_planned(job: Job) -> bool:
+    """Is its file still the one that the plan has looked at? That may be hours ago."""
+    return job.file_state is not None and job.file_state == settled_state(job.path)
+
+
+def _earlier_entries(path: Path) -> dict[str, VideoEntry]:
+    try:
+        return {entry.id: entry for entry in load_manifest(path).videos}
+    except CacheError:
+        return {}
+
+
+def _facts_or_none(index: HeaderIndex, path: Path) -> Facts | None:
+    try:
+        return index.read(path) if path.is_file() else None
+    except CacheError:
+        return None
+
+
+def _warn_of_late_event(video: Video, entry: VideoEntry, index: HeaderIndex, folder: Path) -> None:
+    """An event that no frame comes after: a phase is missing that all other videos have."""
+    if not video.event_seconds or not entry.labels or max(entry.labels) == len(video.event_seconds):
+        return
+    facts = _facts_or_none(index, video_path(folder, video.view, video.id))
+    if facts is not None:
+        LOGGER.info(
+            f"{video.id}: its event at {video.event_seconds[-1]:g} s is after its last frame, which is at "
+            f"{facts.pts_seconds.max():.3f} s; correct the CSV and run again (nothing is extracted anew)"
+        )
+
+
+def _earlier_entry(video: Video, earlier: Mapping[str, VideoEntry]) -> VideoEntry:
+    found = earlier.get(video.id)
+    frames, fps, labels = (found.frames, found.fps, found.labels) if found else (None, None, video.labels)
+    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
+
+
+def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) -> None:
+    ids = {video.id for video in plan.dataset.videos}
+    mine = {job.video.id for job in plan.jobs}
+    try:
+        others = {video: reason for video, reason in read_failures(plan.folder).items() if video in ids - mine}
+    except CacheError:
+        others = {}
+    # What another shard could not do may have been done since.
+    now = {video: reason for video, reason in others.items() if video not in cached} | dict(failures)
+    path = failures_path(plan.folder)
+    if now:
+        write_text(path, json.dumps(dict(sorted(now.items())), indent=1, ensure_ascii=False) + "\n")
+    elif path.exists():  # to remove what is not there is an error, too, on a read-only disk
+        path.unlink(missing_ok=True)
+
 
 DEMO_ENCODER = "imagenet/efficientnet-lite0"  # trained, and without a hub
 DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # of the paper's ablation; 1.0 = no selection
@@ -63,7 +150,7 @@ def extract_features(
     overwrite: bool = False,
     datasets_dir: Folder = None,
     features_dir: Folder = None,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> ExtractedFeatures:
     """Run a frozen vision model over every frame of a dataset, once; what is cached already is left as it is.
@@ -125,7 +212,7 @@ def open_videos(
     manifest: str | os.PathLike[str] | None,
     name: str | None,
     datasets_dir: Path,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Dataset:
     """A known dataset, the demo rendered if it is not there, or one's own videos by their CSV."""
     if manifest is not None:

@@ -1,6 +1,6 @@
 """The extraction: decoded frames → resize → encode in full batches across videos → merge → write.
 
-The encoder always sees the same batch shape, and a frame's tokens do not depend on its neighbours in the batch; so what
+The encoder always sees the same batch shape, and a frame's tokens do not depend on its neighbors in the batch; so what
 a video's file holds depends on that video alone, not on what else was extracted with it or on an earlier interruption.
 """
 
@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byov.cache.features import FeatureWriter, Provenance
-from byov.data.frame_estimate import estimated_frames
-from byov.data.video import DECODER, STRICT, DecodingPolicy
+from byov.data.video import DECODER, STRICT, DecodingPolicy, estimated_frames
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
 from byov.extract.decode_ahead import DecodeAhead, Event, PreparedFrames, SourceFile
-from byov.extract.encoder_name import EncoderName, Resize
+from byov.extract.encoder_names import EncoderName, Resize
 from byov.extract.encoders import Shape, load_encoder
 from byov.extract.plan import Job, OnMismatch, Plan
 from byov.extract.preprocess import Preprocessing
 from byov.extract.token_merging import MergedFrames, TokenMerger
-from byov.progress import SILENT, Bar, Progress
+from byov.progress import NO_PROGRESS, Bar, Progress
 
 LOGGER = logging.getLogger(__name__)
 MOST_DECODERS = 16
@@ -91,7 +90,7 @@ class Outcome:
         self.written_bytes += video.written_bytes
 
 
-def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT) -> Outcome:
+def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS) -> Outcome:
     """Load the plan's encoder and extract the jobs."""
     encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
     if options.compile:
@@ -100,7 +99,7 @@ def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progre
 
 
 def extract_jobs(
-    encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = SILENT
+    encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS
 ) -> Outcome:
     """Extract the jobs of the plan by its encoder, which is loaded."""
     refuse_other_identity(plan, jobs, encoder_identity(encoder))
@@ -198,7 +197,7 @@ class Extraction:
         self._done: list[VideoOutcome] = []  # what is still to be told
         self._encoder_threads = torch.get_num_threads()
         size = encoder.preprocessing.size
-        # Colours innermost, as frames come from the decoder: filling the batch is then a plain copy.
+        # Colors innermost, as frames come from the decoder: filling the batch is then a plain copy.
         self._batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device).permute(
             0, 3, 1, 2
         )

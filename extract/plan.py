@@ -1,22 +1,27 @@
 """What there is to do: each video of a dataset against what the cache holds of it. Loads no model, decodes nothing."""
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from byov.cache.digests import fingerprint, sha256
 from byov.cache.features import Facts, Provenance, read_header
+from byov.cache.hdf5 import stored_rows
 from byov.cache.header_index import HeaderIndex, IndexedFacts, settled_state
 from byov.cache.layout import encoder_dir, ratio_key, video_path
 from byov.cache.manifest import VideoEntry
 from byov.data.dataset import Dataset, Video
-from byov.data.fingerprint import fingerprint, sha256
+from byov.data.video import Probe, probe
 from byov.device import Device
-from byov.errors import CacheError
-from byov.extract.encoder_name import EncoderName, Resize, compute_dtype
-from byov.text import counted
+from byov.errors import CacheError, VideoError
+from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
+from byov.progress import NO_PROGRESS, Progress, track
+from byov.text import pluralize
 
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
@@ -150,7 +155,7 @@ def _examine(
     if lacking:
         return "stale", f"lacks ratio {' '.join(lacking)}", facts
     if video.labels is not None and _miscounted(len(video.labels), header.frames, on_mismatch):
-        return "stale", f"{counted(header.frames, 'frame')}, {counted(len(video.labels), 'label')}", facts
+        return "stale", f"{pluralize(header.frames, 'frame')}, {pluralize(len(video.labels), 'label')}", facts
     return "cached", "", facts
 
 
@@ -218,3 +223,68 @@ def pinned_revision(dataset: Dataset, features_dir: Path, encoder: EncoderName) 
             if found.encoder == encoder.id:
                 return EncoderName(encoder.id, encoder.source, found.encoder_revision)
     return encoder
+
+
+FILE_BYTES = 28_000  # of a feature file beside its rows: indices and attributes, as measured
+
+
+@dataclass(frozen=True)
+class VideoCheck:
+    """One video: its state in the cache, what its file says, or why that cannot be read."""
+
+    job: Job
+    probe: Probe | None
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.job.video.id,
+            "view": self.job.video.view,
+            "split": self.job.video.split,
+            "state": self.job.state,
+            "reason": self.job.reason,
+            "decoded_frames": self.job.frames,
+            "labels": self.job.label_count,
+            "problem": self.problem,
+            **(asdict(self.probe) if self.probe else {}),
+        }
+
+
+def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[VideoCheck]:
+    """Probe every video of the plan."""
+    with ThreadPoolExecutor() as pool:
+        checks = pool.map(_check_video, plan.jobs)
+        return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))
+
+
+def _check_video(job: Job) -> VideoCheck:
+    try:
+        seen = probe(job.video.path)
+    except VideoError as error:
+        return VideoCheck(job, None, str(error))
+    problem = None
+    if seen.broken_off:
+        problem = f"{job.video.path}: {seen.broken_off}"
+    elif job.label_count not in (None, seen.packets) and job.frames is None:
+        labels = pluralize(job.label_count or 0, "label")
+        problem = f"{job.video.path}: {pluralize(seen.packets, 'frame')} in the file, {labels}"
+    return VideoCheck(job, seen, problem)
+
+
+def bytes_needed(checks: Sequence[VideoCheck], bytes_per_frame: int) -> int:
+    """Disk that the videos still to be extracted will take."""
+    return sum(
+        stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
+        for check in checks
+        if check.probe and check.job.state != "cached"
+    )
+
+
+def bytes_per_frame(ratios: int, tokens: int, width: int, *, has_cls: bool) -> int:
+    return 2 * width * (ratios + has_cls) + 2 * tokens + 8
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where `folder` is or will be."""
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free

@@ -1,4 +1,4 @@
-"""From decoded frames to what the vision model takes: one size, normalised. Runs where the model runs.
+"""From decoded frames to what the vision model takes: one size, normalized. Runs where the model runs.
 
 `squash` stretches the whole frame to the model's square; `crop` is CLIP's own preparation: the short side to the
 model's size, then the middle square.
@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from byov.extract.encoder_name import Resize
+from byov.extract.encoder_names import Resize
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Frames (B, H, W, 3) uint8 of any size → (B, 3, size, size) uint8 → normalised float."""
+    """Frames (B, H, W, 3) uint8 of any size → (B, 3, size, size) uint8 → normalized float."""
 
     resize: Resize
     size: int
@@ -46,7 +46,7 @@ class Preprocessing:
         """The rest of the way to (B, 3, size, size) uint8, where the model is."""
         return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
 
-    def normalised(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def normalized(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, 3, size, size) uint8 → the same in the model's dtype, with the model's mean and deviation."""
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         std = torch.tensor(self.std, device=images.device)[:, None, None]
@@ -68,13 +68,13 @@ def _middle(length: int, size: int) -> slice:
 def _squash(images: Tensor, size: int) -> Tensor:
     """(B, 3, H, W) uint8 → (B, 3, size, size) uint8."""
     if images.device.type == "cpu":
-        # PyTorch's own code for bytes is several times faster, and within two grey levels of what follows.
+        # PyTorch's own code for bytes is several times faster, and within two gray levels of what follows.
         return F.interpolate(images, size=(size, size), mode="bicubic", antialias=True)
     return _resample(images, size, size, slice(0, size), slice(0, size))
 
 
 def _resample(images: Tensor, height: int, width: int, rows: slice, columns: slice) -> Tensor:
-    """Resize to (height, width) and keep a part, grey level for grey level as Pillow does it: first across, then down,
+    """Resize to (height, width) and keep a part, gray level for gray level as Pillow does it: first across, then down,
     each pass with weights of 22 bits and rounded to bytes."""
     across = _resample_last_axis(images, width, columns)
     return _resample_last_axis(across.mT, height, rows).mT

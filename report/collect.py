@@ -8,9 +8,9 @@ import numpy as np
 
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.table import Table
-from byov.progress import SILENT, Progress
+from byov.progress import NO_PROGRESS, Progress
 from byov.report import failures, nearest_frames, projection, provenance, room, scored_tables, similarity, tokens
 from byov.report.content import Content, Sheet, ShownVideo, Unavailable
 from byov.report.curves import read_curves
@@ -39,7 +39,7 @@ class Request:
     max_mb: float = 15.0  # of the page: what can still be sent as a mail
 
 
-def collect(request: Request, progress: Progress = SILENT) -> Content:
+def collect(request: Request, progress: Progress = NO_PROGRESS) -> Content:
     with progress.bar("report", unit="step", total=STEPS, brief=True) as steps:
         reader = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
         split = choose_split(reader.manifest, request.split)

@@ -45,7 +45,7 @@ class ShownVideo:
     view: str
     frames: int  # of the whole video
     pts_seconds: NDArray[np.float64]  # (frames,)
-    labels: tuple[int, ...] | None  # phase of each frame, or UNLABELLED
+    labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
     moments: tuple[int, ...]  # rising: the frames that the page knows, by picture and embedding
     tau: float | None  # mean over its pairs with all other videos, in both roles
     sheet: Sheet | Unavailable  # of the moments
@@ -176,7 +176,7 @@ class Content:
     dataset: str
     facts: tuple[tuple[str, str], ...]  # under the title: recipe, encoder, ratio, ...
     split: str  # that the figures are of
-    phases: tuple[str, ...]  # () without labels: points are then coloured by time
+    phases: tuple[str, ...]  # () without labels: points are then colored by time
     videos: tuple[ShownVideo, ...]
     tables: tuple[Table, ...] | Unavailable
     own_rows: tuple[str, ...]  # of the tables: this run's

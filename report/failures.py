@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.apply.alignment import nearest
+from byov.apply.align import nearest
 from byov.evaluate.evaluation import tasks_of
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.task import EvaluationOptions
 from byov.report.content import Failures, Unavailable, WorstVideo
 from byov.report.gallery import Gallery
 from byov.report.material import Material
-from byov.report.spread import centres
+from byov.report.spread import centers
 
 WORST = 3
 FRAMES = 5  # the middle one is the reference of the worst
@@ -65,7 +65,7 @@ def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArr
 
 def _worst(material: Material, gallery: Gallery, video: int, tau: float, taus: NDArray[np.float64]) -> WorstVideo:
     """taus: (V,) of the video as query. Its partner is where the order of its frames is kept least."""
-    frames = centres(material.length(video), FRAMES)
+    frames = centers(material.length(video), FRAMES)
     others = [other for other in range(len(material)) if other != video]
     partner = min(others, key=lambda other: np.inf if np.isnan(taus[other]) else taus[other])
     matched = tuple(nearest(material.embeddings(video)[list(frames)], material.embeddings(partner)).tolist())

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import Sheet, ShownVideo, Unavailable
 
 MOST_SECONDS = 1e7
@@ -20,7 +20,7 @@ def seconds_text(video: ShownVideo, frame: int) -> str:
 
 
 def phase_of(video: ShownVideo, frame: int) -> int | None:
-    return None if video.labels is None or video.labels[frame] == UNLABELLED else video.labels[frame]
+    return None if video.labels is None or video.labels[frame] == UNLABELED else video.labels[frame]
 
 
 def phase_name(phases: tuple[str, ...], phase: int | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from byov.cache.manifest import Manifest, VideoEntry, read_sources
 from byov.data.own_videos import GOES_ON, NO_LABEL
 from byov.errors import CacheError
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import ListedVideo
 
 
@@ -33,7 +33,7 @@ def events_text(video: VideoEntry, phases: int) -> str:
 
     "" where the labels are not phases that follow each other.
     """
-    known = [label for label in video.labels or () if label != UNLABELLED]
+    known = [label for label in video.labels or () if label != UNLABELED]
     if not known or not video.fps or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
         return ""
     return ";".join(
@@ -47,15 +47,15 @@ def _marks(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
     Phases that never come begin after the last frame, unless nothing is known of that.
     """
     phase = first = 0
-    label = UNLABELLED
+    label = UNLABELED
     for label, stretch in groupby(labels):
-        if label == UNLABELLED:
+        if label == UNLABELED:
             yield first, NO_LABEL
         elif label == phase and first:
             yield first, GOES_ON
         yield from ((first, "") for _ in range(phase, label))
         phase, first = max(phase, label), first + len(list(stretch))
-    if label != UNLABELLED:
+    if label != UNLABELED:
         yield from ((first, "") for _ in range(phase + 1, phases))
 
 

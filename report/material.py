@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from byov.cache.embeddings import read_source
 from byov.cache.features import Header, read_header
+from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import VIEWS, video_path
 from byov.cache.manifest import Manifest
-from byov.cache.row_reader import read_array, read_digest
 from byov.errors import CacheError
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment, segments
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.spread import evenly
 
 LOGGER = logging.getLogger(__name__)
@@ -81,9 +81,9 @@ class Material:
         return read_array(self.reader.path(self.segments[video]), "pts_seconds", remedy=self.reader.remedy)
 
     def labels(self, video: int) -> tuple[int, ...] | None:
-        """The phase of each frame, or UNLABELLED, if each is one of the dataset's."""
+        """The phase of each frame, or UNLABELED, if each is one of the dataset's."""
         labels, phases = self.segments[video].labels, len(self.reader.manifest.phases)
-        if not labels or len(labels) != self.length(video) or min(labels) < UNLABELLED or max(labels) >= phases:
+        if not labels or len(labels) != self.length(video) or min(labels) < UNLABELED or max(labels) >= phases:
             return None
         return labels
 

@@ -7,7 +7,7 @@ import numpy as np
 from byov.report.content import FrameRef, Sheet, Strip, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.material import Material
-from byov.report.spread import centre
+from byov.report.spread import center
 
 DIRECTIONS = (("ego", "exo"), ("exo", "ego"))  # views of query and candidates
 QUERIES = 3  # of each direction
@@ -50,8 +50,8 @@ def no_picture(sheets: Sequence[Sheet | Unavailable]) -> Unavailable:
 
 def _queries(material: Material, videos: Sequence[int]) -> Iterator[tuple[int, int]]:
     for query in range(QUERIES if videos else 0):
-        video = videos[centre(len(videos), query, QUERIES)]
-        yield video, centre(material.length(video), query, QUERIES)
+        video = videos[center(len(videos), query, QUERIES)]
+        yield video, center(material.length(video), query, QUERIES)
 
 
 def _nearest_of_each(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_readers import CachedFeatures, EmbeddingReader, RunEmbeddings
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
 from byov.report.content import FrameRef, PointMap, Projection, Unavailable
 from byov.report.material import Material
 from byov.report.spread import evenly
@@ -66,13 +66,13 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    centred = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
-    scale = np.abs(centred).max()
+    centered = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
+    scale = np.abs(centered).max()
     if scale <= np.finfo(np.float32).eps * np.abs(points).max():  # all are one point
         return np.zeros((len(points), 2))
-    if centred.shape[1] < 2:
-        centred = np.pad(centred, ((0, 0), (0, 1)))
+    if centered.shape[1] < 2:
+        centered = np.pad(centered, ((0, 0), (0, 1)))
     with threadpool_limits(1):
         fit = TSNE(2, perplexity=perplexity(len(points)), init="pca", random_state=seed)
-        placed: NDArray[np.float64] = fit.fit_transform(centred / scale).astype(np.float64)
+        placed: NDArray[np.float64] = fit.fit_transform(centered / scale).astype(np.float64)
     return placed

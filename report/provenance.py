@@ -7,15 +7,14 @@ from math import prod
 from typing import Any
 
 from byov import __version__
-from byov.cache.run_progress import unfinished_text
-from byov.cache.runs import MODEL_NAME, RunRecord
+from byov.cache.runs import MODEL_NAME, RunRecord, unfinished_text
 from byov.errors import TrainError
 from byov.report import failures, nearest_frames, projection, sheets, similarity
 from byov.report.content import Sheet, Unavailable
 from byov.report.material import Material
+from byov.train.checkpoint import tensor_shapes
 from byov.train.method_settings import choose, settings_of
 from byov.train.settings import differences
-from byov.train.tensor_file import tensor_shapes
 
 Lines = tuple[tuple[str, str], ...]
 PACKAGES = ("numpy", "scipy", "scikit-learn", "av", "pillow")
@@ -93,7 +92,7 @@ def _unfinished(run: RunRecord) -> Lines:
 def _tsne(chosen: projection.Chosen, seed: int) -> str:
     points = sum(len(frames) for _, frames in chosen)
     shown = f"{projection.perplexity(points):.4g}" if points >= projection.FEWEST_POINTS else "-"
-    return f"{points} frames, seed {seed}, perplexity {shown}, initialised by PCA, Barnes-Hut gradient"
+    return f"{points} frames, seed {seed}, perplexity {shown}, initialized by PCA, Barnes-Hut gradient"
 
 
 def _sizes(pictures: Sequence[Sheet | Unavailable]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """Scores at places along the setting; curves of one name have one colour."""
+    """Scores at places along the setting; curves of one name have one color."""
 
     name: str
     places: tuple[float, ...]

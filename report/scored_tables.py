@@ -6,12 +6,12 @@ from typing import get_args
 
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
-from byov.evaluate.comparison import compare, entries, frozen_columns, scope_of_all, scope_of_runs
+from byov.evaluate.evaluation import compare, entries, frozen_columns, scope_of_all, scope_of_runs
 from byov.evaluate.protocols import ScoredSplit
 from byov.evaluate.table import Table, tables
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import NEED_TRAINING
-from byov.progress import SILENT, Progress
+from byov.progress import NO_PROGRESS, Progress
 from byov.report.content import Unavailable
 
 
@@ -21,7 +21,7 @@ def score(
     manifest: Manifest,
     runs: Sequence[RunRecord],
     split: str,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> tuple[Table, ...] | Unavailable:
     """As byov-eval --task all: every row under both protocols, where the runs have sub-clips."""
     scored_split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == split), None)

@@ -14,7 +14,7 @@ from PIL import Image
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
-from byov.progress import SILENT, Progress, track
+from byov.progress import NO_PROGRESS, Progress, track
 from byov.report.content import Sheet, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.material import Material
@@ -44,7 +44,7 @@ class _Wanted:
 
 
 def read_tiles(
-    material: Material, gallery: Gallery, files: VideoFiles, picture_bytes: int, progress: Progress = SILENT
+    material: Material, gallery: Gallery, files: VideoFiles, picture_bytes: int, progress: Progress = NO_PROGRESS
 ) -> list[Tiles | Unavailable]:
     """Of each video the frames that the gallery was asked for. Videos are decoded side by side."""
     frames = sum(len(gallery.frames(video)) for video in range(len(material)))

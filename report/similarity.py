@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from byov.apply.alignment import dtw_path, nearest, tau
+from byov.apply.align import dtw_path, nearest, tau
 from byov.report.content import Similarity
 from byov.report.material import Material
 from byov.report.spread import evenly

@@ -13,15 +13,15 @@ def evenly(count: int, most: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def centres(count: int, parts: int) -> tuple[int, ...]:
+def centers(count: int, parts: int) -> tuple[int, ...]:
     """The middle one of each of so many equal parts of 0 ... count - 1, each once.
 
-    >>> centres(9, 3), centres(2, 3)
+    >>> centers(9, 3), centers(2, 3)
     ((1, 4, 7), (0, 1))
     """
-    return tuple(dict.fromkeys(centre(count, part, parts) for part in range(parts)))
+    return tuple(dict.fromkeys(center(count, part, parts) for part in range(parts)))
 
 
-def centre(count: int, part: int, parts: int) -> int:
+def center(count: int, part: int, parts: int) -> int:
     """The middle one of one of the parts."""
     return (2 * part + 1) * count // (2 * parts)

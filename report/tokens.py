@@ -6,14 +6,14 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.cache.hdf5 import read_array
 from byov.cache.layout import selected_tokens
-from byov.cache.row_reader import read_array
 from byov.errors import CacheError
 from byov.report.content import TokenClip, Unavailable
 from byov.report.gallery import Gallery
 from byov.report.material import Material
 from byov.report.sheets import Tiles
-from byov.report.spread import centres
+from byov.report.spread import centers
 
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 FRAMES = 5
@@ -24,7 +24,7 @@ def choose_token_videos(material: Material, gallery: Gallery) -> list[int]:
     """The first video of each view; returns them."""
     chosen = [video for view in ("ego", "exo") for video in material.of_view(view)[:1]]
     for video in chosen:
-        gallery.show(video, centres(material.length(video), FRAMES))
+        gallery.show(video, centers(material.length(video), FRAMES))
     return chosen
 
 
@@ -81,7 +81,7 @@ def _clip(material: Material, video: int, tiles: Tiles | Unavailable) -> TokenCl
     if order.max() >= tokens:
         return Unavailable(f"{name}: token {order.max()} of {tokens}; extract it again with byov-extract")
     cropped = header.provenance.preprocessing.startswith("crop")
-    frames = centres(material.length(video), FRAMES)
+    frames = centers(material.length(video), FRAMES)
     pixels = [tiles.pixels[tiles.frames.index(frame)] for frame in frames]
     pictures = [
         [

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embeddings import RunEmbeddings
 from byov.report.content import RunVectors, Unavailable
 from byov.report.material import Material
 

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
+from byov.cache.digests import fingerprint
 from byov.cache.features import Provenance
 from byov.cache.manifest import read_sources
-from byov.data.fingerprint import fingerprint
 from byov.errors import CacheError
 from byov.report.content import Unavailable
 

@@ -21,8 +21,8 @@ from tests.processes import ENVIRONMENT as PLAIN_ENVIRONMENT
 from tests.processes import Ran, start_and_pause
 
 from byov.cache import header_index
-from byov.cache.row_reader import read_attributes
-from byov.cache.seal import header_digest
+from byov.cache.digests import header_digest
+from byov.cache.hdf5 import read_attributes
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = PLAIN_ENVIRONMENT | {"PYTHONWARNINGS": "error"}

@@ -13,10 +13,8 @@ SHARED = {
     "byov.device",
     "byov.errors",
     "byov.folders",
-    "byov.labels",
-    "byov.progress",
     "byov.records",
-    "byov.stopping",
+    "byov.progress",
     "byov.text",
 }  # of the folder byov/
 TERMINAL = {"typer", "rich", "tqdm", "signal"}

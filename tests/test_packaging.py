@@ -49,10 +49,9 @@ def test_commands_answer_help_and_version(command):
     ("module", "unwanted"),
     [
         ("byov", ("torch", "h5py", "numpy", "pydantic", "av", "transformers")),
-        ("byov.apply.loaded_run", ("torch", "transformers", "sklearn", "scipy")),
-        ("byov.apply.new_run", ("torch", "transformers", "sklearn", "scipy")),
+        ("byov.apply.run", ("torch", "transformers", "sklearn", "scipy")),
         ("byov.extract.extract_features", ("torch", "transformers")),
-        ("byov.train.train_run", ("typer", "rich", "sklearn", "scipy", "av", "transformers")),
+        ("byov.train.run", ("typer", "rich", "sklearn", "scipy", "av", "transformers")),
         ("byov.cli.extract", ("torch", "transformers")),
         ("byov.cli.train", ("torch",)),
         ("byov.cli.evaluate", ("torch", "sklearn", "scipy")),

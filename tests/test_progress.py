@@ -6,7 +6,7 @@ import pytest
 from tqdm import tqdm
 
 from byov.cli.command import BARS, showing_log
-from byov.progress import SILENT, track
+from byov.progress import NO_PROGRESS, track
 
 LOGGER = logging.getLogger("byov.tests")
 
@@ -27,7 +27,7 @@ def work(progress):
 
 
 def test_a_library_says_nothing_unless_it_is_asked_to(capfd):
-    work(SILENT)
+    work(NO_PROGRESS)
     assert capfd.readouterr() == ("", "")
 
 

@@ -15,7 +15,7 @@ NETWORKS = {"frame": "frame by frame", "transformer": "CARL's transformer", "enc
 
 
 class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
-    """Of a method that is a backbone and a loss of its embeddings. The optimiser is TCC's, GTA's and CARL's."""
+    """Of a method that is a backbone and a loss of its embeddings. The optimizer is TCC's, GTA's and CARL's."""
 
     DEFAULTS: ClassVar[dict[str, Any]] = {"batch_size": 4, "lr": 1e-4, "weight_decay": 1e-5}
 
@@ -136,7 +136,7 @@ class Ae2AlignmentSettings(OfTwoClips):
 class TcnSettings(BackboneMethodSettings):
     """Of train/methods/tcn.py."""
 
-    summary = "time-contrastive networks; multi needs synchronised pairs of videos."
+    summary = "time-contrastive networks; multi needs synchronized pairs of videos."
     name = "TCN"
 
     method: Literal["tcn"] = "tcn"
@@ -193,7 +193,7 @@ class CarlSettings(BackboneMethodSettings):
     variance: Positive = Field(10.0, description="Of the distances between frames that count as the same, in frames².")
     temperature: Positive = Field(0.1, description="Of the similarities between frames.")
     overlap: Share = 0.2  # of the two crops, at least
-    # ours: cached features allow for no change of colours or sizes, so that both crops show the same
+    # ours: cached features allow for no change of colors or sizes, so that both crops show the same
     feature_dropout: float = Field(0.0, ge=0, lt=1, description="Share of the features' values set to zero.")
 
     DEFAULTS: ClassVar[dict[str, Any]] = BackboneMethodSettings.DEFAULTS | {
@@ -215,7 +215,7 @@ class CarlSettings(BackboneMethodSettings):
 class ActorObserverSettings(BackboneMethodSettings):
     """Of train/methods/actor_observer.py."""
 
-    summary = "ActorObserverNet's triplets; needs synchronised pairs of videos."
+    summary = "ActorObserverNet's triplets; needs synchronized pairs of videos."
     name = "ActorObserverNet"
 
     method: Literal["actor-observer"] = "actor-observer"

@@ -2,21 +2,72 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from byov.cache.atomic import write_bytes
-from byov.cache.seal import blank_seal, sealed
-from byov.cache.weights import METADATA_KEY, WeightsFile, check_weights
+from byov.cache.digests import METADATA_KEY, WeightsFile, blank_seal, check_weights, sealed
 from byov.errors import CacheError, TrainError
-from byov.text import counted
-from byov.train.tensor_file import opened
+from byov.records import Record, problem
+from byov.text import pluralize
+
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)] | float
+
+
+class TrainingState(Record, frozen=False):
+    """All that a run's future depends on, beside model and optimizer."""
+
+    method: str = "byov"  # up to 0.2.0 it was not said
+    step: int = 0
+    loss_sums: dict[str, float] = Field(default_factory=dict)  # over the steps of the running epoch
+    records: list[dict[str, Number]] = Field(default_factory=list)
+    best: float | None = None
+    best_metrics: dict[str, float] = Field(default_factory=dict)
+
+
+def read_state(raw: Any, method: str, total_steps: int) -> TrainingState:
+    """The state that a checkpoint holds; raises ValueError for what it cannot be."""
+    try:
+        state = TrainingState.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(problem(error)) from None
+    if state.model_fields_set | {"method"} != set(TrainingState.model_fields):
+        raise ValueError(f"it holds {', '.join(sorted(state.model_fields_set)) or 'nothing'}")
+    if state.method != method:
+        raise ValueError(f"it is of the method {state.method}, and the run of {method}")
+    if not 0 < state.step <= total_steps:
+        raise ValueError(f"it is of step {state.step}, and the run has {total_steps}")
+    if not state.records or not all({"epoch", "step"} <= record.keys() for record in state.records):
+        raise ValueError("its records are not of epochs")
+    return state
+
+
+@contextmanager
+def opened(path: Path, framework: Literal["pt", "np"]) -> Iterator[Any]:
+    """A file to take tensors of a framework from; what cannot be read is named."""
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except FileNotFoundError:
+        raise TrainError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise TrainError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """By name; no tensor is read."""
+    with opened(path, "np") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
 
 LOGGER = logging.getLogger(__name__)
 
@@ -103,7 +154,9 @@ def load_checkpoint(
         except (TrainError, CacheError) as error:
             LOGGER.info(f"{error}; falling back to the one before")
     if found:
-        raise TrainError(f"{folder}: {counted(len(found), 'checkpoint')}, none of use; start again under another name")
+        raise TrainError(
+            f"{folder}: {pluralize(len(found), 'checkpoint')}, none of use; start again under another name"
+        )
     return None
 
 

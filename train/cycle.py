@@ -20,8 +20,8 @@ def cycle_loss(
 ) -> Tensor:
     """(B, T, D) and (B, S, D) latents → the mean cost of going from each frame of `there` to `back` and home.
 
-    Each frame's soft nearest neighbour in the other clip looks for its own soft nearest neighbour at home; that
-    neighbour's index, mu with variance var, should be the frame's own index t:
+    Each frame's soft nearest neighbor in the other clip looks for its own soft nearest neighbor at home; that
+    neighbor's index, mu with variance var, should be the frame's own index t:
     ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
 
     Any one-to-one map between the clips is consistent, also one that runs backwards. order_prior: the way there is
@@ -36,8 +36,8 @@ def cycle_loss(
         if order_prior is not None:
             apart = _shares(there_frames)[..., None] - _shares(back_frames)[:, None]
             similarity = similarity - apart.square() / (2 * order_prior**2)
-        neighbours = _softmax(similarity, back_frames) @ back  # (B, T, D)
-        returns = _softmax(neighbours @ there.mT / TEMPERATURE, there_frames)  # (B, T, T)
+        neighbors = _softmax(similarity, back_frames) @ back  # (B, T, D)
+        returns = _softmax(neighbors @ there.mT / TEMPERATURE, there_frames)  # (B, T, T)
         index = torch.arange(there.shape[1], dtype=there.dtype, device=there.device)
         mean = returns @ index  # (B, T)
         variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
+from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import VIEWS
-from byov.cache.row_reader import read_array, read_digest
 from byov.cache.runs import embedding_path, embeddings_folder
-from byov.cache.sub_clips import trimmed_clips
 from byov.errors import Diverged, Interrupted
-from byov.progress import SILENT, Progress, track
-from byov.stopping import Stop, never
+from byov.evaluate.protocols import trimmed_clips
+from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
-from byov.train.methods.method import Method
+from byov.train.methods.base import Method
 
 TRIMMED_SPLITS = ("val", "test")
 
@@ -39,7 +38,7 @@ def embed_run(
     data: TrainingData,
     store: FeatureStore,
     device: torch.device,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
     """Write the embeddings of all videos, and of the sub-clips of val and test videos; returns the number of files."""

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.features import Header, check_same_identity
+from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.header_index import HeaderIndex
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.row_reader import read_array, read_columns
 from byov.errors import TrainError
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _video(header: Header, entry: VideoEntry, phases: int, sha256: str) -> Cache
         raise TrainError(f"{header.path}: no frames")
     labels = entry.labels if phases else None
     if labels is not None and (
-        len(labels) != header.frames or not all(UNLABELLED <= label < phases for label in labels)
+        len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
     ):
         raise TrainError(
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "

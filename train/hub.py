@@ -10,14 +10,13 @@ from huggingface_hub.errors import EntryNotFoundError
 from pydantic import Field
 from torch import nn
 
+from byov.cache.digests import SEAL_NAME
 from byov.cache.runs import BYOV, CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
-from byov.cache.seal import SEAL_NAME
 from byov.errors import TrainError
 from byov.records import Record
-from byov.train.checkpoint import load_weights
+from byov.train.checkpoint import load_weights, tensor_shapes
 from byov.train.method_settings import read_settings
 from byov.train.settings import Size, TrainSettings, checked, refuse_unknown
-from byov.train.tensor_file import tensor_shapes
 
 _HEAD = """---
 library_name: byov
@@ -172,7 +171,7 @@ def card_text(model: HubModel) -> str:
         ]
     lines += [
         "```python",
-        "from byov.train.methods.method import Method",
+        "from byov.train.methods.base import Method",
         "",
         'model = Method.from_pretrained("...")',
         "embedding = model.embed(features)  # (T, width) features of one video from the cache → (T, D)",

@@ -110,7 +110,7 @@ class TimelineSettings(BackboneMethodSettings):
         "position_in": "latent",
         "crop": (0.3, 1.0),
         "standardize": "video",
-        "optimiser": "adamw",
+        "optimizer": "adamw",
         "epochs": 100,
         "batch_size": 1,
         "lr": 6e-4,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from byov.errors import TrainError
-from byov.train.autoencoder import Encoder
+from byov.train.networks import Encoder
 
 _PREFIX = "encoder."  # of the encoder's parameters in a Lightning checkpoint
 _RENAMED = (

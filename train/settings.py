@@ -19,7 +19,7 @@ Position = Literal["interpolated", "share", "index", "none"]
 PositionIn = Literal["features", "latent"]
 Norm = Literal["after", "before"]  # the encoder's last LayerNorm: after its blocks, or before them
 Standardize = Literal["none", "video"]
-Optimiser = Literal["adam", "adamw"]
+Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "cosine"]
 Select = Literal["retrieval", "trimmed", "both", "tau", "last"]
 
@@ -58,7 +58,7 @@ class SamplingSettings(Record):
     standardize: Standardize = Field("none", description="Each feature to zero mean, unit deviation per clip.")
 
 
-class OptimiserSettings(Record):
+class OptimizerSettings(Record):
     """The paper is silent on all of it."""
 
     # published code
@@ -66,7 +66,7 @@ class OptimiserSettings(Record):
         300, ge=1, description="Of as many items (videos or pairs; clips in groups) as training videos."
     )
     batch_size: Size = Field(1, description="Items (videos, pairs or groups of clips) per step.")  # published code
-    optimiser: Optimiser = Field("adam", description="AdamW decays weights apart from the gradient.")  # published code
+    optimizer: Optimizer = Field("adam", description="AdamW decays weights apart from the gradient.")  # published code
     lr: float = Field(1e-5, gt=0, description="Learning rate.")  # published code
     weight_decay: float = Field(5e-6, ge=0, description="Of the weights.")  # published code
     warmup: float = Field(0.0, ge=0, description="Epochs of linear warm-up.")
@@ -83,7 +83,7 @@ class ValidationSettings(Record):
     )
 
 
-class TrainSettings(ValidationSettings, OptimiserSettings, SamplingSettings):
+class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
     """All that decides the numbers of a run, beside the features it reads; a method's own settings build on it."""
 
     method: str
@@ -113,7 +113,7 @@ class TrainSettings(ValidationSettings, OptimiserSettings, SamplingSettings):
     def variants(self) -> Iterator[str]:
         """What makes it another row than the method as it is."""
         if self.standardize != type(self).model_fields["standardize"].default:
-            yield "standardised" if self.standardize == "video" else "not standardised"
+            yield "standardized" if self.standardize == "video" else "not standardized"
 
     @property
     def blocks(self) -> int:
@@ -170,7 +170,7 @@ GROUPS: dict[str, type[Record]] = {
     "Backbone": BackboneSettings,
     "Encoder": EncoderSettings,
     "Sampling": SamplingSettings,
-    "Optimiser": OptimiserSettings,
+    "Optimizer": OptimizerSettings,
     "Validation": ValidationSettings,
 }
 

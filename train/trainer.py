@@ -11,19 +11,24 @@ import numpy as np
 import torch
 
 from byov.cache.atomic import write_bytes, write_text
-from byov.cache.run_progress import CHECKPOINTS_NAME
-from byov.cache.runs import LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
-from byov.cache.weights import check_weights
+from byov.cache.digests import check_weights
+from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.progress import SILENT, Bar, Progress
-from byov.stopping import Stop, never
-from byov.train.boards import Board
-from byov.train.checkpoint import NOBODY, checkpoints, load_checkpoint, model_bytes, save_checkpoint
-from byov.train.clips import Batch
-from byov.train.methods.method import Method
-from byov.train.parallel import ALONE, Processes
-from byov.train.settings import OptimiserSettings
-from byov.train.state import TrainingState, read_state
+from byov.progress import NO_PROGRESS, Bar, Progress, Stop, never
+from byov.train.checkpoint import (
+    NOBODY,
+    TrainingState,
+    checkpoints,
+    load_checkpoint,
+    model_bytes,
+    read_state,
+    save_checkpoint,
+)
+from byov.train.distributed import ALONE, Processes
+from byov.train.methods.base import Method
+from byov.train.sampling import Batch
+from byov.train.settings import OptimizerSettings
+from byov.train.trackers import Board
 
 OPTIMISERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 STEP_STREAM = 0x6D61736B  # keeps the seeds of the steps apart from the other users of the seed
@@ -40,7 +45,7 @@ class Log(Protocol):
         """Everything that is known so far, one record per epoch; the last is the newest."""
 
 
-def learning_rate(settings: OptimiserSettings, step: int, steps_per_epoch: int) -> float:
+def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
     """Linear warm-up, then constant or down to zero along a cosine."""
     warmup, total = settings.warmup * steps_per_epoch, settings.epochs * steps_per_epoch
     if step < warmup:
@@ -91,7 +96,7 @@ class Trainer:
         self._checkpoints, self._device, self._log = folder / CHECKPOINTS_NAME, device, log
         self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
-        self._optimizer = OPTIMISERS[self._settings.optimiser](
+        self._optimizer = OPTIMISERS[self._settings.optimizer](
             self.method.parameters(),
             lr=self._settings.lr,
             weight_decay=self._settings.weight_decay,
@@ -126,7 +131,7 @@ class Trainer:
         if found.identity != self._identity.get("identity"):
             raise TrainError(f"{self._best_path}: a model of another run ({found.origin}); restore the run's own")
 
-    def train(self, stop: Stop = never, progress: Progress = SILENT) -> None:
+    def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
         """Train to the end, or until `stop` says so; then leave a checkpoint and raise Interrupted."""
         self._processes.refuse_differences(self.method, self.state.step)
         if self.state.step == 0 and self._processes.leads:

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byov.cache.sub_clips import trimmed_clips
 from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
 from byov.evaluate.kendalls_tau import tau_for_selection
+from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.train.feature_store import CachedVideo, FeatureStore
-from byov.train.methods.method import Method
+from byov.train.methods.base import Method
 
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
@@ -53,10 +53,10 @@ class Validator:
 
 def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
     """map@10 of ego frames among exo frames and the reverse; None without labels or one of the views."""
-    labelled = [clip for clip in clips if clip.labels is not None and max(clip.labels) > UNLABELLED]
-    if not labelled:
+    labeled = [clip for clip in clips if clip.labels is not None and max(clip.labels) > UNLABELED]
+    if not labeled:
         return dict.fromkeys(CROSS_VIEW)
-    scores = mean_average_precision(_joined(labelled).labelled_frames, (K,), CROSS_VIEW)
+    scores = mean_average_precision(_joined(labeled).labeled_frames, (K,), CROSS_VIEW)
     return {setting: _known(scores[setting][K]) for setting in CROSS_VIEW}
 
 

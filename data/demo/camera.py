@@ -26,9 +26,9 @@ class Camera:
         """Pixel coordinates (n x 2) and depths in metres (n) of world points (n x 3)."""
         seen = (points - self.position) @ self.rotation.T
         depth = seen[:, 2]
-        centre = np.array([WIDTH_PX / 2, HEIGHT_PX / 2])
+        center = np.array([WIDTH_PX / 2, HEIGHT_PX / 2])
         # Points at or behind the lens have no picture; callers look at the depth.
-        return seen[:, :2] * (self.focal_px / np.maximum(depth, 1e-3))[:, None] + centre, depth
+        return seen[:, :2] * (self.focal_px / np.maximum(depth, 1e-3))[:, None] + center, depth
 
     def depth(self, point: Vector) -> float:
         return float((point - self.position) @ self.rotation[2])

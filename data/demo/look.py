@@ -1,4 +1,4 @@
-"""What a video's things look like: colours, textures, light, clutter. Drawn once per video."""
+"""What a video's things look like: colors, textures, light, clutter. Drawn once per video."""
 
 import colorsys
 from dataclasses import dataclass, replace
@@ -31,22 +31,22 @@ class Clutter:
     kind: str
     place: Vector
     size_m: float
-    colour: Vector
-    second_colour: Vector
+    color: Vector
+    second_color: Vector
     turn_rad: float
 
 
 @dataclass(frozen=True)
 class Decoration:
-    """A flat thing on the wall: its rectangle in wall coordinates (metres) and its colours."""
+    """A flat thing on the wall: its rectangle in wall coordinates (metres) and its colors."""
 
     kind: str
     left_m: float
     bottom_m: float
     width_m: float
     height_m: float
-    colour: Vector
-    second_colour: Vector
+    color: Vector
+    second_color: Vector
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Look:
 def draw_look(rng: np.random.Generator, props: Props, exo_position: Vector | None) -> Look:
     """Draw a look. For an exo camera it has a decorated wall and more clutter, though none in the way."""
     busy = exo_position is not None
-    table = _colour(rng, saturation=(0.05, 0.55), value=(0.35, 0.9))
-    wall = _colour(rng, saturation=(0.03, 0.4), value=(0.45, 0.95))
-    shirt = _colour(rng, saturation=(0.2, 0.9), value=(0.25, 0.9))
-    bottle = _colour(rng, saturation=(0.3, 0.9), value=(0.3, 0.85))
+    table = _color(rng, saturation=(0.05, 0.55), value=(0.35, 0.9))
+    wall = _color(rng, saturation=(0.03, 0.4), value=(0.45, 0.95))
+    shirt = _color(rng, saturation=(0.2, 0.9), value=(0.25, 0.9))
+    bottle = _color(rng, saturation=(0.3, 0.9), value=(0.3, 0.85))
     return Look(
         mirrored=bool(rng.random() < 0.4),
         skin=_jitter(rng, _SKINS[rng.integers(len(_SKINS))]),
@@ -87,7 +87,7 @@ def draw_look(rng: np.random.Generator, props: Props, exo_position: Vector | Non
         sleeve_share=rng.choice([0.0, 0.45, 0.8]),
         hair=_jitter(rng, _HAIRS[rng.integers(len(_HAIRS))]),
         bottle=bottle,
-        label=_colour(rng, saturation=(0.0, 0.8), value=(0.6, 1.0)),
+        label=_color(rng, saturation=(0.0, 0.8), value=(0.6, 1.0)),
         liquid=_draw_liquid(rng, table, wall),
         glass=np.array([0.86, 0.93, 0.97]) * rng.uniform(0.9, 1.0, 3),
         counter=table * rng.uniform(0.45, 0.75),
@@ -95,7 +95,7 @@ def draw_look(rng: np.random.Generator, props: Props, exo_position: Vector | Non
         table_half_width_m=rng.uniform(0.55, 0.8),
         table_depth_m=rng.uniform(0.36, 0.55),
         wall=draw_wall_texture(rng, wall),
-        floor=draw_wall_texture(rng, _colour(rng, saturation=(0.05, 0.4), value=(0.2, 0.6))),
+        floor=draw_wall_texture(rng, _color(rng, saturation=(0.05, 0.4), value=(0.2, 0.6))),
         light=_draw_light(rng),
         noise=rng.uniform(*_NOISE),
         other_hand_rest=_draw_other_hand(rng),
@@ -145,8 +145,8 @@ def _draw_clutter(
             kind=CLUTTER_KINDS[rng.integers(len(CLUTTER_KINDS))],
             place=place,
             size_m=size,
-            colour=_colour(rng, saturation=(0.2, 0.9), value=(0.3, 0.95)),
-            second_colour=_colour(rng, saturation=(0.0, 0.6), value=(0.5, 1.0)),
+            color=_color(rng, saturation=(0.2, 0.9), value=(0.3, 0.95)),
+            second_color=_color(rng, saturation=(0.0, 0.6), value=(0.5, 1.0)),
             turn_rad=rng.uniform(0.0, np.pi),
         )
         in_hands_way = place[1] < 0.05 and abs(place[0]) < 0.4
@@ -178,17 +178,17 @@ def _draw_decorations(rng: np.random.Generator) -> tuple[Decoration, ...]:
         width = rng.uniform(0.3, 0.65)
         kind = rng.choice(["picture", "window", "shelf", "gap"])
         if kind != "gap":
-            colour = _colour(rng, saturation=(0.2, 0.8), value=(0.2, 0.9))
-            second = _colour(rng, saturation=(0.1, 0.7), value=(0.4, 1.0))
+            color = _color(rng, saturation=(0.2, 0.8), value=(0.2, 0.9))
+            second = _color(rng, saturation=(0.1, 0.7), value=(0.4, 1.0))
             bottom = rng.uniform(0.0, 0.45)
-            decorations.append(Decoration(kind, left, bottom, width, rng.uniform(0.3, 0.6), colour, second))
+            decorations.append(Decoration(kind, left, bottom, width, rng.uniform(0.3, 0.6), color, second))
         left += width + rng.uniform(0.1, 0.3)
     return tuple(decorations)
 
 
-def _colour(rng: np.random.Generator, *, saturation: tuple[float, float], value: tuple[float, float]) -> Vector:
+def _color(rng: np.random.Generator, *, saturation: tuple[float, float], value: tuple[float, float]) -> Vector:
     return np.array(colorsys.hsv_to_rgb(rng.random(), rng.uniform(*saturation), rng.uniform(*value)))
 
 
-def _jitter(rng: np.random.Generator, colour: tuple[float, float, float]) -> Vector:
-    return np.clip(np.array(colour) * (1.0 + rng.uniform(-0.08, 0.08, 3)), 0.0, 1.0)
+def _jitter(rng: np.random.Generator, color: tuple[float, float, float]) -> Vector:
+    return np.clip(np.array(color) * (1.0 + rng.uniform(-0.08, 0.08, 3)), 0.0, 1.0)

@@ -44,7 +44,7 @@ class Props:
 class Hand:
     """A hand around a (perhaps imagined) rod: fingers run from the palm along `forward` and curl round it."""
 
-    centre: Vector  # of the rod
+    center: Vector  # of the rod
     axis: Vector  # of the rod, towards the index finger's side
     outward: Vector  # from the rod to the palm
     forward: Vector  # square to both; the way the stretched fingers point
@@ -131,25 +131,25 @@ def _hand(props: Props, state: State, grip: Vector, axis: Vector, downward: Vect
     aside = holding * (0.045 * (1.0 - state.grasp))
     arc = UP * (0.06 * np.sin(np.pi * state.reach))
     resting = props.hand_rest + UP * 0.02
-    centre = resting + state.reach * (grip - resting) + arc + aside + tremor * (1.0 - state.lift)
+    center = resting + state.reach * (grip - resting) + arc + aside + tremor * (1.0 - state.lift)
     turned = min(1.0, 1.5 * state.reach)
     hand_axis = _unit((1.0 - turned) * np.array([-1.0, 0.0, 0.0]) + turned * axis)
     outward = (1.0 - turned) * np.array([0.0, -0.2, 1.0]) + turned * holding
     outward = _unit(outward - hand_axis * (outward @ hand_axis))
     radius = 0.01 + turned * (props.bottle_radius_m - 0.01)
     frame = (hand_axis, outward, cross(hand_axis, outward))
-    return _with_arm(centre, frame, radius, state.grasp, props.shoulder)
+    return _with_arm(center, frame, radius, state.grasp, props.shoulder)
 
 
 def _with_arm(
-    centre: Vector, frame: tuple[Vector, Vector, Vector], rod_radius_m: float, grasp: float, shoulder: Vector
+    center: Vector, frame: tuple[Vector, Vector, Vector], rod_radius_m: float, grasp: float, shoulder: Vector
 ) -> Hand:
     """A hand with this axis, outward and forward, its wrist bent towards the shoulder and its arm."""
     _, outward, forward = frame
-    palm = centre + outward * (rod_radius_m + PALM_HALF_THICKNESS_M)
+    palm = center + outward * (rod_radius_m + PALM_HALF_THICKNESS_M)
     wrist = palm - 0.08 * _unit(0.5 * forward + 0.5 * _unit(palm - shoulder))
     wrist[2] = max(wrist[2], 0.03)
-    return Hand(centre, *frame, palm, rod_radius_m, grasp, wrist, _elbow(shoulder, wrist), shoulder)
+    return Hand(center, *frame, palm, rod_radius_m, grasp, wrist, _elbow(shoulder, wrist), shoulder)
 
 
 def _elbow(shoulder: Vector, wrist: Vector) -> Vector:

@@ -1,4 +1,4 @@
-"""A painter's-algorithm rasteriser: every shape is projected, shaded and blended over what is there already.
+"""A painter's-algorithm rasterizer: every shape is projected, shaded and blended over what is there already.
 
 Edges are anti-aliased: a pixel's coverage is its signed distance to the shape's outline, clipped to one
 pixel. Each shape touches only the pixels of its bounding box.
@@ -37,7 +37,7 @@ class Window:
 
     rows: slice
     columns: slice
-    x: Pixels  # 1 x width: pixel centres
+    x: Pixels  # 1 x width: pixel centers
     y: Pixels  # height x 1
 
 
@@ -48,7 +48,7 @@ class Canvas:
         self.light = light
         self._seen_light = (camera.rotation @ light.direction).tolist()
 
-    def capsule(self, start: Vector, start_m: float, end: Vector, end_m: float, colour: Vector) -> None:
+    def capsule(self, start: Vector, start_m: float, end: Vector, end_m: float, color: Vector) -> None:
         """A limb: two balls of the given radii and all between them. Equal ends give a ball."""
         ends = self._in_front(np.stack([start, end]))
         if ends is None:
@@ -69,7 +69,7 @@ class Canvas:
         radius = r0 + share * (r1 - r0)
         coverage = np.clip(radius - np.sqrt(away_x * away_x + away_y * away_y) + 0.5, 0.0, 1.0)
         brightness = self._round_brightness(away_x / radius, away_y / radius)
-        self._blend(window, coverage, brightness[..., None] * colour.astype(np.float32))
+        self._blend(window, coverage, brightness[..., None] * color.astype(np.float32))
 
     def frustum(
         self,
@@ -77,7 +77,7 @@ class Canvas:
         start_m: float,
         end: Vector,
         end_m: float,
-        colour: Vector,
+        color: Vector,
         *,
         opacity: float = 1.0,
         edge_opacity: float = 0.0,
@@ -102,25 +102,25 @@ class Canvas:
         aside = (window.y - y0) * along_x - (window.x - x0) * along_y
         across = np.clip(aside / (r0 + share * (r1 - r0)), -1.0, 1.0)
         brightness = self._round_brightness(-across * along_y, across * along_x)
-        shaded = brightness[..., None] * colour.astype(np.float32)
+        shaded = brightness[..., None] * color.astype(np.float32)
         if gloss:
             shaded = shaded + (gloss * np.exp(-(((across + 0.45) / 0.14) ** 2)))[..., None]
         self._blend(window, coverage * (opacity + edge_opacity * across**4), shaded)
 
     def disc(
         self,
-        centre: Vector,
+        center: Vector,
         axis: Vector,
         radius_m: float,
-        colour: Vector,
+        color: Vector,
         *,
         opacity: float = 1.0,
         line_px: float = 0.0,
     ) -> None:
         """A flat disc, or only its rim if `line_px` is given."""
-        self.polygon(circle(centre, axis, radius_m), colour, opacity=opacity, line_px=line_px)
+        self.polygon(circle(center, axis, radius_m), color, opacity=opacity, line_px=line_px)
 
-    def polygon(self, points: Vector, colour: Vector, *, opacity: float = 1.0, line_px: float = 0.0) -> None:
+    def polygon(self, points: Vector, color: Vector, *, opacity: float = 1.0, line_px: float = 0.0) -> None:
         """A flat convex polygon, corners in order; only its outline if `line_px` is given."""
         spots, depths = self.camera.project(points)
         if depths.min() < NEAREST_M:
@@ -131,11 +131,11 @@ class Canvas:
         distance = _distance_to_convex(_turned_like_hull(spots), window)
         if line_px:
             distance = np.abs(distance) - np.float32(line_px / 2)
-        self._blend(window, opacity * np.clip(0.5 - distance, 0.0, 1.0), colour.astype(np.float32))
+        self._blend(window, opacity * np.clip(0.5 - distance, 0.0, 1.0), color.astype(np.float32))
 
-    def shadow(self, centre: Vector, radius_m: float, strength: float) -> None:
+    def shadow(self, center: Vector, radius_m: float, strength: float) -> None:
         """A soft round shadow on the table top."""
-        spots, depths = self.camera.project(circle(np.array([*centre[:2], 0.0]), np.array([0.0, 0.0, 1.0]), radius_m))
+        spots, depths = self.camera.project(circle(np.array([*center[:2], 0.0]), np.array([0.0, 0.0, 1.0]), radius_m))
         if depths.min() < NEAREST_M:
             return
         window = _window_of(spots)
@@ -157,9 +157,9 @@ class Canvas:
         lambert: Pixels = np.maximum(across_x * light_x + across_y * light_y - towards * light_z, 0.0)
         return self.light.ambient + self.light.diffuse * lambert
 
-    def _blend(self, window: Window, opacity: Pixels, colour: Pixels) -> None:
+    def _blend(self, window: Window, opacity: Pixels, color: Pixels) -> None:
         target = self.pixels[window.rows, window.columns]
-        target += opacity[..., None] * (colour - target)
+        target += opacity[..., None] * (color - target)
 
     def _in_front(self, ends: Vector) -> Vector | None:
         """The part of a line that lies before the lens, if any."""
@@ -172,12 +172,12 @@ class Canvas:
         return np.stack([cut, ends[1]] if depths[0] < NEAREST_M else [ends[0], cut])
 
 
-def circle(centre: Vector, axis: Vector, radius_m: float) -> Vector:
+def circle(center: Vector, axis: Vector, radius_m: float) -> Vector:
     """Points on a circle square to the axis, in order."""
     helper = np.array([1.0, 0.0, 0.0]) if abs(axis[0]) < 0.7 else np.array([0.0, 1.0, 0.0])
     first = cross(axis, helper)
     first /= np.linalg.norm(first)
-    return centre + radius_m * (_CIRCLE @ np.stack([first, cross(axis, first)]))
+    return center + radius_m * (_CIRCLE @ np.stack([first, cross(axis, first)]))
 
 
 def _window_of(spots: Vector) -> Window | None:

@@ -41,7 +41,7 @@ def wall_behind_table(camera: Camera, turn_rad: float) -> Wall:
 def paint_backdrop(camera: Camera, look: Look, wall: Wall, props: Props) -> Pixels:
     """All that stays as it is before the exo camera: the room, the person's body, the table."""
     rays = camera.pixel_rays()
-    pixels = _room_colours(camera, rays, look, wall)
+    pixels = _room_colors(camera, rays, look, wall)
     canvas = Canvas(pixels, camera, look.light)
     for decoration in look.decorations:
         _paint_decoration(canvas, wall, decoration)
@@ -58,13 +58,13 @@ def paint_table_and_room(camera: Camera, look: Look, wall: Wall) -> Pixels:
     coverage, pixels = _table_top(camera, rays, look)
     gaps = coverage < 1.0
     ray_x, ray_y, ray_z = rays
-    room = _room_colours(camera, (ray_x[gaps], ray_y[gaps], ray_z[gaps]), look, wall)
+    room = _room_colors(camera, (ray_x[gaps], ray_y[gaps], ray_z[gaps]), look, wall)
     pixels[gaps] = room + coverage[gaps][:, None] * (pixels[gaps] - room)
     return pixels
 
 
-def _room_colours(camera: Camera, rays: Rays, look: Look, wall: Wall) -> Pixels:
-    """Colours of wall and floor where the rays, of any shape, meet them."""
+def _room_colors(camera: Camera, rays: Rays, look: Look, wall: Wall) -> Pixels:
+    """Colors of wall and floor where the rays, of any shape, meet them."""
     x, y, z = rays
     camera_x, camera_y, camera_z = camera.position.tolist()
     normal_x, normal_y, _ = wall.normal.tolist()
@@ -74,14 +74,14 @@ def _room_colours(camera: Camera, rays: Rays, look: Look, wall: Wall) -> Pixels:
     to_floor = (camera_z - FLOOR_M) / np.maximum(-z, 1e-3)
     depth = np.minimum(to_floor, to_wall)
     point_x, point_y, point_z = camera_x + depth * x, camera_y + depth * y, camera_z + depth * z
-    colours = look.wall.sample(point_x * side_x + point_y * side_y, point_z)
+    colors = look.wall.sample(point_x * side_x + point_y * side_y, point_z)
     on_floor = to_floor < to_wall
-    colours[on_floor] = look.floor.sample(point_x[on_floor], point_y[on_floor])
-    return colours
+    colors[on_floor] = look.floor.sample(point_x[on_floor], point_y[on_floor])
+    return colors
 
 
 def _table_top(camera: Camera, rays: Rays, look: Look) -> tuple[Pixels, Pixels]:
-    """How much of each pixel the table top covers, and the colour it has there."""
+    """How much of each pixel the table top covers, and the color it has there."""
     x, y, z = rays
     camera_x, camera_y, camera_z = camera.position.tolist()
     depth = camera_z / np.maximum(-z, 1e-3)
@@ -90,9 +90,9 @@ def _table_top(camera: Camera, rays: Rays, look: Look) -> tuple[Pixels, Pixels]:
     inside_m = np.minimum(inside_m, table_y - TABLE_NEAR_M)
     inside_m[z > -0.01] = -1.0
     coverage = np.clip(inside_m * camera.focal_px / depth + 0.5, 0.0, 1.0)
-    colours = look.table.sample(table_x, table_y)
-    colours *= look.light.on(UP)
-    return coverage, colours
+    colors = look.table.sample(table_x, table_y)
+    colors *= look.light.on(UP)
+    return coverage, colors
 
 
 def _paint_table_sides(canvas: Canvas, look: Look) -> None:
@@ -121,25 +121,25 @@ def _paint_decoration(canvas: Canvas, wall: Wall, item: Decoration) -> None:
     right, top = left + item.width_m, bottom + item.height_m
     middle_x, middle_y = (left + right) / 2, (bottom + top) / 2
     if item.kind == "shelf":
-        canvas.polygon(rectangle(left, bottom, right, bottom + 0.03), item.colour * 0.6)
+        canvas.polygon(rectangle(left, bottom, right, bottom + 0.03), item.color * 0.6)
         for number, start in enumerate(np.arange(left + 0.03, right - 0.07, 0.075)):
-            shade = item.colour if number % 3 else item.second_colour
+            shade = item.color if number % 3 else item.second_color
             height = 0.16 + 0.05 * np.sin(5.0 * number + item.width_m * 40)
             canvas.polygon(rectangle(start, bottom + 0.03, start + 0.055, bottom + 0.03 + height), shade)
         return
     frame = 0.025
     canvas.polygon(
-        rectangle(left, bottom, right, top), item.colour * 0.5 if item.kind == "picture" else np.full(3, 0.93)
+        rectangle(left, bottom, right, top), item.color * 0.5 if item.kind == "picture" else np.full(3, 0.93)
     )
-    inner = item.second_colour if item.kind == "picture" else np.array([0.65, 0.82, 0.95])
+    inner = item.second_color if item.kind == "picture" else np.array([0.65, 0.82, 0.95])
     canvas.polygon(rectangle(left + frame, bottom + frame, right - frame, top - frame), inner)
     if item.kind == "picture":
-        canvas.polygon(rectangle(left + frame, bottom + frame, right - frame, middle_y), item.colour)
+        canvas.polygon(rectangle(left + frame, bottom + frame, right - frame, middle_y), item.color)
         canvas.disc(
             rectangle(middle_x, middle_y, middle_x, middle_y)[0],
             wall.normal,
             item.width_m * 0.17,
-            item.colour * 0.4,
+            item.color * 0.4,
         )
     else:
         canvas.polygon(rectangle(middle_x - 0.012, bottom, middle_x + 0.012, top), np.full(3, 0.93))

@@ -17,7 +17,7 @@ PHASES = (
 
 _CHANNELS = ("reach", "grasp", "lift", "carry", "tilt")
 _REST = dict.fromkeys(_CHANNELS, 0.0)
-# Below these a phase's movements would be jumps between neighbouring frames.
+# Below these a phase's movements would be jumps between neighboring frames.
 _MIN_APPROACH_FRAMES = 10
 _MIN_POUR_FRAMES = 8
 _MIN_FINISH_FRAMES = 9

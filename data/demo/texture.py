@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.float32]
-Colour = NDArray[np.float64]
+Color = NDArray[np.float64]
 
 TILE_PX = 256
 
@@ -17,24 +17,24 @@ class Texture:
     size_m: float  # length of the tile's side on the surface
 
     def sample(self, u_m: Pixels, v_m: Pixels) -> Pixels:
-        """Colours at surface coordinates of any shape; the tile repeats."""
+        """Colors at surface coordinates of any shape; the tile repeats."""
         scale = np.float32(TILE_PX / self.size_m)
         column = (u_m * scale).astype(np.int32) & (TILE_PX - 1)
         row = (v_m * scale).astype(np.int32) & (TILE_PX - 1)
         return self.tile.reshape(-1, 3).take(row * TILE_PX + column, axis=0)
 
 
-def draw_table_texture(rng: np.random.Generator, colour: Colour) -> Texture:
+def draw_table_texture(rng: np.random.Generator, color: Color) -> Texture:
     kind = rng.choice(["wood", "wood", "checks", "stripes", "speckles", "plain"])
-    return Texture(_tile(rng, kind, colour, contrast=rng.uniform(0.12, 0.3)), rng.uniform(0.5, 0.8))
+    return Texture(_tile(rng, kind, color, contrast=rng.uniform(0.12, 0.3)), rng.uniform(0.5, 0.8))
 
 
-def draw_wall_texture(rng: np.random.Generator, colour: Colour) -> Texture:
+def draw_wall_texture(rng: np.random.Generator, color: Color) -> Texture:
     kind = rng.choice(["stripes", "checks", "speckles", "plain", "plain"])
-    return Texture(_tile(rng, kind, colour, contrast=rng.uniform(0.05, 0.18)), rng.uniform(0.7, 1.6))
+    return Texture(_tile(rng, kind, color, contrast=rng.uniform(0.05, 0.18)), rng.uniform(0.7, 1.6))
 
 
-def _tile(rng: np.random.Generator, kind: str, colour: Colour, contrast: float) -> Pixels:
+def _tile(rng: np.random.Generator, kind: str, color: Color, contrast: float) -> Pixels:
     pattern = 0.3 * periodic_noise(rng, 8, 8)
     if kind == "wood":
         grain = 7.0 * np.arange(TILE_PX)[:, None] / TILE_PX + 0.8 * periodic_noise(rng, 4, 2)
@@ -48,7 +48,7 @@ def _tile(rng: np.random.Generator, kind: str, colour: Colour, contrast: float) 
     elif kind == "speckles":
         pattern = periodic_noise(rng, 32, 32) + 0.7 * periodic_noise(rng, 64, 64)
     tint = 1.0 + 0.25 * rng.uniform(-1.0, 1.0, 3)
-    shades = np.clip(colour * (1.0 + contrast * pattern[..., None] * tint), 0.02, 1.0)
+    shades = np.clip(color * (1.0 + contrast * pattern[..., None] * tint), 0.02, 1.0)
     return np.ascontiguousarray(shades, np.float32)
 
 

@@ -13,7 +13,7 @@ _STREAM_PIECES = 6
 def paint_bottle(canvas: Canvas, props: Props, look: Look, pose: Pose) -> None:
     height, radius, neck = props.bottle_height_m, props.bottle_radius_m, props.neck_radius_m
     body_end, neck_start = props.shoulder_share, props.shoulder_share + 0.14
-    # share of the height where the part starts and ends, its radii there, its colour
+    # share of the height where the part starts and ends, its radii there, its color
     parts = [
         (0.0, 0.1, radius, radius, look.bottle),
         (0.1, body_end - 0.06, radius * 1.01, radius * 1.01, look.label),
@@ -25,9 +25,9 @@ def paint_bottle(canvas: Canvas, props: Props, look: Look, pose: Pose) -> None:
     axis = pose.bottle_axis
     mouth = pose.bottle_base + axis * height
     mouth_seen = float(axis @ (canvas.camera.position - mouth)) > 0
-    for start, end, start_m, end_m, colour in parts if mouth_seen else parts[::-1]:
+    for start, end, start_m, end_m, color in parts if mouth_seen else parts[::-1]:
         near, far = pose.bottle_base + axis * (start * height), pose.bottle_base + axis * (end * height)
-        canvas.frustum(near, start_m, far, end_m, colour, gloss=0.25)
+        canvas.frustum(near, start_m, far, end_m, color, gloss=0.25)
     if mouth_seen:
         canvas.disc(mouth, axis, neck, look.bottle * 0.2)
     else:
@@ -87,13 +87,13 @@ def finger_joints(hand: Hand) -> list[tuple[Vector, float]]:
         knuckle = hand.palm + along + hand.forward * 0.028
         straight = knuckle + along * (spread - 1.0) + np.outer([0.04, 0.075], hand.forward) * size
         straight -= np.outer([0.004, 0.018], hand.outward)
-        curled = hand.centre + along + _round_rod(hand, np.deg2rad([80.0, 150.0]), reach_m)
+        curled = hand.center + along + _round_rod(hand, np.deg2rad([80.0, 150.0]), reach_m)
         tips = straight + hand.grasp * (curled - straight)
         fingers.append((np.stack([knuckle, *tips]), 0.0105))
     root = hand.palm + hand.axis * 0.02 - hand.forward * 0.02
     straight = root + np.outer([0.04, 0.07], hand.axis) + np.outer([0.012, 0.035], hand.forward)
     straight -= np.outer([0.015, 0.03], hand.outward)
-    curled = hand.centre + hand.axis * 0.028 + _round_rod(hand, np.deg2rad([-70.0, -125.0]), reach_m)
+    curled = hand.center + hand.axis * 0.028 + _round_rod(hand, np.deg2rad([-70.0, -125.0]), reach_m)
     fingers.append((np.stack([root, *(straight + hand.grasp * (curled - straight))]), 0.0125))
     return fingers
 
@@ -108,46 +108,46 @@ def paint_clutter(canvas: Canvas, thing: Clutter) -> None:
     match thing.kind:
         case "mug":
             handle = place + size * 0.75 * np.array([np.cos(thing.turn_rad), np.sin(thing.turn_rad), 0.0])
-            canvas.capsule(handle + UP * size * 0.4, 0.009, handle + UP * size * 0.9, 0.009, thing.colour)
-            _paint_pot(canvas, place, size * 0.55, size * 1.3, thing.colour)
+            canvas.capsule(handle + UP * size * 0.4, 0.009, handle + UP * size * 0.9, 0.009, thing.color)
+            _paint_pot(canvas, place, size * 0.55, size * 1.3, thing.color)
         case "can":
-            _paint_pot(canvas, place, size * 0.42, size * 1.6, thing.colour, lid=np.full(3, 0.75))
+            _paint_pot(canvas, place, size * 0.42, size * 1.6, thing.color, lid=np.full(3, 0.75))
             band = (place + UP * size * 0.5, place + UP * size * 1.1)
-            canvas.frustum(band[0], size * 0.43, band[1], size * 0.43, thing.second_colour)
+            canvas.frustum(band[0], size * 0.43, band[1], size * 0.43, thing.second_color)
         case "fruit":
             middle = place + UP * size * 0.5
-            canvas.capsule(middle, size * 0.5, middle + UP * 0.001, size * 0.5, thing.colour)
+            canvas.capsule(middle, size * 0.5, middle + UP * 0.001, size * 0.5, thing.color)
         case "plate":
-            canvas.frustum(place, size * 0.8, place + UP * 0.012, size * 1.15, thing.second_colour)
-            canvas.disc(place + UP * 0.012, UP, size * 1.1, thing.second_colour * canvas.light.on(UP))
-            canvas.disc(place + UP * 0.01, UP, size * 0.75, thing.colour, opacity=0.5, line_px=1.5)
+            canvas.frustum(place, size * 0.8, place + UP * 0.012, size * 1.15, thing.second_color)
+            canvas.disc(place + UP * 0.012, UP, size * 1.1, thing.second_color * canvas.light.on(UP))
+            canvas.disc(place + UP * 0.01, UP, size * 0.75, thing.color, opacity=0.5, line_px=1.5)
         case "book":
-            paint_box(canvas, place, np.array([1.5, 2.1, 0.45]) * size, thing.turn_rad, thing.colour)
+            paint_box(canvas, place, np.array([1.5, 2.1, 0.45]) * size, thing.turn_rad, thing.color)
         case _:
-            paint_box(canvas, place, np.array([0.8, 1.1, 2.2]) * size, thing.turn_rad, thing.colour)
+            paint_box(canvas, place, np.array([0.8, 1.1, 2.2]) * size, thing.turn_rad, thing.color)
 
 
 def _paint_pot(
-    canvas: Canvas, place: Vector, radius_m: float, height_m: float, colour: Vector, lid: Vector | None = None
+    canvas: Canvas, place: Vector, radius_m: float, height_m: float, color: Vector, lid: Vector | None = None
 ) -> None:
-    canvas.frustum(place, radius_m * 0.95, place + UP * height_m, radius_m, colour, gloss=0.15)
-    canvas.disc(place + UP * height_m, UP, radius_m * 0.95, colour * 0.35 if lid is None else lid)
+    canvas.frustum(place, radius_m * 0.95, place + UP * height_m, radius_m, color, gloss=0.15)
+    canvas.disc(place + UP * height_m, UP, radius_m * 0.95, color * 0.35 if lid is None else lid)
 
 
-def paint_box(canvas: Canvas, place: Vector, sides_m: Vector, turn_rad: float, colour: Vector) -> None:
+def paint_box(canvas: Canvas, place: Vector, sides_m: Vector, turn_rad: float, color: Vector) -> None:
     """A box standing on its place; only the faces turned to the camera are painted."""
     first = np.array([np.cos(turn_rad), np.sin(turn_rad), 0.0])
     second = np.array([-np.sin(turn_rad), np.cos(turn_rad), 0.0])
     half = [first * sides_m[0] / 2, second * sides_m[1] / 2, UP * sides_m[2] / 2]
-    centre = place + half[2]
+    center = place + half[2]
     for i in range(3):
         for outward in (half[i], -half[i]):
-            face = centre + outward
+            face = center + outward
             if outward @ (canvas.camera.position - face) <= 0:
                 continue
             a, b = half[(i + 1) % 3], half[(i + 2) % 3]
             normal = outward / np.linalg.norm(outward)
             canvas.polygon(
                 np.stack([face + a + b, face + a - b, face - a - b, face - a + b]),
-                colour * canvas.light.on(normal),
+                color * canvas.light.on(normal),
             )

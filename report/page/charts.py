@@ -42,7 +42,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _darkened(svg: str) -> str:
-    """Ink becomes light, grid lines dark; what has a colour keeps it."""
+    """Ink becomes light, grid lines dark; what has a color keeps it."""
     for light, dark in IN_THE_DARK.items():
         svg = svg.replace(light, dark)
     return svg

@@ -22,10 +22,10 @@ def page_data(content: Content) -> str:
     projection = None if isinstance(content.projection, Unavailable) else content.projection
     data = {
         "dataset": printable(content.dataset),
-        "colours": COLOURS,
+        "colors": COLOURS,
         "phases": [printable(name) for name in content.phases],
         "videos": [_video(video) for video in content.videos],
-        "runs": [] if isinstance(content.vectors, Unavailable) else [quantised(run) for run in content.vectors],
+        "runs": [] if isinstance(content.vectors, Unavailable) else [quantized(run) for run in content.vectors],
         "points": None if projection is None else _points(content, projection),
         "maps": [] if projection is None else [_map(one) for one in projection.maps],
         "lines": [[printable(text) for text in astuple(line)] for line in content.listing],
@@ -34,15 +34,15 @@ def page_data(content: Content) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def quantised(run: RunVectors) -> dict[str, Any]:
+def quantized(run: RunVectors) -> dict[str, Any]:
     """Embeddings as 8-bit integers: distances are those of the integers times `step`.
 
     Around the mean of all frames, which changes no distance, so that the integers are made use of.
     """
     rows = np.nan_to_num(np.concatenate(run.of_video).astype(np.float64), posinf=0, neginf=0)
-    centred = rows - rows.mean(axis=0)
-    step = float(np.abs(centred).max()) / LEVELS or 1.0
-    numbers = np.round(centred / step).astype(np.int8)
+    centered = rows - rows.mean(axis=0)
+    step = float(np.abs(centered).max()) / LEVELS or 1.0
+    numbers = np.round(centered / step).astype(np.int8)
     return {
         "name": printable(run.name),
         "width": rows.shape[1],

@@ -6,9 +6,9 @@ from byov.report.page.html import Html, element, joined
 from byov.report.paper.plots import draw_curves
 
 MEANINGS = {
-    "loss": "the weighted sum that is minimised",
-    "self": "masked self-view modelling: hidden frames are rebuilt from the rest of their own video",
-    "cross": "masked cross-view modelling: hidden frames are rebuilt with the help of a video of the other view",
+    "loss": "the weighted sum that is minimized",
+    "self": "masked self-view modeling: hidden frames are rebuilt from the rest of their own video",
+    "cross": "masked cross-view modeling: hidden frames are rebuilt with the help of a video of the other view",
     "cycle": "beyond the paper: the way to a video of the other view and back should end at the same frame",
     "retrieval": "map@10 across views on whole videos, the mean of both directions",
     "trimmed": "the same on sub-clips",

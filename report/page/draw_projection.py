@@ -50,10 +50,10 @@ def card_html() -> Html:
 
 
 def _choices(content: Content) -> Html:
-    colours = [*(["phase"] if content.phases else []), "time", "video", "view"]
-    options = [element("option", name, value=name) for name in colours]
+    colors = [*(["phase"] if content.phases else []), "time", "video", "view"]
+    options = [element("option", name, value=name) for name in colors]
     return joined(
-        element("label", element("span", "Colour by"), element("select", *options, id="colour-by")),
+        element("label", element("span", "Color by"), element("select", *options, id="color-by")),
         element("label", element("input", type="checkbox", id="trail"), element("span", "trail of the player's video")),
     )
 
@@ -71,12 +71,12 @@ def _caption(content: Content, projection: Projection) -> list[str]:
         else f"one of {shown} frames, evenly spread over the {all_frames:,}"
     )
     texts = [
-        f"Each point is {some} of the {content.split} split; its colour is the {by}, or what is chosen above. Look for "
-        "two things: whether colours come apart, and whether circles (ego) and squares (exo) of one colour lie "
+        f"Each point is {some} of the {content.split} split; its color is the {by}, or what is chosen above. Look for "
+        "two things: whether colors come apart, and whether circles (ego) and squares (exo) of one color lie "
         "together. Point at a frame, tap it, or move over the plot with Tab and the arrow keys to see it; a click, or "
-        "Enter, moves the player there. The ring is the player's frame, the same in all plots. t-SNE keeps neighbours "
+        "Enter, moves the player there. The ring is the player's frame, the same in all plots. t-SNE keeps neighbors "
         f"together; distances between far groups mean little. {NOT_LEARNED}"
     ]
     if len(content.phases) > COLOURS:
-        texts.append(f" There are more phases than colours: after {COLOURS} phases the colours begin again.")
+        texts.append(f" There are more phases than colors: after {COLOURS} phases the colors begin again.")
     return texts

@@ -2,8 +2,7 @@
 
 from itertools import groupby
 
-from byov.evaluate.results import PUBLISHED
-from byov.evaluate.table import Cell, Lines, Table
+from byov.evaluate.table import PUBLISHED, Cell, Lines, Table
 from byov.report.page.html import Html, element, joined
 
 READING = (

@@ -1,8 +1,8 @@
-"""The colours of the phases, or of time where there are no phases."""
+"""The colors of the phases, or of time where there are no phases."""
 
 from itertools import groupby
 
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import Content, ShownVideo
 from byov.report.page.html import Html, element, joined
 
@@ -18,7 +18,7 @@ def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:
     runs, first = [], 0
     for phase, stretch in groupby(video.labels or ()):
         after = first + len(list(stretch))
-        if phase != UNLABELLED:
+        if phase != UNLABELED:
             runs.append((first, after, phase))
         first = after
     return runs
@@ -27,8 +27,8 @@ def phase_runs(video: ShownVideo) -> list[tuple[int, int, int]]:
 def phase_legend(content: Content) -> Html:
     if content.phases:
         keys = [swatch(f"square {phase_class(index)}", name) for index, name in enumerate(content.phases)]
-        some_without = any(UNLABELLED in (video.labels or (UNLABELLED,)) for video in content.videos)
-        return joined(*keys, swatch("square unlabelled", "no phase known") if some_without else None)
+        some_without = any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos)
+        return joined(*keys, swatch("square unlabeled", "no phase known") if some_without else None)
     return element("span", "start", element("i", class_="ramp", aria_hidden="true"), "end of the video", class_="key")
 
 

@@ -69,5 +69,5 @@ def _column_rules(columns: int) -> str:
 
 
 def _zoom(tile_px: int, tiles: int) -> str:
-    """The window is half a pixel narrower on every side than the tile: when scaled, neighbours would shine through."""
+    """The window is half a pixel narrower on every side than the tile: when scaled, neighbors would shine through."""
     return f"{100 * tiles * tile_px / max(tile_px - 1, 1):.4f}%"

@@ -12,7 +12,7 @@ from matplotlib.image import AxesImage
 
 from byov.cache.atomic import make_folder, replacing_file
 from byov.errors import ApplyError
-from byov.progress import SILENT, Progress, track
+from byov.progress import NO_PROGRESS, Progress, track
 from byov.report.content import Content, Unavailable
 from byov.report.paper import NAMES, figure_files
 from byov.report.paper.grid import FrameGrid
@@ -24,7 +24,7 @@ VIEWS = ("ego", "exo")
 MOST_OWN_PIXELS = 2**18  # of a picture in a PDF
 
 
-def write_figures(content: Content, folder: Path, progress: Progress = SILENT) -> list[Path]:
+def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
     """What was written: <name>.png and <name>.pdf of each part that can be shown.
 
     Those of other parts are removed: they would be of an earlier report.

@@ -27,7 +27,7 @@ EDGE_POINTS = 2.0
 class GridCell:
     picture: Picture | None
     caption: tuple[str, ...]  # lines
-    edge: str | None = None  # colour of the line around the picture
+    edge: str | None = None  # color of the line around the picture
 
 
 class FrameGrid:

@@ -20,7 +20,7 @@ from byov.report.paper.style import (
     decimals,
     fitted,
     legend,
-    phase_colour,
+    phase_color,
     whole_numbers,
 )
 
@@ -111,7 +111,7 @@ def _worst_rows(
 
 
 def _edge(content: Content, query: FrameRef, found: FrameRef) -> str:
-    """Green if both are of one phase, red if not, grey where that is not known."""
+    """Green if both are of one phase, red if not, gray where that is not known."""
     phases = [phase_of(content.videos[ref.video], ref.frame) for ref in (query, found)]
     if None in phases:
         return PLAIN
@@ -130,7 +130,7 @@ def draw_softmax(content: Content, failures: Failures) -> Figure:
 def _softmax(axes: Axes, content: Content, failures: Failures, width: float) -> None:
     count, frame = len(failures.similarity), failures.reference.frame
     values = np.nan_to_num(failures.similarity)
-    axes.plot(range(count), values, color=phase_colour(0))
+    axes.plot(range(count), values, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
     (reference,) = axes.plot([frame], [values[frame]], "o", color=WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)

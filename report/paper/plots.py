@@ -25,13 +25,13 @@ from byov.report.paper.style import (
     PHASES,
     RULE,
     TEXT_POINTS,
-    UNLABELLED,
+    UNLABELED,
     WRONG,
     decimals,
     fitted,
     legend,
     legend_columns,
-    phase_colour,
+    phase_color,
     whole_numbers,
 )
 
@@ -76,7 +76,7 @@ def _lines(axes: Axes, curves: Sequence[Curve], marker: str) -> list[tuple[Artis
         (line,) = axes.plot(
             curve.epochs,
             np.where(np.isfinite(values), values, np.nan),
-            color=phase_colour(index),
+            color=phase_color(index),
             linestyle=("-", "--", ":", "-.")[index // len(PHASES) % 4],
             marker=marker or ("o" if len(values) == 1 else ""),
             markersize=2.5,
@@ -100,7 +100,7 @@ def tidy(axes: Axes) -> None:
 
 
 def draw_projection(content: Content, projection: Projection) -> Figure | None:
-    """A panel for each map; the shape of a point is its view, the colour its phase or its time."""
+    """A panel for each map; the shape of a point is its view, the color its phase or its time."""
     if not projection.frames:
         return None
     views = np.array([content.videos[ref.video].view for ref in projection.frames])
@@ -112,11 +112,11 @@ def draw_projection(content: Content, projection: Projection) -> Figure | None:
     down = math.ceil(len(projection.maps) / across)
     height = down * PAGE_INCHES / across + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
-    colours = _point_colours(content, projection.frames)
+    colors = _point_colors(content, projection.frames)
     drawn = []
     for index, one in enumerate(projection.maps, start=1):
         axes = figure.add_subplot(down, across, index)
-        _scatter(axes, one.points, views, colours)
+        _scatter(axes, one.points, views, colors)
         axes.set_title(fitted(one.title, 0.9 * PAGE_INCHES / across, TEXT_POINTS))
         drawn.append(axes)
     if not content.phases:
@@ -127,12 +127,12 @@ def draw_projection(content: Content, projection: Projection) -> Figure | None:
     return figure
 
 
-def _point_colours(content: Content, frames: Sequence[FrameRef]) -> NDArray[np.object_] | NDArray[np.float64]:
-    """(n,) hex colours by phase, or (n,) positions from 0 to 1 by time."""
+def _point_colors(content: Content, frames: Sequence[FrameRef]) -> NDArray[np.object_] | NDArray[np.float64]:
+    """(n,) hex colors by phase, or (n,) positions from 0 to 1 by time."""
     videos = [content.videos[ref.video] for ref in frames]
     if content.phases:
         phases = [phase_of(video, ref.frame) for video, ref in zip(videos, frames, strict=True)]
-        return np.array([UNLABELLED if phase is None else phase_colour(phase) for phase in phases], object)
+        return np.array([UNLABELED if phase is None else phase_color(phase) for phase in phases], object)
     return np.array([ref.frame / max(video.frames - 1, 1) for video, ref in zip(videos, frames, strict=True)])
 
 
@@ -140,7 +140,7 @@ def _scatter(
     axes: Axes,
     points: NDArray[np.float64],
     views: NDArray[np.str_],
-    colours: NDArray[np.object_] | NDArray[np.float64],
+    colors: NDArray[np.object_] | NDArray[np.float64],
 ) -> None:
     for view, marker in MARKERS.items():
         of_view = views == view
@@ -148,10 +148,10 @@ def _scatter(
             points[of_view, 0],
             points[of_view, 1],
             s=9,
-            c=colours[of_view].tolist(),
-            cmap=TIME_COLOURS if colours.dtype == np.float64 else None,
-            vmin=0 if colours.dtype == np.float64 else None,
-            vmax=1 if colours.dtype == np.float64 else None,
+            c=colors[of_view].tolist(),
+            cmap=TIME_COLOURS if colors.dtype == np.float64 else None,
+            vmin=0 if colors.dtype == np.float64 else None,
+            vmax=1 if colors.dtype == np.float64 else None,
             marker=marker,
             linewidths=0.25,
             edgecolors="white",
@@ -173,11 +173,11 @@ def _phase_entries(content: Content, frames: Sequence[FrameRef]) -> list[tuple[A
     """Of the phases that occur, in their order."""
     phases = {phase_of(content.videos[ref.video], ref.frame) for ref in frames}
     entries: list[tuple[Artist, str]] = [
-        (Patch(color=phase_colour(phase)), phase_name(content.phases, phase))
+        (Patch(color=phase_color(phase)), phase_name(content.phases, phase))
         for phase in sorted(phase for phase in phases if phase is not None)
     ]
     if None in phases:
-        entries.append((Patch(color=UNLABELLED), "no label"))
+        entries.append((Patch(color=UNLABELED), "no label"))
     return entries
 
 
@@ -188,7 +188,7 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
     axes = figure.add_subplot()
     distances = np.ma.masked_invalid(similarity.distances)
     extent = (*_edges(similarity.column_frames), *_edges(similarity.row_frames)[::-1])
-    # Grey: what is drawn over it has the colours.
+    # Grey: what is drawn over it has the colors.
     image = axes.imshow(distances, cmap="Greys_r", aspect="auto", extent=extent)
     for draw, video in ((axes.axhline, rows), (axes.axvline, columns)):
         for frame in _boundaries(video):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from byov.report.paper.figures import save_figure
 from byov.report.paper.plots import tidy
-from byov.report.paper.style import LEGEND_ROW_INCHES, PAGE_INCHES, legend, legend_columns, paper_style, phase_colour
+from byov.report.paper.style import LEGEND_ROW_INCHES, PAGE_INCHES, legend, legend_columns, paper_style, phase_color
 from byov.report.score_panels import ScoreCurve, ScorePanel
 
 
@@ -26,16 +26,16 @@ def draw_score_curves(panels: Sequence[ScorePanel], along: str) -> Figure:
     entries: dict[str, Artist] = {}
     for index, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), index)
-        colours = {name: phase_colour(place) for place, name in enumerate(dict.fromkeys(c.name for c in panel.curves))}
+        colors = {name: phase_color(place) for place, name in enumerate(dict.fromkeys(c.name for c in panel.curves))}
         for curve in panel.curves:
             drawn = axes.errorbar(
                 curve.places,
                 curve.values,
                 yerr=curve.deviations if any(curve.deviations) else None,
-                color=colours[curve.name],
+                color=colors[curve.name],
                 linestyle=":" if curve.published else "-",
                 marker="o",
-                markerfacecolor="white" if curve.published else colours[curve.name],
+                markerfacecolor="white" if curve.published else colors[curve.name],
                 markersize=3,
                 capsize=2,
                 elinewidth=0.6,

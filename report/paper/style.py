@@ -23,7 +23,7 @@ FONT = "DejaVu Sans"  # comes with matplotlib
 INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Those of the page's light style (page.css), after Okabe and Ito's palette.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
-UNLABELLED = "#c9ccd1"  # a frame without a phase
+UNLABELED = "#c9ccd1"  # a frame without a phase
 QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # around frames
 # With glyphs that DejaVu does not have, where one of them is installed.
 FALLBACKS = (
@@ -62,7 +62,7 @@ def paper_style() -> Iterator[None]:
         yield
 
 
-def phase_colour(index: int) -> str:
+def phase_color(index: int) -> str:
     """Of the phase of that index; from the ninth phase on they repeat."""
     return PHASES[index % len(PHASES)]
 

@@ -18,7 +18,7 @@ from byov.cli.train import main as train_main
 
 FPS = 10
 FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # of the dataset's videos
-# Without positions, what a frame shows decides its embedding, even in a model that has hardly learnt.
+# Without positions, what a frame shows decides its embedding, even in a model that has hardly learned.
 TRAINING = (
     *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8"),
     *("--epochs", "1", "--position", "none", "--ratio", "0.3"),
@@ -26,19 +26,19 @@ TRAINING = (
 
 
 def write_video(
-    path: Path, colours: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
+    path: Path, colors: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
 ) -> Path:
-    """A frame of each colour (n, 3), at these times or FPS a second."""
+    """A frame of each color (n, 3), at these times or FPS a second."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tick = Fraction(1, 1000)
-    seconds = np.arange(len(colours)) / FPS if seconds is None else seconds
+    seconds = np.arange(len(colors)) / FPS if seconds is None else seconds
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=FPS, options={"crf": "1"})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.time_base = tick
         stream.codec_context.sample_aspect_ratio = Fraction(pixel_aspect)
-        for colour, second in zip(np.asarray(colours, np.uint8), seconds, strict=True):
-            frame = av.VideoFrame.from_ndarray(np.tile(colour, (height, width, 1)), format="rgb24")
+        for color, second in zip(np.asarray(colors, np.uint8), seconds, strict=True):
+            frame = av.VideoFrame.from_ndarray(np.tile(color, (height, width, 1)), format="rgb24")
             frame.pts, frame.time_base = round(second / tick), tick
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -46,7 +46,7 @@ def write_video(
 
 
 def rainbow(count: int, seed: int = 0) -> np.ndarray:
-    """(count, 3) colours along a bent way through colour space: neighbours are alike, all differ."""
+    """(count, 3) colors along a bent way through color space: neighbors are alike, all differ."""
     share, start = np.linspace(0, 1, count), np.random.default_rng(seed).uniform(0, 20)
     red, green, blue = 30 + start + 190 * share, 215 - 150 * share**2, 40 + 180 * np.sin(2.2 * share) ** 2
     return np.stack([red, green, blue], axis=1).round()
@@ -131,7 +131,7 @@ def sound() -> Callable[[Path], None]:
 
 
 @pytest.fixture
-def colours() -> Callable[..., np.ndarray]:
+def colors() -> Callable[..., np.ndarray]:
     return rainbow
 
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from byov.apply.align_videos import align_videos
-from byov.apply.run_embedder import RunEmbedder
-from byov.apply.side_by_side import GAP
+from byov.apply.align import align_videos
+from byov.apply.embedder import RunEmbedder
+from byov.apply.video_writer import GAP
+from byov.cache.digests import unsealed
 from byov.cache.embeddings import read_embedding
 from byov.cache.runs import choose_run
-from byov.cache.seal import unsealed
 from byov.data.own_videos import read_events
 from byov.data.video import FrameReader
 
@@ -36,15 +36,15 @@ def read_table(path):
 
 
 def shown(pixels, left, right):
-    """(n, 3) mean colour of each picture between two columns, above the caption."""
+    """(n, 3) mean color of each picture between two columns, above the caption."""
     return pixels[:, : pixels.shape[1] * 3 // 4, left + 8 : right - 8].mean(axis=(1, 2))
 
 
 @pytest.mark.parametrize("method", ["dtw", "nearest"])
-def test_the_panels_show_a_and_the_matched_frames_of_b(byov_align, make_video, colours, tmp_path, method):
-    a_colours, b_colours = colours(14), colours(23)[::-1] if method == "nearest" else colours(23)
-    a = make_video(tmp_path / "a.mp4", a_colours, width=64, height=48)
-    b = make_video(tmp_path / "b.mp4", b_colours, width=48, height=64)
+def test_the_panels_show_a_and_the_matched_frames_of_b(byov_align, make_video, colors, tmp_path, method):
+    a_colors, b_colors = colors(14), colors(23)[::-1] if method == "nearest" else colors(23)
+    a = make_video(tmp_path / "a.mp4", a_colors, width=64, height=48)
+    b = make_video(tmp_path / "b.mp4", b_colors, width=48, height=64)
     ran = byov_align(a, b, "-o", tmp_path / "out.mp4", "--height", 96, "--method", method)
     assert ran.code == 0, ran
     pixels, _ = decode(tmp_path / "out.mp4")
@@ -52,13 +52,13 @@ def test_the_panels_show_a_and_the_matched_frames_of_b(byov_align, make_video, c
     table = read_table(tmp_path / "out.csv")
     matched = table["b_frame"].astype(int)
     assert len(set(matched)) > 5
-    np.testing.assert_allclose(shown(pixels, 0, 128), a_colours, atol=6)
-    np.testing.assert_allclose(shown(pixels, 128 + GAP, 200 + GAP), b_colours[matched], atol=6)
+    np.testing.assert_allclose(shown(pixels, 0, 128), a_colors, atol=6)
+    np.testing.assert_allclose(shown(pixels, 128 + GAP, 200 + GAP), b_colors[matched], atol=6)
 
 
-def test_b_held_for_a_while_is_shown_in_step(byov_align, make_video, colours, tmp_path):
+def test_b_held_for_a_while_is_shown_in_step(byov_align, make_video, colors, tmp_path):
     held = [0, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 9, 9]
-    a, b = make_video(tmp_path / "a.mp4", colours(10)), make_video(tmp_path / "b.mp4", colours(10)[held])
+    a, b = make_video(tmp_path / "a.mp4", colors(10)), make_video(tmp_path / "b.mp4", colors(10)[held])
     ran = byov_align(b, a, "-o", tmp_path / "out.mp4")
     assert ran.code == 0, ran
     off = np.abs(read_table(tmp_path / "out.csv")["b_frame"] - held)
@@ -66,8 +66,8 @@ def test_b_held_for_a_while_is_shown_in_step(byov_align, make_video, colours, tm
     assert (off == 0).mean() > 0.7
 
 
-def test_the_table_says_frames_times_and_distances(byov_align, byov_embed, make_video, colours, tmp_path):
-    a, b = make_video(tmp_path / "a.mp4", colours(9)), make_video(tmp_path / "b.mp4", colours(13, 1))
+def test_the_table_says_frames_times_and_distances(byov_align, byov_embed, make_video, colors, tmp_path):
+    a, b = make_video(tmp_path / "a.mp4", colors(9)), make_video(tmp_path / "b.mp4", colors(13, 1))
     assert byov_align(a, b, "-o", tmp_path / "out.mkv").code == 0
     assert byov_embed(a, b, "-o", tmp_path).code == 0
     (in_a, _), (in_b, _) = read_embedding(tmp_path / "a.h5"), read_embedding(tmp_path / "b.h5")
@@ -81,17 +81,17 @@ def test_the_table_says_frames_times_and_distances(byov_align, byov_embed, make_
 
 
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv", "MP4"])
-def test_a_plays_at_its_own_times(byov_align, make_video, colours, tmp_path, ending):
+def test_a_plays_at_its_own_times(byov_align, make_video, colors, tmp_path, ending):
     seconds = np.array([0.0, 0.04, 0.05, 0.3, 1.3, 1.333, 2.0])
-    a, b = make_video(tmp_path / "a.mkv", colours(7), seconds=seconds), make_video(tmp_path / "b.mp4", colours(5))
+    a, b = make_video(tmp_path / "a.mkv", colors(7), seconds=seconds), make_video(tmp_path / "b.mp4", colors(5))
     assert byov_align(a, b, "-o", tmp_path / f"out.{ending}").code == 0
     _, times = decode(tmp_path / f"out.{ending}")
     np.testing.assert_allclose(times, seconds, atol=2e-3 if ending == "mkv" else 1e-4)
 
 
 def test_captions_stand_below_both_panels(byov_align, make_video, tmp_path):
-    grey = make_video(tmp_path / "a.mp4", np.full((3, 3), 90))
-    assert byov_align(grey, grey, "-o", tmp_path / "out.mp4", "--height", 120).code == 0
+    gray = make_video(tmp_path / "a.mp4", np.full((3, 3), 90))
+    assert byov_align(gray, gray, "-o", tmp_path / "out.mp4", "--height", 120).code == 0
     pixels, _ = decode(tmp_path / "out.mp4")
     for panel in (pixels[0, :, :160], pixels[0, :, 160 + GAP :]):
         assert (panel[-12:] > 150).any()
@@ -143,8 +143,8 @@ def test_events_are_carried_over(byov_align, videos, tmp_path):
     assert (np.abs(with_phases - without)[-36:] > 100).any()  # the captions say the phase
 
 
-def test_events_that_would_run_backwards_are_no_cell(byov_align, make_video, colours, tmp_path):
-    a, b = make_video(tmp_path / "a.mp4", colours(12)), make_video(tmp_path / "b.mp4", colours(12)[::-1])
+def test_events_that_would_run_backwards_are_no_cell(byov_align, make_video, colors, tmp_path):
+    a, b = make_video(tmp_path / "a.mp4", colors(12)), make_video(tmp_path / "b.mp4", colors(12)[::-1])
     given = (a, b, "--phases", "0.2;0.9", "--overwrite", "-o", tmp_path / "out.mp4")
     ran = byov_align(*given, "--method", "nearest", "--json")
     assert ran.json["tau"]["a_in_b"] < -0.9
@@ -201,8 +201,8 @@ def test_mistakes_are_one_line(byov_align, one_line, videos, sound, monkeypatch,
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_align, make_video, colours, tmp_path):
-    path = make_video(tmp_path / "long.mkv", colours(60))
+def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_align, make_video, colors, tmp_path):
+    path = make_video(tmp_path / "long.mkv", colors(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     ran = byov_align(path, path, "-o", tmp_path / "out.mp4")
     assert ran.code == 2
@@ -213,16 +213,16 @@ def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_alig
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60
 
 
-def test_pixels_that_are_not_square_are_shown_as_they_should_be(byov_align, make_video, colours, tmp_path):
-    a = make_video(tmp_path / "a.mp4", colours(3), width=48, height=48, pixel_aspect=2)
-    b = make_video(tmp_path / "b.mp4", colours(3), width=48, height=48)
+def test_pixels_that_are_not_square_are_shown_as_they_should_be(byov_align, make_video, colors, tmp_path):
+    a = make_video(tmp_path / "a.mp4", colors(3), width=48, height=48, pixel_aspect=2)
+    b = make_video(tmp_path / "b.mp4", colors(3), width=48, height=48)
     assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--height", 100).code == 0
     assert decode(tmp_path / "out.mp4")[0].shape[1:3] == (100, 200 + GAP + 100)
 
 
-def test_very_wide_and_very_tall_videos_fit_their_panels(byov_align, make_video, colours, tmp_path):
-    wide = make_video(tmp_path / "wide.mp4", colours(3), width=640, height=16)
-    tall = make_video(tmp_path / "tall.mp4", colours(3), width=16, height=320)
+def test_very_wide_and_very_tall_videos_fit_their_panels(byov_align, make_video, colors, tmp_path):
+    wide = make_video(tmp_path / "wide.mp4", colors(3), width=640, height=16)
+    tall = make_video(tmp_path / "tall.mp4", colors(3), width=16, height=320)
     assert byov_align(wide, tall, "-o", tmp_path / "out.mp4", "--height", 64).code == 0
     pixels, _ = decode(tmp_path / "out.mp4")
     assert pixels.shape == (3, 64, 256 + GAP + 32, 3)

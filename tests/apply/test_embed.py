@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from byov.cache.embeddings import read_embedding
-from byov.cache.row_reader import read_array
+from byov.cache.hdf5 import read_array
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -261,8 +261,8 @@ def test_a_run_without_a_sound_model_is_one_line(byov_embed, one_line, videos, r
     assert "not readable" in one_line(byov_embed(*given))
 
 
-def test_a_file_that_breaks_off_is_kept_up_to_there_if_told_so(byov_embed, make_video, colours, tmp_path):
-    path = make_video(tmp_path / "long.mkv", colours(60))
+def test_a_file_that_breaks_off_is_kept_up_to_there_if_told_so(byov_embed, make_video, colors, tmp_path):
+    path = make_video(tmp_path / "long.mkv", colors(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     ran = byov_embed(path, "-o", tmp_path / "a.h5")
     assert (ran.code, ran.out) == (1, "")

@@ -10,8 +10,8 @@ from tests.processes import signal_and_end
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["byov-embed", "byov-align"])
-def test_ctrl_c_leaves_nothing_half_done(command, trained, make_video, colours, start_paused, tmp_path):
-    a, b = (make_video(tmp_path / f"{name}.mp4", colours(40)) for name in "ab")
+def test_ctrl_c_leaves_nothing_half_done(command, trained, make_video, colors, start_paused, tmp_path):
+    a, b = (make_video(tmp_path / f"{name}.mp4", colors(40)) for name in "ab")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     words = (Path(sys.executable).parent / command, a, b, "--runs-dir", trained / "runs", "-o", tmp_path / "out.mp4")

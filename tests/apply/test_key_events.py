@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from byov.apply.align_videos import events_cell, in_order, transfer_events
+from byov.apply.align import events_cell, in_order, transfer_events
 from byov.data.dataset import Video
 from byov.data.own_videos import read_events
 from byov.errors import ApplyError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import byov
-from byov.cache.seal import blank_seal, sealed
+from byov.cache.digests import blank_seal, sealed
 from byov.cli.align import main as align_main
 from byov.cli.cache import main as cache_main
 from byov.cli.embed import main as embed_main

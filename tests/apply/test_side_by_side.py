@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov.apply.side_by_side import GAP, Captions, Side, write_side_by_side
+from byov.apply.video_writer import GAP, Captions, Side, write_side_by_side
 from byov.data.video import STRICT, FrameReader
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

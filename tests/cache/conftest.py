@@ -13,8 +13,8 @@ from tests import samples
 from tests.samples import TOKENS
 
 from byov.cache.features import Provenance, read_header
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.cache.row_reader import read_array
 
 RATIOS = (0.3, 1.0)
 WIDTH = 16

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from byov.cache.atomic import PartialFile, discard_own, exclusive, remove_abandoned, replacing, write_text
-from byov.cache.run_progress import LOCK_NAME, at_work
+from byov.cache.runs import LOCK_NAME, at_work
 
 HOLD_A_PARTIAL = """
 import sys

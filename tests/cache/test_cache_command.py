@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from byov import __version__
+from byov.cache.digests import blank_seal, sealed
 from byov.cache.manifest import load_manifest
-from byov.cache.seal import blank_seal, sealed
-from byov.text import size_text
+from byov.text import format_size
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 
@@ -321,4 +321,4 @@ def test_output_onto_a_full_disk_is_one_line(byov_cache, features_dir):
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 50, "3072.0 TiB")],
 )
 def test_sizes_are_written_for_people(size, text):
-    assert size_text(size) == text
+    assert format_size(size) == text

@@ -3,11 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from byov.cache.contents import failures_path, read_failures, summarise
 from byov.cache.features import check_same_identity, read_header
 from byov.cache.layout import encoder_folders
 from byov.cache.manifest import load_manifest
-from byov.cache.verification import verify_folder
+from byov.cache.verify import failures_path, read_failures, summarize, verify_folder
 from byov.errors import CacheError
 
 
@@ -40,7 +39,7 @@ def test_an_unknown_dataset_lists_those_that_are_there(features_dir, tmp_path):
 
 
 def test_a_summary_counts_videos_frames_and_bytes(encoder_folder):
-    summary = summarise(encoder_folder)
+    summary = summarize(encoder_folder)
     assert (summary.dataset, summary.encoder) == ("demo", "openai/clip-vit-base-patch16")
     assert (summary.cached_videos, summary.dataset_videos, summary.frames) == (3, 3, 137)
     assert summary.ratios == ("0.3", "1.0")
@@ -51,20 +50,20 @@ def test_a_summary_counts_videos_frames_and_bytes(encoder_folder):
 def test_a_summary_names_only_ratios_that_every_file_has(encoder_folder, edit_h5):
     with edit_h5(encoder_folder / "exo" / "004.h5") as file:
         del file["merged/0.3"]
-    assert summarise(encoder_folder).ratios == ("1.0",)
+    assert summarize(encoder_folder).ratios == ("1.0",)
 
 
 def test_a_summary_counts_damaged_files_and_dangling_links_as_unreadable(encoder_folder):
     (encoder_folder / "ego" / "004.h5").write_text("damaged")
     (encoder_folder / "ego" / "dangling.h5").symlink_to("nowhere")
     (encoder_folder / "ego" / "folder.h5").mkdir()
-    summary = summarise(encoder_folder)
+    summary = summarize(encoder_folder)
     assert (summary.unreadable, summary.cached_videos, summary.frames) == (3, 2, 67)
 
 
-def test_a_folder_without_files_is_summarised_under_its_own_name(features_dir):
+def test_a_folder_without_files_is_summarized_under_its_own_name(features_dir):
     (features_dir / "demo" / "other").mkdir()
-    summary = summarise(features_dir / "demo" / "other")
+    summary = summarize(features_dir / "demo" / "other")
     assert (summary.encoder, summary.cached_videos, summary.dataset_videos, summary.ratios) == ("other", 0, 3, ())
 
 
@@ -72,7 +71,7 @@ def test_failures_are_read_and_counted(encoder_folder):
     assert read_failures(encoder_folder) == {}
     failures_path(encoder_folder).write_text('{"004": "ends early", "005": "ä"}', encoding="utf-8")
     assert read_failures(encoder_folder) == {"004": "ends early", "005": "ä"}
-    assert summarise(encoder_folder).failures == 2
+    assert summarize(encoder_folder).failures == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"3", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
@@ -167,6 +166,6 @@ def test_verify_names_files_that_the_manifest_does_not_know(encoder_folder, writ
 
 def test_verify_and_summary_need_the_manifest(features_dir, encoder_folder):
     (features_dir / "demo" / "manifest.json").unlink()
-    for read in (summarise, lambda folder: list(verify_folder(folder))):
+    for read in (summarize, lambda folder: list(verify_folder(folder))):
         with pytest.raises(CacheError, match=r"manifest\.json: no such file"):
             read(encoder_folder)

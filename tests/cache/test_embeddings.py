@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
+from byov.cache.digests import header_digest
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
-from byov.cache.row_reader import read_array
-from byov.cache.seal import header_digest
+from byov.cache.hdf5 import read_array
 from byov.errors import CacheError
 
 SOURCE = EmbeddingProvenance(

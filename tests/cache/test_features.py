@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from byov.cache.features import FeatureWriter, read_facts, read_header
+from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.cache.row_reader import read_array, read_columns
-from byov.cache.verification import verify_folder
+from byov.cache.verify import verify_folder
 from byov.errors import CacheError
 
 STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # as byov stores a column

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from byov.cache import header_index
-from byov.cache.contents import summarise
 from byov.cache.features import read_facts
 from byov.cache.header_index import INDEX_NAME, HeaderIndex, settled_state
 from byov.cache.layout import cached_files
-from byov.cache.verification import verify_folder
+from byov.cache.verify import summarize, verify_folder
 from byov.errors import CacheError
 
 pytestmark = pytest.mark.usefixtures("indexed_at_once")
@@ -73,7 +72,7 @@ def test_the_second_look_opens_no_file_and_says_the_same(encoder_folder, opened)
 
 
 def test_a_summary_is_the_same_with_and_without(encoder_folder, opened):
-    assert summarise(encoder_folder) == summarise(encoder_folder)
+    assert summarize(encoder_folder) == summarize(encoder_folder)
     assert len(opened) == 3
 
 
@@ -99,7 +98,7 @@ def test_damage_is_noticed_though_size_and_time_of_modification_stay(encoder_fol
     )
     with HeaderIndex(encoder_folder) as index, pytest.raises(CacheError, match=r"004\.h5: not a readable cache file"):
         index.read(path)
-    assert summarise(encoder_folder).unreadable == 1
+    assert summarize(encoder_folder).unreadable == 1
 
 
 def test_a_file_that_is_gone_is_an_error(encoder_folder):
@@ -225,7 +224,7 @@ def test_verify_reads_the_files_whatever_the_index_says(encoder_folder, flip_dat
     flip_data_byte(path, "pts_seconds")
     now = settled_state(path)
     rewrite(encoder_folder, lambda entry: entry._replace(state=now) if entry.name == b"ego/004.h5" else entry)
-    assert summarise(encoder_folder).unreadable == 0  # which asks the index
+    assert summarize(encoder_folder).unreadable == 0  # which asks the index
     assert [file.path for file in verify_folder(encoder_folder) if file.problem] == [path]
 
 

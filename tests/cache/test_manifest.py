@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
+from byov.cache.digests import unsealed
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.seal import unsealed
 from byov.errors import CacheError
 
 MANIFEST = Manifest(

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from byov.cache.row_writer import BLOCK_ROWS, RowWriter
+from byov.cache.hdf5 import BLOCK_ROWS, RowWriter
 
 COLUMNS = {"wide/x": ((5, 3), "float32"), "flat": ((), "float64"), "narrow": ((7,), "uint16")}
 ATTRS = {"text": "Küche", "empty": "", "number": 3, "real": 0.5, "flag": True}
@@ -71,7 +71,7 @@ def test_nothing_in_the_file_depends_on_when_or_where_it_was_written(tmp_path, r
 import sys
 from pathlib import Path
 import numpy as np
-from byov.cache.row_writer import RowWriter
+from byov.cache.hdf5 import RowWriter
 with RowWriter(Path(sys.argv[1]), {"g/x": ((3,), "float16"), "y": ((), "float64")}) as writer:
     writer.append({"g/x": np.ones((70, 3)), "y": np.arange(70)})
     writer.finish({"b": "text", "a": 1, "c": True})
@@ -190,7 +190,7 @@ import errno, os, resource, sys
 from pathlib import Path
 import h5py
 import numpy as np
-from byov.cache.row_writer import RowWriter
+from byov.cache.hdf5 import RowWriter
 full, elsewhere, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 columns = {{"a": ((1000,), "float32"), "b": ((), "float64")}}
 rows = {{"a": np.ones(({BLOCK_ROWS}, 1000)), "b": np.ones({BLOCK_ROWS})}}
@@ -276,7 +276,7 @@ def test_a_disk_that_others_fill_meanwhile_is_an_error_that_names_the_file(run_p
 import os, sys
 from pathlib import Path
 import numpy as np
-from byov.cache.row_writer import BLOCK_ROWS, RowWriter
+from byov.cache.hdf5 import BLOCK_ROWS, RowWriter
 disk = Path(sys.argv[1])
 rows = {"a": np.ones((64, 1000)), "b": np.ones(64)}
 writer = RowWriter(disk / "a.h5", {"a": ((1000,), "float32"), "b": ((), "float64")})
@@ -305,7 +305,7 @@ import sys
 from pathlib import Path
 import h5py
 import numpy as np
-from byov.cache.row_writer import BLOCK_ROWS, RowWriter
+from byov.cache.hdf5 import BLOCK_ROWS, RowWriter
 disk = Path(sys.argv[1])
 names = [f"merged/{number}" for number in range(6)]
 with RowWriter(disk / "a.h5", {name: ((200,), "float16") for name in names}) as writer:

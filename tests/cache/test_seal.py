@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from byov.cache.digests import SealError, blank_seal, check_large, check_seal, header_digest, sealed, unsealed
 from byov.cache.runs import check_model, read_config
-from byov.cache.seal import SealError, blank_seal, check_large, check_seal, header_digest, sealed, unsealed
 from byov.errors import CacheError
 
 RECORD = {"width": 16, "settings": {"lr": 0.1}, "training": {"name": "Küche"}}

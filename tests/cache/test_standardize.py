@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from byov.cache.standardize import SMALLEST_DEVIATION, standardized
+from byov.cache.features import SMALLEST_DEVIATION, standardized
 
 
 def features(frames=20, width=6):
@@ -36,8 +36,8 @@ def test_a_dimension_that_never_changes_becomes_zero(frames, kind):
 @pytest.mark.parametrize(("frames", "width"), [(1, 6), (20, 1), (333, 768), (5000, 7)])
 def test_tensors_give_the_bits_that_older_runs_were_trained_on(frames, width):
     array = features(frames, width)
-    centred = array - array.mean(0)
-    assert torch.equal(standardized(array), centred / (centred.square().mean(0).sqrt() + SMALLEST_DEVIATION))
+    centered = array - array.mean(0)
+    assert torch.equal(standardized(array), centered / (centered.square().mean(0).sqrt() + SMALLEST_DEVIATION))
 
 
 @pytest.mark.parametrize("frames", [1, 20, 3000])

@@ -1,6 +1,6 @@
 import pytest
 
-from byov.cache.sub_clips import clip_name, trimmed_clips
+from byov.evaluate.protocols import clip_name, trimmed_clips
 
 
 def test_clips_are_the_same_everywhere_and_for_ever():

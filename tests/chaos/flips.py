@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from tests.samples import SAME_BYTES
 
+from byov.cache.digests import blank_seal, sealed
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, read_header
+from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.row_reader import read_array, read_columns
 from byov.cache.runs import read_config
-from byov.cache.seal import blank_seal, sealed
 from byov.data.video import FrameReader
 from byov.errors import ByovError
 from byov.train.checkpoint import load_checkpoint, load_weights, model_bytes, save_checkpoint

@@ -18,13 +18,12 @@ from tests.chaos.flips import (
 from tests.chaos.kills import FaultTally, NotWhole, contents, try_faults
 
 from byov.cache.atomic import remove_abandoned, write_text
-from byov.cache.contents import failures_path, read_failures
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.verification import verify_run
+from byov.cache.verify import failures_path, read_failures, verify_run
 from byov.extract.extract_features import extract_features
 from byov.train.feature_store import open_training_data
 from byov.train.method_settings import choose
-from byov.train.train_run import Machine, train_run
+from byov.train.run import Machine, train_run
 
 HAPPENED = {"kill": "killed at a system call", "fail": "a system call fails"}
 SIZES = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 4, "epochs": 2, "validate_every": 1}

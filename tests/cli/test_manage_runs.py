@@ -7,8 +7,7 @@ import pytest
 from typer.main import get_command
 
 from byov.cache.atomic import exclusive
-from byov.cache.run_progress import read_progress, size_bytes, unfinished
-from byov.cache.runs import read_run
+from byov.cache.runs import read_progress, read_run, size_bytes, unfinished
 from byov.cli import train
 from byov.cli.manage_runs import main
 from byov.cli.option_file import expand

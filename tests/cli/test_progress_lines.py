@@ -6,7 +6,7 @@ import pytest
 
 from byov.cli.hub_retries import SPEAKER, retries_said_once
 from byov.cli.progress_lines import ProgressLines
-from byov.text import time_text
+from byov.text import format_duration
 
 
 class Clock:
@@ -90,7 +90,7 @@ def test_a_total_that_was_too_low_promises_nothing(lines, said, clock):
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (89, "89 s"), (400, "7 min"), (40000, "11.1 h")])
 def test_times_for_people(seconds, text):
-    assert time_text(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_retries_of_the_hub_are_one_line(said, caplog):

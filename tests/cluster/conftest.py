@@ -11,7 +11,7 @@ from tests.samples import make_provenance
 
 from byov.cache.features import FeatureWriter
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.cluster.run_grid import RunGrid, parse_grid
+from byov.cluster.grids import RunGrid, parse_grid
 from byov.cluster.run_work import Folders
 from byov.cluster.worker_process import Answer, Work, answer_to
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from byov.cluster import paper_grids
-from byov.cluster.paper_grids import EXPERIMENTS, PaperChoice
+from byov.cluster import grids
+from byov.cluster.grids import EXPERIMENTS, PaperChoice
 from byov.cluster.paper_tables import PAPER_TABLES, draw_paper, plan_paper
 from byov.cluster.run_work import Folders
-from byov.cluster.sweep_runs import sweep, swept_runs
+from byov.cluster.sweep import sweep, swept_runs
 from byov.errors import SweepError
-from byov.evaluate.published_ablations import published_ablation
+from byov.evaluate.published import published_ablation
 from byov.report.paper.score_curves import write_score_curves
 from byov.report.score_panels import ScoreCurve, ScorePanel
 
@@ -121,7 +121,7 @@ def test_mistakes_are_told(features, names, choice, said):
 @pytest.mark.slow
 def test_a_table_has_our_rows_and_below_them_the_papers(features, tmp_path, here, monkeypatch):
     tiny = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 6, "epochs": 1}
-    monkeypatch.setitem(paper_grids.SMALL_SETTINGS, "byov", tiny)
+    monkeypatch.setitem(grids.SMALL_SETTINGS, "byov", tiny)
     folders = Folders(features, tmp_path / "runs")
     plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
     swept = swept_runs(plan.all_grids, features)

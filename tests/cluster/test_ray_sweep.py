@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.ray_processes import IMPATIENT, RayProcesses, TwoMachines, can_hide, children
 
-from byov.cluster.run_grid import read_grid
+from byov.cluster.grids import read_grid
 from byov.cluster.run_work import Folders
-from byov.cluster.sweep_runs import sweep, swept_runs
+from byov.cluster.sweep import sweep, swept_runs
 
 pytest.importorskip("ray")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from byov.cluster.run_grid import LONGEST_NAME, parse_grid, planned_runs, read_grid
+from byov.cluster.grids import LONGEST_NAME, parse_grid, planned_runs, read_grid
 from byov.errors import SweepError
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from byov.cli.sweep import main
-from byov.cluster.run_grid import read_grid
+from byov.cluster.grids import read_grid
 from byov.cluster.run_work import Folders
-from byov.cluster.sweep_runs import sweep, swept_runs
+from byov.cluster.sweep import sweep, swept_runs
 
 QUICK = {"tasks": ["retrieval"], "protocol": "standard", "untrained": False}
 LONG = 30  # epochs, so that there is time to be stopped in

@@ -6,12 +6,11 @@ import shutil
 import pytest
 
 from byov.cache.atomic import exclusive
-from byov.cache.run_progress import read_progress
-from byov.cache.runs import read_run
-from byov.cluster.run_grid import parse_grid
+from byov.cache.runs import read_progress, read_run
+from byov.cluster.grids import parse_grid
 from byov.cluster.run_work import FAILURE_NAME, Folders, RunResult
 from byov.cluster.score_files import SCORES_NAME
-from byov.cluster.sweep_runs import standings, sweep, swept_runs
+from byov.cluster.sweep import standings, sweep, swept_runs
 from byov.cluster.sweep_tables import comparisons, row_groups, with_single_runs
 from byov.errors import Interrupted, SweepError
 
@@ -165,7 +164,7 @@ def test_the_table_has_the_mean_over_seeds_beside_what_needs_no_training(run, fo
     assert [row.name for row in rows] == [
         "Random features (tiny), merged 1.0",
         "Random features (tiny), merged 0.3",
-        "Random features (tiny), merged 0.3, standardised",
+        "Random features (tiny), merged 0.3, standardized",
         "Time only",
         "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, and 1 more that begin alike",
         "BYOV, paper (tiny, frozen), mask self 0.4",

@@ -18,8 +18,8 @@ from byov.data.video import FrameReader
 Images = Sequence[NDArray[np.uint8]]
 
 
-def grey_images(count: int, width: int = 64, height: int = 48) -> list[NDArray[np.uint8]]:
-    """Frame i is of grey level 20 + 10 i."""
+def gray_images(count: int, width: int = 64, height: int = 48) -> list[NDArray[np.uint8]]:
+    """Frame i is of gray level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
 
 
@@ -59,8 +59,8 @@ def encode_video(
 
 
 @pytest.fixture(scope="session")
-def greys() -> Callable[..., list[NDArray[np.uint8]]]:
-    return grey_images
+def grays() -> Callable[..., list[NDArray[np.uint8]]]:
+    return gray_images
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def encode() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def tiny_video(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The content of a whole mp4 of three frames."""
-    return encode_video(tmp_path_factory.mktemp("tiny") / "tiny.mp4", grey_images(3, 32, 32)).read_bytes()
+    return encode_video(tmp_path_factory.mktemp("tiny") / "tiny.mp4", gray_images(3, 32, 32)).read_bytes()
 
 
 @pytest.fixture

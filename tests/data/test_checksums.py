@@ -16,10 +16,10 @@ KINDS = {"a.mkv": {}, "a.ogv": {"codec": "libvpx", "container": "ogg"}}
 
 @pytest.fixture(scope="module")
 def contents(
-    tmp_path_factory: pytest.TempPathFactory, encode: Callable[..., Path], greys: Callable
+    tmp_path_factory: pytest.TempPathFactory, encode: Callable[..., Path], grays: Callable
 ) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("checksums")
-    return {name: encode(folder / name, greys(20), **settings).read_bytes() for name, settings in KINDS.items()}
+    return {name: encode(folder / name, grays(20), **settings).read_bytes() for name, settings in KINDS.items()}
 
 
 def flipped(content: bytes, at: int) -> bytes:
@@ -62,11 +62,11 @@ def test_what_does_not_match_fails_its_video_unless_told_to_keep_it(
 
 
 def test_a_live_recording_has_none_and_is_no_mismatch(
-    tmp_path: Path, encode: Callable[..., Path], greys: Callable
+    tmp_path: Path, encode: Callable[..., Path], grays: Callable
 ) -> None:
     for name, options in (("live.mkv", {"live": "1"}), ("a.webm", {}), ("a.mp4", {})):
         codec = "libvpx" if name == "a.webm" else "libx264"
-        assert mismatch(encode(tmp_path / name, greys(5), codec=codec, container_options=options)) == ""
+        assert mismatch(encode(tmp_path / name, grays(5), codec=codec, container_options=options)) == ""
 
 
 @pytest.mark.parametrize("name", KINDS)

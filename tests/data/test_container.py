@@ -25,11 +25,11 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def contents(
-    tmp_path_factory: pytest.TempPathFactory, encode: Callable[..., Path], greys: Callable
+    tmp_path_factory: pytest.TempPathFactory, encode: Callable[..., Path], grays: Callable
 ) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("containers")
     return {
-        name: encode(folder / name, greys(20), codec=codec, container_options=options).read_bytes()
+        name: encode(folder / name, grays(20), codec=codec, container_options=options).read_bytes()
         for name, (codec, options) in KINDS.items()
     }
 
@@ -109,9 +109,9 @@ def test_64_bit_box_size(write: Write) -> None:
 
 
 def test_matroska_of_unknown_size_ends_with_its_last_element(
-    tmp_path: Path, greys: Callable, encode: Callable[..., Path]
+    tmp_path: Path, grays: Callable, encode: Callable[..., Path]
 ) -> None:
-    path = encode(tmp_path / "live.mkv", greys(5), container_options={"live": "1"})
+    path = encode(tmp_path / "live.mkv", grays(5), container_options={"live": "1"})
     assert missing_bytes(path) == 0
     whole = path.read_bytes()
     for cut in range(1, 200):
@@ -131,12 +131,12 @@ class Pipe:
         return self.buffer.write(data)
 
 
-def test_avi_written_to_a_pipe_does_not_say(write: Write, greys: Callable) -> None:
+def test_avi_written_to_a_pipe_does_not_say(write: Write, grays: Callable) -> None:
     pipe = Pipe()
     with av.open(pipe, "w", format="avi") as output:
         stream = output.add_stream("mpeg4", rate=10)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for image in greys(3):
+        for image in grays(3):
             output.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         output.mux(stream.encode())
     content = pipe.buffer.getvalue()

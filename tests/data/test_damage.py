@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from byov.data.container import broken_off
-from byov.data.frame_estimate import estimated_frames
-from byov.data.video import STRICT, DecodingPolicy, FrameReader, probe
+from byov.data.video import STRICT, DecodingPolicy, FrameReader, estimated_frames, probe
 from byov.errors import VideoError
 
 KEEP_CORRUPT = DecodingPolicy(on_corrupt="keep")

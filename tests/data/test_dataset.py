@@ -27,7 +27,7 @@ def test_event_at_zero_has_happened_at_the_first_frame() -> None:
 
 
 def test_stretches_without_labels_are_no_phase() -> None:
-    video = Video("a", "ego", "train", Path("a.mp4"), event_seconds=(2.0,), unlabelled_seconds=((0, 1), (3, np.inf)))
+    video = Video("a", "ego", "train", Path("a.mp4"), event_seconds=(2.0,), unlabeled_seconds=((0, 1), (3, np.inf)))
     assert video.phases(np.array([0.0, 0.9, 1.0, 2.0, 2.9, 3.0, 9.0])) == (-1, -1, 0, 1, 1, -1, -1)
     assert video.phases(np.array([0.0, 0.5])) is None
 
@@ -117,7 +117,7 @@ def test_inside_refuses_names_that_lead_out_of_any_root(root: str, name: str) ->
     assert str(error.value) == f"list.csv:3: the path {name!r} leaves the dataset folder {Path(root)}"
 
 
-def test_inside_refuses_a_neighbour_that_starts_with_the_name_of_the_root() -> None:
+def test_inside_refuses_a_neighbor_that_starts_with_the_name_of_the_root() -> None:
     with pytest.raises(DatasetError):
         inside(Path("/abs/data"), "../data2/x.mp4", "list")
 

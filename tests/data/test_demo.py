@@ -58,7 +58,7 @@ def phase_table(states: Sequence[State]) -> NDArray[np.int64]:
 
 
 def change(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The largest difference over the colour channels at every pixel."""
+    """The largest difference over the color channels at every pixel."""
     difference: NDArray[np.int64] = np.abs(first.astype(np.int64) - second.astype(np.int64)).max(axis=2)
     return difference
 
@@ -178,8 +178,8 @@ def liquid_hue(film: Film) -> NDArray[np.float64]:
     """Shares of red, green and blue in the pixels that a full glass changes; brightness depends on the side."""
     index = index_of(film, 2)
     empty, full = (film.picture(replace(film.states[index], fill=fill), index) for fill in (0.0, 0.9))
-    colour: NDArray[np.float64] = np.median(full[change(empty, full) > 25], axis=0)
-    return colour / colour.sum()
+    color: NDArray[np.float64] = np.median(full[change(empty, full) > 25], axis=0)
+    return color / color.sum()
 
 
 @pytest.mark.parametrize(

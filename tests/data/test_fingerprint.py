@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from byov.data.fingerprint import SAMPLE_BYTES, SAMPLES, fingerprint, sha256
+from byov.cache.digests import SAMPLE_BYTES, SAMPLES, fingerprint, sha256
 
 WHOLE = SAMPLES * SAMPLE_BYTES
 

@@ -5,8 +5,7 @@ from pathlib import PurePath
 import pytest
 
 from byov.cache.layout import check_name
-from byov.data.folder_videos import list_folder, share_out, unique_ids
-from byov.data.own_videos import read_own_videos
+from byov.data.own_videos import list_folder, read_own_videos, share_out, unique_ids
 from byov.errors import DatasetError
 
 

@@ -273,7 +273,7 @@ def test_names_put_together_on_the_stack_are_refused(write: Write, tmp_path: Pat
         ("", ""),
     ],
 )
-def test_neighbours_of_admitted_names_are_refused(module: str, name: str, write: Write) -> None:
+def test_neighbors_of_admitted_names_are_refused(module: str, name: str, write: Write) -> None:
     texts = b"".join(b"X" + struct.pack("<I", len(text)) + text.encode() for text in (module, name))
     assert f"it names {module}.{name}," in message_of(write(b"\x80\x04" + texts + b"\x93."))
 

@@ -140,7 +140,7 @@ def test_names_of_phases_that_do_not_fit(rows, said, manifest):
 
 
 @pytest.mark.parametrize(
-    ("cell", "seconds", "unlabelled"),
+    ("cell", "seconds", "unlabeled"),
     [
         ("2 pour;5 put down;7 -", (2.0, 5.0), ((7.0, math.inf),)),
         ("0 -;1 +;2;5", (2.0, 5.0), ((0.0, 1.0),)),
@@ -150,13 +150,13 @@ def test_names_of_phases_that_do_not_fit(rows, said, manifest):
         ("0 -", (), ((0.0, math.inf),)),
     ],
 )
-def test_a_stretch_of_a_video_may_be_without_labels(cell, seconds, unlabelled, manifest):
+def test_a_stretch_of_a_video_may_be_without_labels(cell, seconds, unlabeled, manifest):
     dataset = read_own_videos(
         "mine", manifest(HEADER + f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
     )
     assert dataset.videos[0].event_seconds == seconds
-    assert dataset.videos[0].unlabelled_seconds == unlabelled
-    assert dataset.videos[1].unlabelled_seconds == ()
+    assert dataset.videos[0].unlabeled_seconds == unlabeled
+    assert dataset.videos[1].unlabeled_seconds == ()
     assert dataset.phase_names == ("start", "pour", "put down")
 
 

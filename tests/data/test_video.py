@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from byov.data import video
 from byov.data.container import missing_bytes
-from byov.data.frame_estimate import estimated_frames
-from byov.data.video import DecodingPolicy, FrameBlock, FrameReader, probe
+from byov.data.video import DecodingPolicy, FrameBlock, FrameReader, estimated_frames, probe
 from byov.errors import VideoError
-from byov.text import counted
+from byov.text import pluralize
 
 KEEP = DecodingPolicy(on_truncated="keep")
 B_FRAMES = {"bf": "3", "g": "100", "x264-params": "b-adapt=0:scenecut=0:b-pyramid=normal"}
@@ -33,7 +32,7 @@ Decode = Callable[..., tuple[list[NDArray[np.uint8]], NDArray[np.float64]]]
 
 
 def order(images: list[NDArray[np.uint8]]) -> list[int]:
-    """Which frame of `greys` each picture is."""
+    """Which frame of `grays` each picture is."""
     return [round((float(image.mean()) - 20) / 10) for image in images]
 
 
@@ -73,11 +72,11 @@ def test_all_frames_in_order_with_their_times(
     threads: int,
     tmp_path: Path,
     encode: Encode,
-    greys: Greys,
+    grays: Greys,
     decode: Decode,
 ) -> None:
     pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    path = encode(tmp_path / name, greys(20), codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
+    path = encode(tmp_path / name, grays(20), codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
     images, times = decode(path, threads=threads)
     assert order(images) == list(range(20))
     assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers count milliseconds
@@ -89,8 +88,8 @@ def test_all_frames_in_order_with_their_times(
     assert seen.missing_bytes == 0
 
 
-def test_decoder_tells_rate_and_wholeness_after_the_pass(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    decoder = FrameReader(encode(tmp_path / "a.mp4", greys(4), fps=12))
+def test_decoder_tells_rate_and_wholeness_after_the_pass(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    decoder = FrameReader(encode(tmp_path / "a.mp4", grays(4), fps=12))
     assert sum(len(block.pixels) for block in decoder.blocks()) == 4
     assert decoder.fps == 12
     assert not decoder.truncated
@@ -99,30 +98,30 @@ def test_decoder_tells_rate_and_wholeness_after_the_pass(tmp_path: Path, encode:
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
 @pytest.mark.parametrize("options", [{"bf": "0"}, B_FRAMES], ids=["no B-frames", "B-frames"])
 def test_variable_frame_rate(
-    name: str, options: dict[str, str], tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    name: str, options: dict[str, str], tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
     pts = [0, 40, 80, 500, 510, 1500, 1540, 1999, 2400, 3000]
-    path = encode(tmp_path / name, greys(10), options=options, pts=pts)
+    path = encode(tmp_path / name, grays(10), options=options, pts=pts)
     images, times = decode(path)
     assert order(images) == list(range(10))
     assert times == pytest.approx(np.array(pts) / 1000, abs=0.0011)
     assert probe(path).variable_rate
 
 
-def test_rate_that_the_clock_cannot_express_is_not_variable(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    assert not probe(encode(tmp_path / "a.mkv", greys(20), fps=30)).variable_rate  # 33, 33, 34 ms
+def test_rate_that_the_clock_cannot_express_is_not_variable(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    assert not probe(encode(tmp_path / "a.mkv", grays(20), fps=30)).variable_rate  # 33, 33, 34 ms
 
 
 @pytest.mark.parametrize("name", ["a.ts", "a.mkv", "a.mp4"])
 def test_times_count_from_the_first_frame(
-    name: str, tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    name: str, tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
-    path = encode(tmp_path / name, greys(5), options={"bf": "0"}, pts=[5000, 5100, 5200, 5300, 5400])
+    path = encode(tmp_path / name, grays(5), options={"bf": "0"}, pts=[5000, 5100, 5200, 5300, 5400])
     assert decode(path)[1] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.0011)
 
 
-def test_one_frame(tmp_path: Path, encode: Encode, greys: Greys, decode: Decode) -> None:
-    path = encode(tmp_path / "a.mp4", greys(1))
+def test_one_frame(tmp_path: Path, encode: Encode, grays: Greys, decode: Decode) -> None:
+    path = encode(tmp_path / "a.mp4", grays(1))
     images, times = decode(path)
     assert order(images) == [0]
     assert times.tolist() == [0.0]
@@ -131,9 +130,9 @@ def test_one_frame(tmp_path: Path, encode: Encode, greys: Greys, decode: Decode)
 
 
 def test_frames_that_an_avi_left_out_leave_gaps_in_time(
-    tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
-    path = encode(tmp_path / "a.avi", greys(10), codec="mpeg4", fps=10)
+    path = encode(tmp_path / "a.avi", grays(10), codec="mpeg4", fps=10)
     content = path.read_bytes()
     movi = content.index(b"movi")
     at = content.index(b"00dc", movi + 300)
@@ -162,8 +161,8 @@ def test_frames_that_an_avi_left_out_leave_gaps_in_time(
         ("ten_bit.mp4", "libx264", "yuv420p10le", (34, 18)),
         ("ten_bit.mkv", "ffv1", "yuv420p10le", (33, 17)),
         ("sixteen_bit.mkv", "ffv1", "yuv444p16le", (33, 17)),
-        ("grey.mkv", "ffv1", "gray", (33, 17)),
-        ("grey_ten_bit.mkv", "ffv1", "gray10le", (33, 17)),
+        ("gray.mkv", "ffv1", "gray", (33, 17)),
+        ("gray_ten_bit.mkv", "ffv1", "gray10le", (33, 17)),
         ("alpha.mkv", "ffv1", "bgra", (33, 17)),
         ("alpha_yuv.mkv", "ffv1", "yuva420p", (33, 17)),
         ("alpha.mov", "qtrle", "argb", (33, 17)),
@@ -185,16 +184,16 @@ def test_pixel_formats_and_odd_sizes(
 
 
 def test_channels_are_red_green_blue(tmp_path: Path, encode: Encode, decode: Decode) -> None:
-    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
-    pictures = [np.full((16, 16, 3), colour, np.uint8) for colour in colours]
+    colors = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
+    pictures = [np.full((16, 16, 3), color, np.uint8) for color in colors]
     images, _ = decode(encode(tmp_path / "a.mp4", pictures, options={"crf": "1"}))
-    for image, colour in zip(images, colours, strict=True):
-        assert image.mean(axis=(0, 1)) == pytest.approx(colour, abs=8)
+    for image, color in zip(images, colors, strict=True):
+        assert image.mean(axis=(0, 1)) == pytest.approx(color, abs=8)
 
 
-def test_change_of_size_amid_the_stream(tmp_path: Path, encode: Encode, greys: Greys) -> None:
+def test_change_of_size_amid_the_stream(tmp_path: Path, encode: Encode, grays: Greys) -> None:
     parts = [
-        encode(tmp_path / f"{width}.h264", greys(5, width, height)).read_bytes()
+        encode(tmp_path / f"{width}.h264", grays(5, width, height)).read_bytes()
         for width, height in ((64, 48), (96, 32))
     ]
     path = tmp_path / "both.h264"
@@ -206,7 +205,7 @@ def test_change_of_size_amid_the_stream(tmp_path: Path, encode: Encode, greys: G
 
 
 def corners(image: NDArray[np.uint8]) -> str:
-    """The colours of the corners, row by row: R, G, B or - for dark."""
+    """The colors of the corners, row by row: R, G, B or - for dark."""
     patches = (image[4:10, 4:10], image[4:10, -10:-4], image[-10:-4, 4:10], image[-10:-4, -10:-4])
     means = [patch.mean(axis=(0, 1)) for patch in patches]
     return "".join("RGB"[int(mean.argmax())] if mean.max() > 100 else "-" for mean in means)
@@ -272,8 +271,8 @@ def test_blocks_are_bounded_in_frames(tmp_path: Path, encode: Encode) -> None:
 
 
 @pytest.mark.parametrize("size", [(800, 480), (2560, 1440)])
-def test_blocks_are_bounded_in_bytes(size: tuple[int, int], tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / "a.mp4", greys(7, *size), options={"preset": "ultrafast"})
+def test_blocks_are_bounded_in_bytes(size: tuple[int, int], tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / "a.mp4", grays(7, *size), options={"preset": "ultrafast"})
     blocks = list(FrameReader(path).blocks())
     frames = max(1, video.BLOCK_BYTES // (size[0] * size[1] * 3))
     assert [len(block.pixels) for block in blocks] == [min(frames, 7 - start) for start in range(0, 7, frames)]
@@ -312,10 +311,10 @@ CUT = {
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CUT)
 def test_what_is_kept_of_a_cut_file_are_the_first_frames_of_the_whole(
-    name: str, threads: int, tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    name: str, threads: int, tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
     codec, container_options, options = CUT[name]
-    path = encode(tmp_path / name, greys(20), codec=codec, options=options, container_options=container_options)
+    path = encode(tmp_path / name, grays(20), codec=codec, options=options, container_options=container_options)
     whole, whole_times = decode(path)
     size = path.stat().st_size
     counts = []
@@ -334,7 +333,7 @@ def test_what_is_kept_of_a_cut_file_are_the_first_frames_of_the_whole(
         times = np.concatenate([block.pts_seconds for block in blocks])
         assert np.array_equal(images, np.stack(whole[: len(images)]))
         assert times == pytest.approx(whole_times[: len(images)], abs=1e-6)
-        assert f"broken off after {counted(len(images), 'frame')} (" in message_of(path, threads=1)
+        assert f"broken off after {pluralize(len(images), 'frame')} (" in message_of(path, threads=1)
         counts.append(len(images))
     assert counts == sorted(counts, reverse=True)
     assert counts[0] >= 17
@@ -343,11 +342,11 @@ def test_what_is_kept_of_a_cut_file_are_the_first_frames_of_the_whole(
 
 @pytest.mark.parametrize(("name", "held"), [("plain.mkv", 0), ("a.webm", 0), ("a.avi", 0), ("faststart.mp4", 3)])
 def test_frames_that_are_whole_are_kept(
-    name: str, held: int, tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    name: str, held: int, tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
     """All of them, but for those whose predecessor was to come behind the cut."""
     codec, container_options, options = CUT[name]
-    path = encode(tmp_path / name, greys(20), codec=codec, options=options, container_options=container_options)
+    path = encode(tmp_path / name, grays(20), codec=codec, options=options, container_options=container_options)
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][14]
         at, content = packet.pos, bytes(packet)
@@ -358,8 +357,8 @@ def test_frames_that_are_whole_are_kept(
     assert order(images) == list(range(len(images)))
 
 
-def test_probe_counts_what_a_cut_file_still_has(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / "a.mp4", greys(20), options={"bf": "0"}, container_options={"movflags": "faststart"})
+def test_probe_counts_what_a_cut_file_still_has(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / "a.mp4", grays(20), options={"bf": "0"}, container_options={"movflags": "faststart"})
     os.truncate(path, path.stat().st_size - 60)
     seen = probe(path)
     assert seen.header_frames == 20
@@ -367,17 +366,17 @@ def test_probe_counts_what_a_cut_file_still_has(tmp_path: Path, encode: Encode, 
     assert seen.missing_bytes == 60
 
 
-def test_cut_file_says_how_to_go_on(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / "a.mkv", greys(20))
+def test_cut_file_says_how_to_go_on(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / "a.mkv", grays(20))
     os.truncate(path, path.stat().st_size - 1)
     message = message_of(path)
     assert "1 bytes short" in message
     assert "--on-truncated keep" in message
 
 
-def test_bytes_lost_amid_the_file_break_it_off(tmp_path: Path, encode: Encode, greys: Greys, decode: Decode) -> None:
+def test_bytes_lost_amid_the_file_break_it_off(tmp_path: Path, encode: Encode, grays: Greys, decode: Decode) -> None:
     without = {"write_crc32": "0"}  # else the container tells
-    path = encode(tmp_path / "a.mkv", greys(20), codec="ffv1", options={"slicecrc": "1"}, container_options=without)
+    path = encode(tmp_path / "a.mkv", grays(20), codec="ffv1", options={"slicecrc": "1"}, container_options=without)
     whole, _ = decode(path)
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][12]
@@ -396,9 +395,9 @@ def test_bytes_lost_amid_the_file_break_it_off(tmp_path: Path, encode: Encode, g
 
 @pytest.mark.parametrize("claimed", [1, 7, 5000])
 def test_frame_count_of_the_header_is_not_trusted(
-    claimed: int, tmp_path: Path, encode: Encode, greys: Greys, decode: Decode
+    claimed: int, tmp_path: Path, encode: Encode, grays: Greys, decode: Decode
 ) -> None:
-    path = encode(tmp_path / "a.avi", greys(20), codec="mpeg4")
+    path = encode(tmp_path / "a.avi", grays(20), codec="mpeg4")
     content = bytearray(path.read_bytes())
     header = content.index(b"avih") + 8 + 16  # dwTotalFrames
     stream = content.index(b"strh") + 8 + 32  # dwLength
@@ -411,14 +410,14 @@ def test_frame_count_of_the_header_is_not_trusted(
     assert probe(path).header_frames == claimed
 
 
-def test_suffix_is_not_trusted(tmp_path: Path, encode: Encode, greys: Greys, decode: Decode) -> None:
-    path = encode(tmp_path / "a.mkv", greys(5)).rename(tmp_path / "a.mp4")
+def test_suffix_is_not_trusted(tmp_path: Path, encode: Encode, grays: Greys, decode: Decode) -> None:
+    path = encode(tmp_path / "a.mkv", grays(5)).rename(tmp_path / "a.mp4")
     assert len(decode(path)[0]) == 5
 
 
 @pytest.mark.parametrize("settings", [{"codec": "libx264"}, {"codec": "ffv1", "name": "a.mkv"}])
-def test_probe_names_the_codec(settings: dict[str, str], tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / settings.get("name", "a.mp4"), greys(3), codec=settings["codec"])
+def test_probe_names_the_codec(settings: dict[str, str], tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / settings.get("name", "a.mp4"), grays(3), codec=settings["codec"])
     assert probe(path).codec == {"libx264": "h264", "ffv1": "ffv1"}[settings["codec"]]
 
 
@@ -452,8 +451,8 @@ def test_no_video(content: bytes, reason: str, tmp_path: Path) -> None:
         probe(path)
 
 
-def test_mp4_without_index(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / "a.mp4", greys(5))
+def test_mp4_without_index(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / "a.mp4", grays(5))
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"moov") - 4])
     assert "no moov atom" in message_of(path)
@@ -480,8 +479,8 @@ def test_sound_only(name: str, codec: str, tmp_path: Path) -> None:
         probe(path)
 
 
-def test_header_without_frames(tmp_path: Path, encode: Encode, greys: Greys) -> None:
-    path = encode(tmp_path / "a.avi", greys(3), codec="mpeg4")
+def test_header_without_frames(tmp_path: Path, encode: Encode, grays: Greys) -> None:
+    path = encode(tmp_path / "a.avi", grays(3), codec="mpeg4")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"00dc", b"JUNK").replace(b"idx1", b"JUNK"))
     assert message_of(path) == f"{path}: no frame could be decoded"
@@ -501,9 +500,9 @@ def test_header_without_frames(tmp_path: Path, encode: Encode, greys: Greys) -> 
 )
 @pytest.mark.parametrize("target", ["secret.ts", "secret.mp4"])
 def test_playlist_disguised_as_a_video_is_refused(
-    playlist: str, target: str, tmp_path: Path, encode: Encode, greys: Greys
+    playlist: str, target: str, tmp_path: Path, encode: Encode, grays: Greys
 ) -> None:
-    secret = encode(tmp_path / target, greys(5))
+    secret = encode(tmp_path / target, grays(5))
     path = tmp_path / "x.mp4"
     for spelling in (secret.name, str(secret), f"file:{secret}"):
         path.write_text(playlist.format(spelling))

@@ -50,9 +50,9 @@ def test_predicts_every_frame_as_svc_does(train, test, setting):
 def test_equal_votes_go_to_the_first_phase_as_in_svc(join):
     """Three phases around a point that each pair decides in a circle, and many points near it."""
     random = np.random.default_rng(0)
-    centres = np.array([[np.cos(a), np.sin(a)] for a in (0.1, 2.2, 4.3)])
+    centers = np.array([[np.cos(a), np.sin(a)] for a in (0.1, 2.2, 4.3)])
     labels = np.repeat([0, 1, 2], 40)
-    train = join([centres[labels] + random.normal(0, 1.5, (120, 2))] * 2, [labels] * 2, [True, False])
+    train = join([centers[labels] + random.normal(0, 1.5, (120, 2))] * 2, [labels] * 2, [True, False])
     points = random.normal(0, 0.5, (3000, 2)).astype(np.float32)
     machine = SVC(decision_function_shape="ovo").fit(train.embeddings, train.labels)
     decisions = machine.decision_function(points) > 0  # of 0-1, 0-2, 1-2

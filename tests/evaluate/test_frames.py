@@ -72,13 +72,13 @@ def test_why_a_view_is_absent():
 def test_frames_and_videos_without_labels(frames):
     partly = replace(frames, labels=np.array([-1, 0, 1, -1, 0, -1]))
     assert partly.without_labels == ("video1",)
-    assert partly.labelled.embeddings[:, 0].tolist() == [0, 1, 2, 4, 5]
-    kept = partly.labelled_frames
+    assert partly.labeled.embeddings[:, 0].tolist() == [0, 1, 2, 4, 5]
+    kept = partly.labeled_frames
     assert kept.embeddings[:, 0].tolist() == [1, 2, 4]
     assert kept.labels.tolist() == [0, 1, 0]
     assert kept.lengths.tolist() == [2, 1]
-    assert kept is partly.labelled_frames
-    assert frames.labelled_frames is frames
+    assert kept is partly.labeled_frames
+    assert frames.labeled_frames is frames
     bare = replace(frames, labels=None)
-    assert bare.labelled_frames is bare
+    assert bare.labeled_frames is bare
     assert bare.without_labels == frames.names

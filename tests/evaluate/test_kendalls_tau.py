@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from byov.evaluate import neighbours
+from byov.evaluate import neighbors
 from byov.evaluate.frames import Missing
 from byov.evaluate.kendalls_tau import PAIRS, TASK, kendalls_tau, mean_taus, tau_for_selection, taus_of_columns
 from byov.evaluate.task import EvaluationOptions, TaskData
@@ -67,7 +67,7 @@ def test_tau_of_columns_is_scipys():
 
 def test_blocks_do_not_matter(monkeypatch, test):
     whole = kendalls_tau(test, stride=1)
-    monkeypatch.setattr(neighbours, "BLOCK_ELEMENTS", 500)
+    monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", 500)
     assert kendalls_tau(test, stride=1) == whole
 
 

@@ -6,7 +6,7 @@ from sklearn.linear_model import LinearRegression
 
 from byov.evaluate.frames import Missing
 from byov.evaluate.progression import phase_progression, phase_progression_of_each
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 
 
 @pytest.fixture
@@ -91,19 +91,19 @@ def test_frames_without_labels_are_part_of_the_time(train, test):
     """No phase ends in the first three frames: where each ends is known as before, and all frames are inputs."""
     whole = phase_progression(train, test)
     for frames in (train, test):
-        frames.labels[frames.index_in_video < 3] = UNLABELLED
+        frames.labels[frames.index_in_video < 3] = UNLABELED
     assert phase_progression(train, test) == whole
 
 
 @pytest.mark.parametrize("video", [0, 5])
-def test_a_phase_that_unlabelled_frames_follow_is_left_out_of_that_video(train, test, video):
+def test_a_phase_that_unlabeled_frames_follow_is_left_out_of_that_video(train, test, video):
     """As if it were one that only this video has."""
     for frames in (train, test):
         last = frames.starts[video] + frames.lengths[video]
-        frames.labels[last - 2 : last] = UNLABELLED
+        frames.labels[last - 2 : last] = UNLABELED
 
     def with_another_phase(frames):
-        ends = (frames.video_of_frame == video) & np.isin(frames.labels, (UNLABELLED, 2))
+        ends = (frames.video_of_frame == video) & np.isin(frames.labels, (UNLABELED, 2))
         return replace(frames, labels=np.where(ends, 7, frames.labels))
 
     train_apart, test_apart = with_another_phase(train), with_another_phase(test)
@@ -112,6 +112,6 @@ def test_a_phase_that_unlabelled_frames_follow_is_left_out_of_that_video(train, 
 
 
 def test_without_any_end_of_a_phase_there_is_no_progression(train, test):
-    train.labels[:] = np.where(np.arange(len(train.labels)) % 2, UNLABELLED, 0)
-    train.labels[train.starts + train.lengths - 1] = UNLABELLED
+    train.labels[:] = np.where(np.arange(len(train.labels)) % 2, UNLABELED, 0)
+    train.labels[train.starts + train.lengths - 1] = UNLABELED
     assert phase_progression(train, test) == Missing("no training video shows the end of a phase")

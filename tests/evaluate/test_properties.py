@@ -56,15 +56,15 @@ every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: met
 
 @pytest.fixture
 def train(make_frames):
-    return centred_by_view(make_frames(21, ego=6, exo=6))
+    return centered_by_view(make_frames(21, ego=6, exo=6))
 
 
 @pytest.fixture
 def test(make_frames):
-    return centred_by_view(make_frames(22, ego=5, exo=5))
+    return centered_by_view(make_frames(22, ego=5, exo=5))
 
 
-def centred_by_view(frames):
+def centered_by_view(frames):
     """SVC scales its kernel by the variance of all numbers, which turns with the space unless each mean is 0.
 
     On a grid, so that whole steps away from the origin lose nothing.
@@ -95,7 +95,7 @@ def test_the_order_of_videos_does_not_matter(metric, train, test):
     assert metric(*shuffled) == pytest.approx(metric(train, test), abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # which standardises
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # which standardizes
 def test_turning_the_space_does_not_matter(metric, train, test):
     turn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
     turned = [moved(frames, lambda embeddings: embeddings @ turn) for frames in (train, test)]
@@ -106,7 +106,7 @@ def test_turning_the_space_does_not_matter(metric, train, test):
 def test_moving_the_space_does_not_matter(metric, train, test):
     offset = np.arange(8) * 100 - 300
     if metric is classification:
-        offset = np.full(8, 700)  # the same for all dimensions: see centred_by_view
+        offset = np.full(8, 700)  # the same for all dimensions: see centered_by_view
     away = [moved(frames, lambda embeddings: embeddings + offset) for frames in (train, test)]
     assert metric(*away) == pytest.approx(metric(train, test), abs=1e-6)
 
@@ -142,7 +142,7 @@ def test_equal_frames_take_no_longer_than_others(metric, values, make_frames):
 
 @pytest.fixture
 def clocks(join):
-    """Time only: a frame's embedding is its normalised position, phases change at fixed positions."""
+    """Time only: a frame's embedding is its normalized position, phases change at fixed positions."""
 
     def make(lengths):
         positions = [np.arange(length) / length for length in lengths]

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from byov.evaluate import neighbours
+from byov.evaluate import neighbors
 from byov.evaluate.frames import SETTINGS, Missing
 from byov.evaluate.retrieval import average_precisions, mean_average_precision
 
@@ -32,7 +32,7 @@ def test_agrees_with_the_definition(naive, test):
 
 def test_blocks_do_not_matter(monkeypatch, test):
     whole = mean_average_precision(test)
-    monkeypatch.setattr(neighbours, "BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", 1000)
     assert mean_average_precision(test) == whole
 
 

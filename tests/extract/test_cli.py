@@ -14,18 +14,17 @@ import pytest
 import torch
 
 from byov.cache import header_index
+from byov.cache.digests import SAMPLE_BYTES, sha256, unsealed
 from byov.cache.features import read_header
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_manifest, read_sources
-from byov.cache.row_reader import read_array
-from byov.cache.seal import unsealed
 from byov.cli.command import Stopped
 from byov.data.demo import PHASES
-from byov.data.fingerprint import SAMPLE_BYTES, sha256
 from byov.data.video import FrameReader
 from byov.extract import encoders, extract_features
-from byov.extract.check import FILE_BYTES
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
+from byov.extract.plan import FILE_BYTES
 from byov.extract.token_merging import merge_tokens
 
 TINY = ("--encoder", "random/tiny")
@@ -163,7 +162,7 @@ def test_an_index_of_headers_changes_nothing_and_hides_no_damage(byov_extract, m
 
 
 @pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
-def test_files_do_not_depend_on_threads_neighbours_or_shards(byov_extract, make_dataset, tmp_path, options):
+def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_dataset, tmp_path, options):
     table = make_dataset([5, 70, 1, 33, 2])
     byov_extract("--manifest", table, *TINY)
     reference = contents(tmp_path / "features")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from tests.processes import signal_and_end
 
-from byov.cache.verification import verify_folder
-from byov.extract.encoder_name import RANDOM_SEED
+from byov.cache.verify import verify_folder
+from byov.extract.encoder_names import RANDOM_SEED
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
 KILLS = 20
@@ -218,7 +218,7 @@ def test_a_source_that_changes_while_it_is_read_is_told(make_dataset, tmp_path, 
     from byov.data.own_videos import read_own_videos
     from byov.errors import DatasetError
     from byov.extract.decode_ahead import DecodeAhead
-    from byov.extract.encoder_name import parse_encoder
+    from byov.extract.encoder_names import parse_encoder
     from byov.extract.plan import make_plan
 
     table = make_dataset([40, 2])

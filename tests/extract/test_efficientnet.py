@@ -14,10 +14,9 @@ from byov.cache.features import read_header
 from byov.data.video import FrameReader
 from byov.errors import EncoderError
 from byov.extract import efficientnet
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import WHEELS, parse_encoder
 from byov.extract.encoders import encoder_shape, load_encoder
 from byov.extract.preprocess import Preprocessing
-from byov.extract.weight_wheels import WHEELS
 
 ROOT = Path(__file__).parents[2]
 CLIPS = ROOT.parent / "shared" / "clips"
@@ -84,7 +83,7 @@ def test_the_plain_network_knows_what_is_in_real_footage(naive, published, clip,
 
 def test_preprocessing_is_that_of_the_published_network():
     levels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
-    prepared = Preprocessing("squash", 224, efficientnet.MEAN, efficientnet.STD).normalised(levels, torch.float32)
+    prepared = Preprocessing("squash", 224, efficientnet.MEAN, efficientnet.STD).normalized(levels, torch.float32)
     torch.testing.assert_close(prepared, (levels.float() - 127) / 128, atol=2e-7, rtol=0)
 
 
@@ -102,7 +101,7 @@ def test_the_encoder_has_that_shape(encoder):
 
 
 @needs_wheel
-def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbours(encoder):
+def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbors(encoder):
     images = noise(8)
     tokens, _ = encoder.encode(images)
     assert torch.equal(encoder.encode(images.flip(0))[0], tokens.flip(0))
@@ -122,7 +121,7 @@ def test_tokens_do_not_depend_on_how_the_images_lie_in_memory(encoder):
 def test_the_digest_is_that_of_the_weights_in_use_before_they_are_folded(encoder, published, tmp_path):
     published["_fc.bias"] += 1
     assert load_encoder(saved(published, tmp_path / "head.pth"), device="cpu").sha256 == encoder.sha256
-    published["_conv_stem.weight"] /= 2  # halved, and doubled by the normalisation: the same tokens
+    published["_conv_stem.weight"] /= 2  # halved, and doubled by the normalization: the same tokens
     published["_bn0.running_mean"] /= 2
     published["_bn0.weight"] *= 2
     other = load_encoder(saved(published, tmp_path / "other.pth"), device="cpu")

@@ -12,8 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from byov.errors import EncoderError
-from byov.extract.architectures import ARCHITECTURES
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import ARCHITECTURES, parse_encoder
 from byov.extract.encoders import ResNetTokens, encoder_shape, load_encoder
 
 VISION = {
@@ -50,7 +49,7 @@ def images(encoder, count=2):
 
 def hidden_states(model, encoder, pixels):
     with torch.inference_mode():
-        return model(pixel_values=encoder.preprocessing.normalised(pixels, torch.float32)).last_hidden_state
+        return model(pixel_values=encoder.preprocessing.normalized(pixels, torch.float32)).last_hidden_state
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_random_networks_depend_on_nothing_but_their_name():
     assert torch.equal(torch.rand(1), here), "building a network must leave the caller's random numbers alone"
 
 
-def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbours():
+def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbors():
     encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
     pixels = images(encoder, 32)
     tokens, cls = encoder.encode(pixels)
@@ -152,7 +151,7 @@ def test_other_weights_have_another_digest(tmp_path):
     assert before.name.id == after.name.id == "model"
 
 
-def test_normalisation_comes_with_the_model(tmp_path):
+def test_normalization_comes_with_the_model(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
     (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(settings))
@@ -289,8 +288,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_hub_models_come_from_the_local_cache_when_offline(tmp_path):
     fake_hub_cache(tmp_path, "some/model")
     code = """
-from byov.extract.architectures import ARCHITECTURES
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import ARCHITECTURES
+from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.errors import EncoderError
 encoder = load_encoder(parse_encoder("some/model"), device="cpu")

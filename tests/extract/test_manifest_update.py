@@ -7,8 +7,8 @@ import pytest
 from byov.cache import header_index
 from byov.cache.manifest import load_manifest
 from byov.data.own_videos import read_own_videos
-from byov.extract.encoder_name import parse_encoder
-from byov.extract.manifest_update import update_manifest
+from byov.extract.encoder_names import parse_encoder
+from byov.extract.extract_features import update_manifest
 from byov.extract.plan import make_plan
 
 

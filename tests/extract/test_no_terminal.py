@@ -10,7 +10,7 @@ import transformers
 
 from byov.cache.features import read_header
 from byov.data.own_videos import read_own_videos
-from byov.extract.encoder_name import parse_encoder
+from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.extraction import ExtractionOptions, run_plan
 from byov.extract.plan import make_plan

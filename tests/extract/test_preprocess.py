@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from byov.extract.architectures import CLIP_MEAN, CLIP_STD
+from byov.extract.encoder_names import CLIP_MEAN, CLIP_STD
 from byov.extract.preprocess import Preprocessing, _resample
 
 SIZES = [(240, 320), (480, 640), (337, 211), (1080, 1920), (100, 133), (224, 224), (225, 224), (64, 300), (17, 9)]
@@ -23,7 +23,7 @@ def blocks(height, width):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("content", [noise, blocks])
-def test_crop_agrees_with_the_clip_processor_to_one_grey_level(size, content):
+def test_crop_agrees_with_the_clip_processor_to_one_gray_level(size, content):
     image = content(*size)
     expected = CLIPImageProcessorPil()(image, do_normalize=False, do_rescale=False, return_tensors="np")
     ours = CROP.resized(torch.from_numpy(image)[None])[0].numpy()
@@ -31,10 +31,10 @@ def test_crop_agrees_with_the_clip_processor_to_one_grey_level(size, content):
     assert difference.max() <= 1
 
 
-def test_normalised_values_agree_with_the_clip_processor():
+def test_normalized_values_agree_with_the_clip_processor():
     image = noise(224, 224)
     expected = CLIPImageProcessorPil()(image, return_tensors="np")["pixel_values"]
-    ours = CROP.normalised(CROP.resized(torch.from_numpy(image)[None]), torch.float32)
+    ours = CROP.normalized(CROP.resized(torch.from_numpy(image)[None]), torch.float32)
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-5)
 
 

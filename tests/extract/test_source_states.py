@@ -95,7 +95,7 @@ def test_a_change_that_size_and_time_of_modification_hide_is_found(again, source
     assert ran.code == 2
     assert f"{source} has changed to" in ran.err
     assert compared == [("v1.mp4", "sample")]
-    assert again().code == 2  # nothing was learnt from a source that differs
+    assert again().code == 2  # nothing was learned from a source that differs
 
 
 @pytest.mark.parametrize("number", range(4), ids=["inode", "size", "modified", "changed"])

@@ -23,15 +23,15 @@ TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "
 
 
 def write_video(path: Path, frames: int, seed: int) -> None:
-    """One colour a frame, along a way that differs a little from video to video."""
+    """One color a frame, along a way that differs a little from video to video."""
     share, start = np.linspace(0, 1, frames), np.random.default_rng(seed).uniform(0, 20)
-    colours = np.stack([30 + start + 190 * share, 215 - 150 * share**2, 40 + 180 * share], axis=1)
+    colors = np.stack([30 + start + 190 * share, 215 - 150 * share**2, 40 + 180 * share], axis=1)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=FPS, options={"crf": "1"})
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         stream.codec_context.time_base = Fraction(1, FPS)
-        for index, colour in enumerate(colours.astype(np.uint8)):
-            frame = av.VideoFrame.from_ndarray(np.tile(colour, (48, 64, 1)), format="rgb24")
+        for index, color in enumerate(colors.astype(np.uint8)):
+            frame = av.VideoFrame.from_ndarray(np.tile(color, (48, 64, 1)), format="rgb24")
             frame.pts, frame.time_base = index, Fraction(1, FPS)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

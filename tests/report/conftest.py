@@ -153,22 +153,22 @@ class Tab:
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
 
     def click(self, selector: str) -> None:
-        self.click_at(*self.centre(selector))
+        self.click_at(*self.center(selector))
 
     def click_at(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.mouse(kind, x, y)
 
-    def centre(self, selector: str) -> tuple[float, float]:
+    def center(self, selector: str) -> tuple[float, float]:
         """Where an element is in the window, once it was brought there."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{found}.scrollIntoView({{block: 'center'}})")
         x, y = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({found}.getBoundingClientRect())")
         return x, y
 
-    def colour(self, selector: str) -> tuple[int, ...]:
+    def color(self, selector: str) -> tuple[int, ...]:
         """As drawn in the middle of an element."""
-        x, y = self.centre(selector)
+        x, y = self.center(selector)
         png = self.send("Page.captureScreenshot")["data"]
         return Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").getpixel((int(x), int(y)))
 

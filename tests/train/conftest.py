@@ -13,12 +13,11 @@ from tests.samples import write_features
 from torch import Tensor
 
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.train.clips import Clips
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.method_settings import SETTINGS, choose
-from byov.train.methods.method import Method
+from byov.train.methods.base import Method
 from byov.train.methods.method_registry import METHODS
-from byov.train.sampling import BatchSource
+from byov.train.sampling import BatchSource, Clips
 
 ROOT = Path(__file__).parents[2]
 WIDTH, RATIOS = 16, (0.3, 1.0)

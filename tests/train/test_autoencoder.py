@@ -4,10 +4,10 @@ import sys
 import pytest
 import torch
 
-from byov.train import transformer
-from byov.train.autoencoder import Seen, ToDecode, side_by_side
+from byov.train import networks
 from byov.train.method_settings import ByovSettings
 from byov.train.methods.method_registry import build_method
+from byov.train.networks import Seen, ToDecode, side_by_side
 
 POSITIONS = ["interpolated", "share", "index", "none"]
 
@@ -169,7 +169,7 @@ def test_the_window_bounds_how_far_a_frame_reaches(make_method, encode, window):
 @pytest.mark.parametrize("position", [("interpolated", "features"), ("index", "features"), ("share", "latent")])
 @pytest.mark.parametrize("frames", [1, 6, 11])
 def test_embedding_a_whole_video_is_the_forward_pass(make_method, encode, monkeypatch, frames, position, window):
-    monkeypatch.setattr(transformer, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
     encoder = make_method(position=position[0], position_in=position[1], attention_window=window).encoder
     features = torch.randn(frames, 12)
     found = encoder.embed(features)

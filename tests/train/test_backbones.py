@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from byov.errors import SettingsError
-from byov.train import backbones
-from byov.train.backbones import HIDDEN, FrameHead, build_backbone, evaluating, seeded
+from byov.train import networks
 from byov.train.method_settings import choose
+from byov.train.networks import HIDDEN, FrameHead, build_backbone, evaluating, seeded
 
 WIDTH = 12
 KINDS = ("frame", "transformer", "encoder")
@@ -34,7 +34,7 @@ def with_context(make_clips):
 
 @pytest.fixture
 def _no_dropout(monkeypatch):
-    monkeypatch.setattr(backbones, "DROPOUT", 0.0)
+    monkeypatch.setattr(networks, "DROPOUT", 0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +97,7 @@ def test_an_items_dropout_does_not_depend_on_the_items_beside_it(with_context):
 
 
 def test_about_a_tenth_is_dropped_and_the_rest_is_larger(make_clips):
-    factors = backbones._dropout([make_clips(4, 32)], generator())
+    factors = networks._dropout([make_clips(4, 32)], generator())
     assert factors.unique().tolist() == [0.0, pytest.approx(1 / 0.9)]
     assert (factors == 0).float().mean().item() == pytest.approx(0.1, abs=0.01)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from byov.errors import TrainError
-from byov.train.boards import open_boards
+from byov.train.trackers import open_boards
 from byov.train.trainer import MetricsLog
 
 RECORDS = [{"epoch": 0, "step": 0, "retrieval": 0.2}, {"epoch": 1, "step": 4, "lr": 0.1, "loss": 2.0}]

@@ -22,8 +22,8 @@ def naive(there, back, order_prior=None):
             apart = torch.tensor([t / max(len(there) - 1, 1) - s / max(len(back) - 1, 1) for s in range(len(back))])
             scores = scores - apart**2 / (2 * order_prior**2)
         towards = torch.softmax(scores, dim=0)
-        neighbour = sum(weight * other for weight, other in zip(towards, back, strict=True))
-        home = torch.softmax(torch.stack([neighbour @ other for other in there]) / 0.1, dim=0)
+        neighbor = sum(weight * other for weight, other in zip(towards, back, strict=True))
+        home = torch.softmax(torch.stack([neighbor @ other for other in there]) / 0.1, dim=0)
         mu = sum(weight * i for i, weight in enumerate(home))
         var = sum(weight * (i - mu) ** 2 for i, weight in enumerate(home))
         costs.append((mu - t) ** 2 / (var + 1) + 0.1 * torch.log(var + 1))
@@ -31,7 +31,7 @@ def naive(there, back, order_prior=None):
 
 
 def moving(frames, turns=0.6):
-    """A clip whose content goes on steadily: neighbouring frames are alike, distant ones are not."""
+    """A clip whose content goes on steadily: neighboring frames are alike, distant ones are not."""
     angle = torch.linspace(0, turns * 6.28, frames)
     return torch.stack([torch.cos(k * angle) for k in range(1, 7)] + [torch.sin(k * angle) for k in range(1, 7)], -1)
 

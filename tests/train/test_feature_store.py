@@ -4,8 +4,8 @@ import re
 import numpy as np
 import pytest
 
-from byov.cache.row_reader import read_array
-from byov.cache.seal import unsealed
+from byov.cache.digests import unsealed
+from byov.cache.hdf5 import read_array
 from byov.errors import CacheError, TrainError
 from byov.train.feature_store import FeatureStore, open_training_data
 

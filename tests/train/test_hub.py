@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from byov.errors import TrainError
 from byov.train.method_settings import ByovSettings
+from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov
-from byov.train.methods.method import Method
 from byov.train.methods.timeline import Timeline
 
 RECORD = {
@@ -114,7 +114,7 @@ def test_the_pushed_folder_is_what_is_saved(make_method, monkeypatch):
         ({"depth": 2.5}, "depth is 2.5; it must be a valid integer"),
         ({"frames": True}, "frames is True; it must be a valid integer"),
         ({"decoder_depth": "4"}, "decoder_depth is '4'; it must be a valid integer"),
-        ({"position": "learnt"}, "position is 'learnt'; it must be 'interpolated', 'share', 'index' or 'none'"),
+        ({"position": "learned"}, "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'"),
         ({"position_in": "both"}, "position_in is 'both'; it must be 'features' or 'latent'"),
         ({"norm": ""}, "norm is ''; it must be 'after' or 'before'"),
         ({"standardize": None}, "standardize is None; it must be 'none' or 'video'"),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from byov.train.masking import draw_visible, fill, masked, take, visible_count
+from byov.train.networks import draw_visible, fill, masked, take, visible_count
 
 
 def seeded(seed=0):

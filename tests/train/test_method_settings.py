@@ -155,7 +155,7 @@ def test_the_timelines_defaults_are_its_own_and_leave_those_of_others_alone():
         "position_in": "latent",
         "standardize": "video",
         "feature_dropout": 0.3,
-        "optimiser": "adamw",
+        "optimizer": "adamw",
         "lr": 6e-4,
         "epochs": 100,
         "schedule": "cosine",
@@ -164,7 +164,7 @@ def test_the_timelines_defaults_are_its_own_and_leave_those_of_others_alone():
     }
     assert {name: getattr(timeline, name) for name in own} == own
     byov = choose("pour_milk")
-    assert (byov.position, byov.optimiser, byov.lr, byov.crop) == ("interpolated", "adam", 1e-5, (1.0, 1.0))
+    assert (byov.position, byov.optimizer, byov.lr, byov.crop) == ("interpolated", "adam", 1e-5, (1.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_an_unknown_method_lists_those_there_are():
         ("byov", {"sigma": 0.1}, "--sigma is a setting of timeline, and the method is byov"),
         ("timeline", {"decoder_depth": 2}, "--decoder-depth is a setting of byov, and the method is timeline"),
         ("timeline", {"recipe": "cycle"}, "--recipe is a setting of byov, and the method is timeline"),
-        ("byov", {"colour": 1}, "colour is no setting, and the method is byov"),
+        ("byov", {"color": 1}, "color is no setting, and the method is byov"),
     ],
 )
 def test_a_setting_of_another_method_says_whose_it_is(method, given, message):
@@ -207,7 +207,7 @@ def test_a_setting_of_another_method_says_whose_it_is(method, given, message):
 def test_settings_have_their_owners():
     assert owners("lr") == list(SETTINGS)
     assert owners("clips") == ["timeline"]
-    assert owners("colour") == []
+    assert owners("color") == []
     shared = [name for group in GROUPS.values() for name in group.model_fields]
     assert len(shared) == len(set(shared))
 

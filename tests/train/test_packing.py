@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from byov.train.transformer import Group, group, pack, unpack, within
+from byov.train.networks import Group, group, pack, unpack, within
 
 
 def sequences(*shapes):
@@ -24,7 +24,7 @@ def test_rows_of_another_width_unpack_to_the_same_shapes():
     assert [part.shape for part in unpack(torch.zeros(11, 7), like)] == [(2, 4, 7), (1, 3, 7)]
 
 
-def test_neighbours_of_the_same_length_and_kind_are_one_group():
+def test_neighbors_of_the_same_length_and_kind_are_one_group():
     tensors = sequences((1, 4), (2, 4), (1, 3), (1, 4), (1, 4))
     assert group(tensors) == [Group(3, 4), Group(1, 3), Group(2, 4)]
     causal = [True, True, False, False, True]

@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from byov.train.positions import Positions, sincos
+from byov.train.networks import Positions, sincos
 
 
 def numbers(*frames):

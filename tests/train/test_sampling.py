@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from byov.cache.standardize import standardized
+from byov.cache.features import standardized
 from byov.errors import CacheError, TrainError
 from byov.train.feature_store import FeatureStore
 from byov.train.sampling import BatchSource, Sampler, any_two, draw_rows, ego_with_exo, one, paired, part, several
@@ -279,7 +279,7 @@ def test_context_is_the_frame_so_many_before_or_the_first_of_the_clip(training_d
                     assert torch.equal(clips.context[place, row], expected)
 
 
-def test_features_are_standardised_over_the_interval_that_stands_for_the_video(training_data, make_source):
+def test_features_are_standardized_over_the_interval_that_stands_for_the_video(training_data, make_source):
     batches = make_source(crop=(0.5, 1.0), seed=4, standardize="video", batch_size=1)
     sampler = sampler_of(training_data.of("train"), crop=(0.5, 1.0))
     store = FeatureStore(training_data, (), 0)

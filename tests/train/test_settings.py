@@ -76,7 +76,7 @@ def test_the_ends_of_the_ranges_are_in_them(given):
         ({"crop": (0.5,)}, "crop is (0.5,); it must be LOW,HIGH, like 0.5,1.0"),
         ({"crop": [0.5, 1.0]}, "crop is [0.5, 1.0]; it must be a valid tuple"),
         ({"crop": (0.5, "1")}, "crop.1 is '1'; it must be a valid number"),
-        ({"position": "learnt"}, "position is 'learnt'; it must be 'interpolated', 'share', 'index' or 'none'"),
+        ({"position": "learned"}, "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'"),
         ({"position": []}, "position is []; it must be 'interpolated', 'share', 'index' or 'none'"),
         ({"select": "f1"}, "select is 'f1'; it must be 'retrieval', 'trimmed', 'both', 'tau' or 'last'"),
         ({"frames": 10**30}, f"frames is {10**30}; it must be at most 1,000,000"),

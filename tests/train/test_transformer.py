@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from byov.train import transformer
-from byov.train.transformer import Block, Group, within
+from byov.train import networks
+from byov.train.networks import Block, Group, within
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_without_frames_nothing_comes_out(block):
 @pytest.mark.parametrize("window", [None, 0, 1, 3, 40])
 @pytest.mark.parametrize("frames", [1, 4, 5, 8, 23])
 def test_long_sequences_in_pieces_are_what_they_are_whole(block, monkeypatch, frames, window):
-    monkeypatch.setattr(transformer, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
     x = torch.randn(frames, 8)
     groups = [Group(1, frames)]
     if window is not None:
@@ -91,7 +91,7 @@ def test_long_sequences_in_pieces_are_what_they_are_whole(block, monkeypatch, fr
 
 def test_long_sequences_never_pass_as_a_whole(block, monkeypatch):
     """Neither the wide rows of the perceptron nor a window's mask may grow with the length of the video."""
-    monkeypatch.setattr(transformer, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
     rows, masks = [], []
     block.fc1.register_forward_hook(lambda _, given, __: rows.append(len(given[0])))
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -100,7 +100,7 @@ def test_long_sequences_never_pass_as_a_whole(block, monkeypatch):
         masks.append(attn_mask.numel())
         return attend(q, k, v, attn_mask=attn_mask)
 
-    monkeypatch.setattr(transformer.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(networks.F, "scaled_dot_product_attention", watched)
     with torch.no_grad():
         block.forward_long(torch.randn(30, 8), 2)
     assert (sum(rows), max(rows)) == (30, 4)

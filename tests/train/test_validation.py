@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from byov.cache.sub_clips import trimmed_clips
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
+from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.feature_store import CachedVideo, FeatureStore, open_training_data
 from byov.train.validation import EmbeddedClip, Validator, cross_view_map, mean_tau
@@ -70,7 +70,7 @@ def test_retrieval_is_the_definition(lengths, seed):
 @pytest.mark.parametrize("lengths", [(40, 31, 50, 27), (25, 30, 55), (60, 12)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tau_is_scipys(lengths, seed):
-    clips = random_clips(lengths, seed, width=2)  # few dimensions: neighbours repeat, and ties count
+    clips = random_clips(lengths, seed, width=2)  # few dimensions: neighbors repeat, and ties count
     sampled = [torch.from_numpy(clip.embedding[::5]).double() for clip in clips]
     expected = [
         kendalltau(range(len(query)), torch.cdist(query, other).argmin(1)).statistic
@@ -88,7 +88,7 @@ def test_tau_of_a_steady_video_is_one_and_of_its_reverse_minus_one():
     assert mean_tau([clip_of(ramp), clip_of(ramp[::-1])]) == pytest.approx(-1)
 
 
-def test_a_pair_whose_nearest_frame_never_changes_counts_nothing_in_favour_of_a_model():
+def test_a_pair_whose_nearest_frame_never_changes_counts_nothing_in_favor_of_a_model():
     ramp, still = np.arange(31)[:, None], np.zeros((31, 1))
     assert mean_tau([clip_of(ramp), clip_of(ramp), clip_of(still)]) == pytest.approx(2 / 6)
     assert mean_tau([clip_of(still), clip_of(still)]) == 0
@@ -101,10 +101,10 @@ def test_retrieval_needs_both_views_and_labels():
     clips = random_clips((10, 10, 12, 9))
     assert cross_view_map(clips[:2]) == nothing
     assert cross_view_map([]) == nothing
-    unlabelled = [EmbeddedClip(clip.video, clip.embedding, None) for clip in clips]
-    assert cross_view_map(unlabelled) == nothing
+    unlabeled = [EmbeddedClip(clip.video, clip.embedding, None) for clip in clips]
+    assert cross_view_map(unlabeled) == nothing
     # those without labels are as good as absent
-    assert cross_view_map([*clips, *unlabelled]) == cross_view_map(clips)
+    assert cross_view_map([*clips, *unlabeled]) == cross_view_map(clips)
     # and frames without, too
     partly = [
         EmbeddedClip(clip.video, np.concatenate([clip.embedding[:4], clip.embedding]), (-1,) * 4 + clip.labels)
@@ -159,10 +159,10 @@ def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_method, mak
     store = FeatureStore(source, (), 0)
     assert set(Validator("demo", source.of("val", "ego"), store, CPU)(model)) == {"tau"}
     assert Validator("demo", source.of("val", "ego")[:1], store, CPU)(model) == {}
-    unlabelled = open_training_data(
+    unlabeled = open_training_data(
         make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()), "plain", None, 0.3
     )
-    found = Validator("plain", unlabelled.videos, FeatureStore(unlabelled, (), 0), CPU)(model)
+    found = Validator("plain", unlabeled.videos, FeatureStore(unlabeled, (), 0), CPU)(model)
     assert set(found) == {"tau"}
 
 

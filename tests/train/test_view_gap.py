@@ -7,7 +7,7 @@ import torch
 
 from byov.train.feature_store import open_training_data
 from byov.train.method_settings import choose
-from byov.train.train_run import Machine, train_run
+from byov.train.run import Machine, train_run
 
 
 @pytest.mark.slow

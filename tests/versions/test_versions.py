@@ -99,7 +99,7 @@ def test_a_finished_run_writes_its_embeddings_again(old, call):
 def trimmed_name(old):
     with_clips = json.loads((old / "features/tiny/manifest.json").read_text())["videos"]
     video = next(video for video in with_clips if video["view"] == "exo" and video["split"] == "test")
-    from byov.cache.sub_clips import clip_name, trimmed_clips
+    from byov.evaluate.protocols import clip_name, trimmed_clips
 
     return f"{clip_name(video['id'], *trimmed_clips('tiny', 'exo', video['id'], video['frames'])[0])}.h5"
 

@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from byov.train.baseline_settings import ActorObserverSettings
-from byov.train.clips import Batch
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.backbone_method import BackboneMethod
-from byov.train.methods.method import Losses
+from byov.train.methods.base import BackboneMethod, Losses
 from byov.train.padded_frames import mean_of_items, wide
-from byov.train.sampling import Cut, Draw, Sampler, at_share, draw_rows, paired
+from byov.train.sampling import Batch, Cut, Draw, Sampler, at_share, draw_rows, paired
 
 SMALL = 1e-5  # added to sums and norms that are divided by: published code
 

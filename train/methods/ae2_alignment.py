@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from byov.train.baseline_settings import Ae2AlignmentSettings
-from byov.train.clips import Batch, Clips
-from byov.train.methods.backbone_method import AlignedClips
-from byov.train.methods.method import Losses
+from byov.train.methods.base import AlignedClips, Losses
+from byov.train.sampling import Batch, Clips
 from byov.train.soft_dtw import Minimum, ends, matching_costs, soft_dtw_tables
 
 SCALE = 0.01  # of all costs of paths

@@ -10,14 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byov.train.autoencoder import Asking, Decoder, Seen, ToDecode, build_encoder, initialise, side_by_side
-from byov.train.clips import Batch
 from byov.train.cycle import cycle_loss
 from byov.train.feature_store import CachedVideo
-from byov.train.masking import draw_visible, masked
 from byov.train.method_settings import ByovSettings
-from byov.train.methods.method import Features, Losses, Method
-from byov.train.sampling import Sampler, any_two, ego_with_exo, part
+from byov.train.methods.base import Features, Losses, Method
+from byov.train.networks import (
+    Asking,
+    Decoder,
+    Seen,
+    ToDecode,
+    build_encoder,
+    draw_visible,
+    initialize,
+    masked,
+    side_by_side,
+)
+from byov.train.sampling import Batch, Sampler, any_two, ego_with_exo, part
 
 Views = Sequence[Tensor]  # of the ego and of the exo clips
 
@@ -38,7 +46,7 @@ class Byov(Method):
             frames=settings.frames,
             position=settings.position,
         )
-        self.apply(initialise)
+        self.apply(initialize)
         nn.init.normal_(self.decoder.mask_token, std=0.02)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:

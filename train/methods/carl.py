@@ -12,14 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from byov.train.autoencoder import initialise
 from byov.train.baseline_settings import CarlSettings
-from byov.train.clips import Batch
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.backbone_method import BackboneMethod
-from byov.train.methods.method import Losses
+from byov.train.methods.base import BackboneMethod, Losses
+from byov.train.networks import initialize
 from byov.train.padded_frames import wide
-from byov.train.sampling import Cut, Draw, Sampler, draw_rows, one
+from byov.train.sampling import Batch, Cut, Draw, Sampler, draw_rows, one
 
 SMALL = 1e-6  # the weight of padding, and what keeps the logarithm of a probability finite: published code
 
@@ -35,7 +33,7 @@ class Carl(BackboneMethod):
         self.projection = nn.Sequential(
             nn.Linear(latent, latent), nn.BatchNorm1d(latent), nn.ReLU(), nn.Linear(latent, latent)
         )
-        self.projection.apply(initialise)
+        self.projection.apply(initialize)
 
     @property
     def unit(self) -> bool:

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from byov.train.baseline_settings import GtaSettings
-from byov.train.clips import Batch
 from byov.train.methods.ae2_alignment import SCALE
-from byov.train.methods.backbone_method import AlignedClips
-from byov.train.methods.method import Losses
+from byov.train.methods.base import AlignedClips, Losses
 from byov.train.padded_frames import hide, mean_of_items, own_frame_cross_entropy, wide
+from byov.train.sampling import Batch
 from byov.train.soft_dtw import Minimum, ends, matching_costs, soft_dtw_tables
 
 
@@ -55,7 +54,7 @@ def gta_losses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(B, T, D), (B, S, D), as published unit vectors → the loss, and its two parts: of the cycle, of the alignment.
 
-    R(A,B) is the table of soft DTW between A and B, whose costs are normalised over the frames of A; its last cell is
+    R(A,B) is the table of soft DTW between A and B, whose costs are normalized over the frames of A; its last cell is
     the alignment's cost. S(R) = softmax over the rows of -R, for each column; P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), says
     where each frame of A returns to. Loss, a mean over the pairs, times `factor`:
     mean_i CE(softmax_k(P_ik), i; smoothed) + alignment_weight (R(A,B) + R(B,A) at their ends).

@@ -6,10 +6,10 @@ import torch
 
 from byov.train.methods.actor_observer import ActorObserver
 from byov.train.methods.ae2_alignment import Ae2Alignment
+from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov
 from byov.train.methods.carl import Carl
 from byov.train.methods.gta import Gta
-from byov.train.methods.method import Method
 from byov.train.methods.tcc import Tcc
 from byov.train.methods.tcn import Tcn
 from byov.train.methods.timeline import Timeline
@@ -28,7 +28,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def build_method(width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> Method:
-    """The method at its initialisation, by the seed alone."""
+    """The method at its initialization, by the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return METHODS[settings.method](width, settings, training)

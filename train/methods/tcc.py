@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from byov.train.baseline_settings import TccSettings
-from byov.train.clips import Batch, Clips
-from byov.train.methods.backbone_method import AlignedClips
-from byov.train.methods.method import Losses
+from byov.train.methods.base import AlignedClips, Losses
 from byov.train.padded_frames import hide, mean_of_items, own_frame_cross_entropy, wide
+from byov.train.sampling import Batch, Clips
 
 CycleLoss = Literal["variance", "mse", "classification"]
 Similarity = Literal["l2", "dot"]

@@ -12,12 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from byov.train.baseline_settings import TcnSettings
-from byov.train.clips import Batch
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.backbone_method import BackboneMethod
-from byov.train.methods.method import Losses
+from byov.train.methods.base import BackboneMethod, Losses
 from byov.train.padded_frames import hide, mean_of_items, wide
-from byov.train.sampling import Cut, Draw, Sampler, at_share, draw_rows, ego_with_exo, interval, one, paired, part
+from byov.train.sampling import (
+    Batch,
+    Cut,
+    Draw,
+    Sampler,
+    at_share,
+    draw_rows,
+    ego_with_exo,
+    interval,
+    one,
+    paired,
+    part,
+)
 from byov.train.settings import LARGEST
 
 
@@ -83,7 +93,7 @@ def just_before(frames: int, crop: tuple[float, float], window: int) -> Cut:
 
 
 def consecutive(frames: int, crop: tuple[float, float]) -> Cut:
-    """Neighbouring frames of one video."""
+    """Neighboring frames of one video."""
 
     def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
         (video,) = videos

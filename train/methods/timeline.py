@@ -10,13 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from byov.train.clips import Batch
 from byov.train.feature_store import CachedVideo
 from byov.train.method_settings import TimelineSettings
-from byov.train.methods.backbone_method import BackboneMethod
-from byov.train.methods.method import Losses
+from byov.train.methods.base import BackboneMethod, Losses
 from byov.train.padded_frames import mean_of_items, wide
-from byov.train.sampling import Sampler, part, several
+from byov.train.sampling import Batch, Sampler, part, several
 
 
 class Timeline(BackboneMethod):

@@ -3,7 +3,7 @@
 const REACH_PX = 18;
 const RADIUS_PX = 3.6;
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const GOLDEN_ANGLE = 137.5;  // neighbouring videos differ in hue; all are as bright, to stand out in light and dark
+const GOLDEN_ANGLE = 137.5;  // neighboring videos differ in hue; all are as bright, to stand out in light and dark
 
 class Cloud {
   constructor(element, places, clouds) {
@@ -95,9 +95,9 @@ function describe(index) {
     phaseName(phaseOf(video, moment))].filter(Boolean);
 }
 
-/** A class of the style sheet, or a colour of its own. */
+/** A class of the style sheet, or a color of its own. */
 const COLOURINGS = {
-  phase: (video, moment) => [phaseOf(video, moment) === null ? "unlabelled" : `p${phaseOf(video, moment) % data.colours}`],
+  phase: (video, moment) => [phaseOf(video, moment) === null ? "unlabeled" : `p${phaseOf(video, moment) % data.colors}`],
   time: (video, moment) => [`t${Math.round(10 * shareOf(video, moment))}`],
   video: (video) => ["", `oklch(0.62 0.14 ${(video * GOLDEN_ANGLE) % 360})`],
   view: (video) => [data.videos[video].view === "ego" ? "p0" : "p1"],
@@ -107,22 +107,22 @@ class Clouds {
   constructor(state, card) {
     Object.assign(this, { state, card });
     this.clouds = [...document.querySelectorAll(".cloud")].map((element, index) => new Cloud(element, data.maps[index], this));
-    byId("colour-by").addEventListener("change", () => this.colour());
+    byId("color-by").addEventListener("change", () => this.color());
     byId("trail").addEventListener("change", () => this.follow(state.now));
     byId("clouds").hidden = false;
     byId("cloud-choices").hidden = false;
-    this.colour();
+    this.color();
     state.watch((now) => this.follow(now));
   }
 
-  colour() {
-    const by = byId("colour-by").value;
+  color() {
+    const by = byId("color-by").value;
     byId("phase-key").hidden = by !== (data.phases.length ? "phase" : "time");
     data.points.forEach(([video, moment], index) => {
-      const [name, colour = ""] = COLOURINGS[by](video, moment);
+      const [name, color = ""] = COLOURINGS[by](video, moment);
       for (const { points } of this.clouds) {
         points[index].setAttribute("class", name);
-        if (points[index].style.color || colour) points[index].style.color = colour;
+        if (points[index].style.color || color) points[index].style.color = color;
       }
     });
   }

@@ -10,7 +10,7 @@ function viridis(share) {
   return VIRIDIS[low].map((value, at) => value + (place - low) * (VIRIDIS[low + 1][at] - value));
 }
 
-/** As pixels of a canvas: a thousand colours once instead of one for each cell. */
+/** As pixels of a canvas: a thousand colors once instead of one for each cell. */
 const SHADES = new Uint32Array(new Uint8ClampedArray(
   Array.from({ length: 1024 }, (_, at) => [...viridis(at / 1023), 255]).flat()).buffer);
 

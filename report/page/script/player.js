@@ -25,7 +25,7 @@ class Timeline {
     // One line below the other, as an edge.
     this.marker = svg("g", { class: "marker" }, ...[0, 1].map(() => svg("line", { y1: 0, y2: 10 })));
     const bands = runs.map(([first, after, phase]) => svg("rect", {
-      class: `p${phase % data.colours}`, x: (100 * first) / count, y: 0, width: (100 * (after - first)) / count, height: 10,
+      class: `p${phase % data.colors}`, x: (100 * first) / count, y: 0, width: (100 * (after - first)) / count, height: 10,
     }));
     this.element.replaceChildren(...bands, this.marker);
   }

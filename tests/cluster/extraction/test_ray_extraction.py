@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from byov.cache.verification import verify_folder
+from byov.cache.verify import verify_folder
 from byov.cluster.hand_out import MOST_ATTEMPTS
 
 pytest.importorskip("ray")

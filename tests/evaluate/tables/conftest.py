@@ -13,9 +13,9 @@ from tests.samples import write_features
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
-from byov.cache.sub_clips import trimmed_clips
 from byov.cli import evaluate as cli
 from byov.evaluate.frames import Frames
+from byov.evaluate.protocols import trimmed_clips
 
 DATASET, COLUMN = "tea", "merged/0.3"
 PHASES = ("reach", "pour", "put back")
@@ -32,8 +32,8 @@ def _labels(frames: int) -> np.ndarray:
 def _embedding(seed: int, labels: np.ndarray) -> np.ndarray:
     """(T, WIDTH) of frames that tell their phase, through noise."""
     random = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).normal(size=(3, WIDTH))
-    return (centres[labels] + 0.7 * random.normal(size=(len(labels), WIDTH))).astype(np.float32)
+    centers = np.random.default_rng(0).normal(size=(3, WIDTH))
+    return (centers[labels] + 0.7 * random.normal(size=(len(labels), WIDTH))).astype(np.float32)
 
 
 def _videos() -> Iterator[VideoEntry]:

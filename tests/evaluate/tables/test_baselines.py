@@ -6,9 +6,9 @@ import pytest
 from tests.samples import write_features
 
 from byov.cache.features import read_header
-from byov.cache.row_reader import read_array
+from byov.cache.hdf5 import read_array
 from byov.errors import EvaluationError
-from byov.evaluate.embedding_readers import CachedFeatures, TimeOnly, clock, features_name, time_only
+from byov.evaluate.embeddings import CachedFeatures, TimeOnly, clock, features_name, time_only
 from byov.evaluate.evaluation import evaluate, read_task_data
 from byov.evaluate.protocols import segments
 
@@ -39,20 +39,20 @@ def test_features_are_the_cached_column(features_dir):
 
 
 @pytest.mark.parametrize("protocol", ["standard", "trimmed"])
-def test_standardised_features_have_zero_mean_and_unit_deviation_in_each_segment(features_dir, protocol):
+def test_standardized_features_have_zero_mean_and_unit_deviation_in_each_segment(features_dir, protocol):
     column = (features_dir, "tea", CLIP_FOLDER, "merged/0.3")
-    frozen, standardised = CachedFeatures(*column), CachedFeatures(*column, standardized=True)
-    plain, scaled = frozen.frames("test", protocol), standardised.frames("test", protocol)
+    frozen, standardized = CachedFeatures(*column), CachedFeatures(*column, standardized=True)
+    plain, scaled = frozen.frames("test", protocol), standardized.frames("test", protocol)
     assert scaled.embeddings.dtype == np.float32
     for start, length in parts(scaled):
         rows = plain.embeddings[start : start + length].astype(np.float64)
         expected = (rows - rows.mean(axis=0)) / rows.std(axis=0)
         np.testing.assert_allclose(scaled.embeddings[start : start + length], expected, atol=1e-5)
-    assert standardised.name == f"{frozen.name}, standardised"
-    assert standardised.origin() == frozen.origin() | {"standardized": True}
+    assert standardized.name == f"{frozen.name}, standardized"
+    assert standardized.origin() == frozen.origin() | {"standardized": True}
 
 
-def test_classifiers_are_fitted_on_whole_standardised_training_videos(features_dir):
+def test_classifiers_are_fitted_on_whole_standardized_training_videos(features_dir):
     reader = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "cls", standardized=True)
     data = read_task_data(reader, "test", "trimmed", ["classification"])
     np.testing.assert_array_equal(data.train.embeddings, reader.frames("train").embeddings)
@@ -61,7 +61,7 @@ def test_classifiers_are_fitted_on_whole_standardised_training_videos(features_d
 
 
 @pytest.mark.parametrize("values", ["constant", "largest", "one frame differs"])
-def test_odd_features_are_standardised_without_a_warning(features_dir, values):
+def test_odd_features_are_standardized_without_a_warning(features_dir, values):
     reader = CachedFeatures(features_dir, "tea", CLIP_FOLDER, "merged/0.3", standardized=True)
     largest = np.finfo(np.float16).max
     for segment in (one for split in ("train", "test") for one in segments(reader.manifest, split)):

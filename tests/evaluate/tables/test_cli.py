@@ -47,7 +47,7 @@ def test_all_stands_beside_the_baselines_under_both_protocols(byov_eval, write_r
         "Random features (tiny), merged 0.3",
         "CLIP features (vit-base-patch16), cls",
         "CLIP features (vit-base-patch16), merged 0.3",
-        "CLIP features (vit-base-patch16), merged 0.3, standardised",
+        "CLIP features (vit-base-patch16), merged 0.3, standardized",
         "Time only",
         "Untrained (first)",
         "first",
@@ -63,13 +63,13 @@ def test_all_stands_beside_the_baselines_under_both_protocols(byov_eval, write_r
     assert "| first |" in (folder / "results.md").read_text()
     assert r"\begin{tabular}{lcccccccc}" in (folder / "results.tex").read_text()
     for text in ((folder / f"results.{suffix}").read_text() for suffix in ("md", "tex")):
-        assert "merged 0.3, standardised" in text
-        assert "standardised: each dimension with zero mean and unit deviation over the video" in text
+        assert "merged 0.3, standardized" in text
+        assert "standardized: each dimension with zero mean and unit deviation over the video" in text
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("features_dir")
-def test_what_runs_were_trained_on_is_standardised_once(byov_eval, write_run):
+def test_what_runs_were_trained_on_is_standardized_once(byov_eval, write_run):
     for seed, name in enumerate(("a", "b")):
         write_run(name, seed=seed)
     code, out, err = byov_eval("--run", "a", "--run", "b", "--task", "all", "--protocol", "standard", "--json")
@@ -78,12 +78,12 @@ def test_what_runs_were_trained_on_is_standardised_once(byov_eval, write_run):
     (row,) = [row for row in rows if row["origin"].get("standardized")]
     assert (row["kind"], row["origin"]["encoder"]) == ("frozen", "openai/clip-vit-base-patch16")
     assert row["origin"]["column"] == "merged/0.3"
-    frozen = next(other for other in rows if row["name"] == f"{other['name']}, standardised")
+    frozen = next(other for other in rows if row["name"] == f"{other['name']}, standardized")
     assert row["origin"]["features_sha256"] == frozen["origin"]["features_sha256"]
     assert row["scores"]["retrieval"] != frozen["scores"]["retrieval"]
 
 
-def test_standardised_features_have_no_row_among_actions_of_whole_videos(byov_eval, write_run, features_dir, manifest):
+def test_standardized_features_have_no_row_among_actions_of_whole_videos(byov_eval, write_run, features_dir, manifest):
     write_run("first")
     videos = tuple(replace(one, labels=None, actions=(number % 2,)) for number, one in enumerate(manifest.videos))
     actions = replace(manifest, phases=(), actions=("run", "sit"), videos=videos)
@@ -92,8 +92,8 @@ def test_standardised_features_have_no_row_among_actions_of_whole_videos(byov_ev
     assert code == 0, err
     names = row_names(json.loads(out))
     assert "CLIP features (vit-base-patch16), merged 0.3" in names
-    assert not [name for name in names if "standardised" in name]
-    assert "merged/0.3, standardised: left out of the table (the mean of every standardised video is zero" in err
+    assert not [name for name in names if "standardized" in name]
+    assert "merged/0.3, standardized: left out of the table (the mean of every standardized video is zero" in err
 
 
 @pytest.mark.usefixtures("features_dir")

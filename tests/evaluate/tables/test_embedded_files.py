@@ -7,10 +7,9 @@ import pytest
 
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedded_files import EmbeddedFiles, is_embedded
-from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
+from byov.evaluate.embedding_files import EmbeddedFiles, evaluate_own, is_embedded
+from byov.evaluate.embeddings import RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import evaluate
-from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.table import tables
 from byov.evaluate.task import EvaluationOptions
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from byov.cache.embeddings import read_embedding
-from byov.cache.sub_clips import trimmed_clips
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_readers import RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import RunEmbeddings, TimeOnly
+from byov.evaluate.protocols import trimmed_clips
 
 
 def change_videos(features_dir, manifest, change):

@@ -7,7 +7,8 @@ import pytest
 from byov.cache.manifest import VideoEntry
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import video_embeddings
-from byov.evaluate.embedding_readers import CachedFeatures, RunEmbeddings, TimeOnly
+from byov.evaluate.embedding_files import evaluate_own
+from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import (
     evaluate,
     options_for,
@@ -18,7 +19,6 @@ from byov.evaluate.evaluation import (
     tasks_of,
 )
 from byov.evaluate.frames import Frames
-from byov.evaluate.own_embeddings import evaluate_own
 from byov.evaluate.task import EvaluationOptions, TaskData
 from byov.evaluate.tasks import TASKS
 
@@ -87,7 +87,7 @@ def test_retrieval_needs_no_labels_of_training_videos(manifest):
 
 
 @pytest.mark.parametrize("protocol", ["standard", "trimmed"])
-def test_phase_tasks_are_scored_on_what_is_labelled(features_dir, manifest, protocol):
+def test_phase_tasks_are_scored_on_what_is_labeled(features_dir, manifest, protocol):
     bare, options = {"test_ego_0", "train_exo_1"}, EvaluationOptions(bootstrap=20)
 
     def scored(videos):
@@ -118,7 +118,7 @@ def test_phase_tasks_see_no_frame_without_a_label(features_dir, manifest, protoc
     tasks = ("classification", "retrieval", "progression")
     row = evaluate(reader, protocol=protocol, tasks=tasks, options=EvaluationOptions(bootstrap=20))
     data = read_task_data(reader, "test", protocol, tasks)
-    cut = replace(data, test=without_unlabelled(data.test), train=without_unlabelled(data.train))
+    cut = replace(data, test=without_unlabeled(data.test), train=without_unlabeled(data.train))
     expected = row_of("cut", "npz", cut, tasks, EvaluationOptions(bootstrap=20), {})
     assert row.notes
     assert expected.notes == ()
@@ -127,7 +127,7 @@ def test_phase_tasks_see_no_frame_without_a_label(features_dir, manifest, protoc
         assert (found == expected.scores[name]) is not name.startswith("progression"), name
 
 
-def without_unlabelled(frames):
+def without_unlabeled(frames):
     """Frame by frame; a sub-clip without any label does not come up here."""
     kept = np.flatnonzero(frames.labels >= 0)
     lengths = np.bincount(frames.video_of_frame[kept], minlength=len(frames.lengths))
@@ -269,16 +269,16 @@ def test_videos_too_many_to_hold_are_read_as_their_means(features_dir):
     assert (means.names, means.is_ego.tolist(), set(means.lengths)) == (frames.names, frames.is_ego.tolist(), {1})
 
 
-def test_standardised_videos_have_no_mean_for_the_action_probe(features_dir, manifest):
+def test_standardized_videos_have_no_mean_for_the_action_probe(features_dir, manifest):
     videos = tuple(replace(video, actions=(number % 2,)) for number, video in enumerate(manifest.videos))
     replace(manifest, actions=("run", "sit"), videos=videos).save(features_dir / "tea" / "manifest.json")
     assert evaluate(CachedFeatures(features_dir, *CLS)).value("actions/regular") is not None
-    standardised = CachedFeatures(features_dir, *CLS, standardized=True)
-    row = evaluate(standardised)
+    standardized = CachedFeatures(features_dir, *CLS, standardized=True)
+    row = evaluate(standardized)
     assert "actions" not in row.nested_scores()
     assert row.value("retrieval/map@10/regular") > 0.5
-    with pytest.raises(EvaluationError, match="the mean of every standardised video is zero, and actions see nothing"):
-        evaluate(standardised, tasks=["actions"])
+    with pytest.raises(EvaluationError, match="the mean of every standardized video is zero, and actions see nothing"):
+        evaluate(standardized, tasks=["actions"])
 
 
 def test_few_candidates_are_said(make_frames):

@@ -9,10 +9,9 @@ from multiprocessing import get_context
 import pytest
 
 from byov.cache.runs import read_run
-from byov.evaluate.comparison import compare, entries, scope_of_all
-from byov.evaluate.embedding_readers import RunEmbeddings
-from byov.evaluate.evaluation import evaluate
-from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.embedding_files import evaluate_own
+from byov.evaluate.embeddings import RunEmbeddings
+from byov.evaluate.evaluation import compare, entries, evaluate, scope_of_all
 from byov.evaluate.task import EvaluationOptions
 
 OPTIONS = EvaluationOptions(bootstrap=10)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from byov.errors import EvaluationError
-from byov.evaluate.npz import read_npz
-from byov.evaluate.own_embeddings import evaluate_own
+from byov.evaluate.embedding_files import evaluate_own, read_npz
 from byov.evaluate.task import EvaluationOptions
 
 
@@ -76,15 +75,15 @@ def test_a_video_or_a_part_of_it_may_be_without_labels(write):
     assert read_npz(write(test_labels=np.array([-1, -1, -1])))["test"].labels is None
     partly = read_npz(write(test_labels=np.array([0, -1, 1])))["test"]
     assert partly.without_labels == ()
-    assert partly.labelled_frames.embeddings.tolist() == [[0, 1], [4, 5]]
+    assert partly.labeled_frames.embeddings.tolist() == [[0, 1], [4, 5]]
 
 
 def test_frames_without_labels_are_left_out_and_counted(write):
     path = write(test_labels=np.array([0, -1, 1]), train_labels=np.array([-1, 0, 0, 1, -1, 0, 0, 1, 1, 1]))
     row = evaluate_own(path, None, EvaluationOptions()).rows["standard"][0]
     assert [note.partition(" have no")[0] for note in row.notes] == [
-        "1 of 3 frames of labelled scored videos",
-        "2 of 10 frames of labelled training videos",
+        "1 of 3 frames of labeled scored videos",
+        "2 of 10 frames of labeled training videos",
     ]
     assert row.value("classification/regular") is not None
 

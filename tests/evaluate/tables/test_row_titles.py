@@ -1,6 +1,6 @@
 import pytest
 
-from byov.evaluate.embedding_readers import row_title
+from byov.evaluate.embeddings import row_title
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from byov.cli.score_table import print_table
-from byov.evaluate.results import latex, markdown
 from byov.evaluate.scores import Row, Score, mean_row, nested_scores
-from byov.evaluate.table import ABSENT, TIME_COLUMN, build_table, layouts, letter
+from byov.evaluate.table import ABSENT, TIME_COLUMN, build_table, latex, layouts, letter, markdown
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import TASKS
 

@@ -42,12 +42,12 @@ HUES = {"ego/000": 40, "ego/001": 90, "exo/000": 150, "exo/001": 210}
 PUBLISHED_NOTE = "as printed in the paper's Table 1"
 
 
-def _tile_colour(hue: int, index: int, count: int) -> tuple[int, int, int]:
+def _tile_color(hue: int, index: int, count: int) -> tuple[int, int, int]:
     return hue, 255 * index // count, 255 - hue
 
 
 def _sheet(frames: int, hue: int) -> Sheet:
-    """Tiles of one colour each, by which a test can tell them apart."""
+    """Tiles of one color each, by which a test can tell them apart."""
     shown = tuple(range(0, frames, EVERY))
     width, height = TILE_PX
     rows = []
@@ -55,7 +55,7 @@ def _sheet(frames: int, hue: int) -> Sheet:
         row = Image.new("RGB", (COLUMNS * width, height))
         for index in range(first, min(first + COLUMNS, len(shown))):
             row.paste(
-                _tile_colour(hue, index, len(shown)), ((index - first) * width, 0, (index - first + 1) * width, height)
+                _tile_color(hue, index, len(shown)), ((index - first) * width, 0, (index - first + 1) * width, height)
             )
         buffer = io.BytesIO()
         row.save(buffer, "JPEG", quality=90)
@@ -221,9 +221,9 @@ def hostile(content: Content) -> Content:
 
 
 @pytest.fixture(scope="session")
-def tile_colour() -> Callable[[ShownVideo, int], tuple[int, int, int]]:
+def tile_color() -> Callable[[ShownVideo, int], tuple[int, int, int]]:
     """Of a frame on a made-up sheet."""
-    return lambda video, frame: _tile_colour(HUES[video.name], video.moments.index(frame), len(video.moments))
+    return lambda video, frame: _tile_color(HUES[video.name], video.moments.index(frame), len(video.moments))
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from byov.evaluate.table import Cell
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import Curve, Curves, FrameRef, PointMap, Projection, RunVectors, Unavailable
 from byov.report.frame_text import phase_of, tile_index
-from byov.report.page.data import fitted, quantised
+from byov.report.page.data import fitted, quantized
 from byov.report.page.html import element, escaped
 from byov.report.page.html_page import render
 from byov.report.page.phases import phase_legend, phase_runs
@@ -169,7 +169,7 @@ def test_without_phases_nothing_is_right_or_wrong(content):
 
 
 def test_frames_without_a_label_have_no_phase(content):
-    labels = (UNLABELLED,) * 3 + content.videos[0].labels[3:-2] + (UNLABELLED,) * 2
+    labels = (UNLABELED,) * 3 + content.videos[0].labels[3:-2] + (UNLABELED,) * 2
     videos = (replace(content.videos[0], labels=labels), *content.videos[1:])
     runs = phase_runs(videos[0])
     assert [phase for _, _, phase in runs] == [0, 1, 2]
@@ -219,7 +219,7 @@ def test_points_keep_their_proportions_and_y_goes_up():
 def test_embeddings_travel_as_bytes_and_keep_their_distances():
     random = np.random.default_rng(0)
     rows = [random.normal(3, 1, (count, 40)).astype(np.float32) for count in (7, 5)]
-    sent = quantised(RunVectors("run", tuple(rows)))
+    sent = quantized(RunVectors("run", tuple(rows)))
     numbers = np.frombuffer(b64decode(sent["numbers"]), np.int8).reshape(12, 40).astype(float)
     assert np.abs(numbers).max() == 127
     exact = np.linalg.norm(rows[0][:, None] - rows[1], axis=2)
@@ -229,7 +229,7 @@ def test_embeddings_travel_as_bytes_and_keep_their_distances():
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
 def test_embeddings_that_are_all_one_or_no_numbers_are_zeros(value):
-    sent = quantised(RunVectors("run", (np.full((3, 2), value, np.float32),)))
+    sent = quantized(RunVectors("run", (np.full((3, 2), value, np.float32),)))
     assert b64decode(sent["numbers"]) == bytes(6)
 
 

@@ -36,11 +36,11 @@ def test_all_figures_are_there(tab, content):
     assert widths == [True] * (24 + 2)  # tokens; curves and softmax
 
 
-def test_frames_of_strips_are_the_right_ones(tab, content, tile_colour):
+def test_frames_of_strips_are_the_right_ones(tab, content, tile_color):
     for number, strip in enumerate(content.strips, start=1):
         for place, reference in enumerate((strip.query, *strip.retrieved), start=1):
-            drawn = tab.colour(f"#retrieval > .strip:nth-of-type({number + 1}) .still:nth-child({place}) .tile")
-            expected = tile_colour(content.videos[reference.video], reference.frame)
+            drawn = tab.color(f"#retrieval > .strip:nth-of-type({number + 1}) .still:nth-child({place}) .tile")
+            expected = tile_color(content.videos[reference.video], reference.frame)
             assert drawn == pytest.approx(expected, abs=8)
 
 
@@ -101,9 +101,9 @@ def test_on_a_phone_the_first_column_stays(open_page, content, table):
     assert left == 0
 
 
-def luminance(colour):
+def luminance(color):
     """WCAG's relative luminance of rgb(...)."""
-    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    shares = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
     linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -130,7 +130,7 @@ def test_texts_stand_out_in_both_schemes(open_page, content, scheme):
     for by, kinds in (("phase", 3), ("view", 2), ("video", 4), ("time", 11)):
         tab.value(
             f"(choice => {{ choice.value = '{by}'; choice.dispatchEvent(new Event('change')); }})"
-            "(document.getElementById('colour-by'))"
+            "(document.getElementById('color-by'))"
         )
         points = tab.value("[...document.querySelectorAll('.points > *')].map(point => getComputedStyle(point).fill)")
         assert len(set(points)) == kinds
@@ -142,7 +142,7 @@ def test_hostile_texts_stay_texts(open_page, hostile, hostile_text):
     tab = open_page(hostile)
     spelt = hostile_text.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
     tab.click("#mark")
-    x, y = tab.centre(".cloud .points > :nth-child(5)")
+    x, y = tab.center(".cloud .points > :nth-child(5)")
     tab.mouse("mouseMoved", x, y)
     assert tab.text("#card-text").startswith(f"ego/000{spelt}\n")
     assert tab.text("#choose-video option") == f"ego/000{spelt}"

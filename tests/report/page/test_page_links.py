@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from byov.apply.alignment import dtw_path, tau
+from byov.apply.align import dtw_path, tau
 from byov.data.own_videos import read_own_videos
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import Unavailable
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def by_clock(content, video, frame, other):
 
 
 def close(content, video, found, expected):
-    """8 bits may take a neighbour."""
+    """8 bits may take a neighbor."""
     moments = content.videos[video].moments
     return abs(moments.index(found) - moments.index(expected)) <= 1
 
@@ -55,15 +55,15 @@ def assert_at(tab, content, video, frame, other):
     assert shown(tab, "clock") == by_clock(content, video, frame, other)
 
 
-def test_the_player_shows_a_frame_its_nearest_and_what_a_clock_gives(tab, content, tile_colour):
+def test_the_player_shows_a_frame_its_nearest_and_what_a_clock_gives(tab, content, tile_color):
     assert_at(tab, content, 0, 0, 2)
     tab.value("document.getElementById('scrub').focus()")
     for key in ("ArrowRight", "End", "ArrowLeft"):
         tab.press(key)
     assert_at(tab, content, 0, 54, 2)
     for side, video in (("query", 0), ("run-0", 2), ("clock", 2)):
-        expected = tile_colour(content.videos[video], shown(tab, side))
-        assert tab.colour(f"#{side}-tile") == pytest.approx(expected, abs=8)
+        expected = tile_color(content.videos[video], shown(tab, side))
+        assert tab.color(f"#{side}-tile") == pytest.approx(expected, abs=8)
     assert tab.text("#query-phase") == content.phases[content.videos[0].labels[54]]
     assert tab.text("#clock-verdict") == "✓ same phase"
 
@@ -152,7 +152,7 @@ def test_a_click_on_a_point_is_what_was_hovered_and_moves_the_player(open_page, 
     reference = content.projection.frames[index]
     video = content.videos[reference.video]
     lines = [video.name, f"frame {reference.frame}, {reference.frame / 10:.2f} s"]
-    x, y = tab.centre(f"#clouds figure:nth-child(2) .points > :nth-child({index + 1})")
+    x, y = tab.center(f"#clouds figure:nth-child(2) .points > :nth-child({index + 1})")
     tab.mouse("mouseMoved", x, y)
     assert tab.text("#card-text").split("\n")[:2] == lines
     inside = (
@@ -176,7 +176,7 @@ def test_a_click_on_a_point_is_what_was_hovered_and_moves_the_player(open_page, 
 def test_a_tap_on_a_point_shows_and_chooses_it(open_page, content):
     tab = open_page(content, size=(390, 844))
     tab.send("Emulation.setTouchEmulationEnabled", enabled=True)
-    x, y = tab.centre("#clouds .points > :nth-child(40)")
+    x, y = tab.center("#clouds .points > :nth-child(40)")
     tab.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
     tab.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
     tab.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -207,7 +207,7 @@ def test_the_trail_joins_the_points_of_the_player_s_video(tab, content):
 
 
 def cell_place(tab, row, column, rows, columns):
-    tab.centre("#matrix-0 .cells")
+    tab.center("#matrix-0 .cells")
     box = "document.querySelector('#matrix-0 .cells').getBoundingClientRect()"
     left, top, width, height = tab.value(f"(box => [box.left, box.top, box.width, box.height])({box})")
     return left + (column + 0.5) * width / columns, top + (row + 0.5) * height / rows
@@ -421,10 +421,10 @@ def test_few_videos_one_view_and_one_video(open_page, content, kept):
         assert tab.text("#matrix-0-tau").startswith("tau")
 
 
-def test_without_labels_frames_are_coloured_by_time_and_nothing_is_judged(open_page, content):
+def test_without_labels_frames_are_colored_by_time_and_nothing_is_judged(open_page, content):
     videos = tuple(replace(video, labels=None) for video in content.videos)
     tab = open_page(replace(content, phases=(), videos=videos))
-    assert tab.value("document.getElementById('colour-by').value") == "time"
+    assert tab.value("document.getElementById('color-by').value") == "time"
     tab.press("ArrowRight")
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
     assert tab.value("document.querySelectorAll('#live-strips .plain').length") == 2
@@ -433,8 +433,8 @@ def test_without_labels_frames_are_coloured_by_time_and_nothing_is_judged(open_p
 
 
 def test_where_labels_break_off_nothing_is_judged(open_page, content):
-    """Of the first video only the middle phase is labelled. In the CSV, where labels break off is no event."""
-    labels = tuple(label if label == 1 else UNLABELLED for label in content.videos[0].labels)
+    """Of the first video only the middle phase is labeled. In the CSV, where labels break off is no event."""
+    labels = tuple(label if label == 1 else UNLABELED for label in content.videos[0].labels)
     cells = ("1.000;2.000", "0.000 -;0.500 +;1.000;2.000", "1.000;2.000 -")
     listing = tuple(replace(line, events=cell) for line, cell in zip(content.listing[:3], cells, strict=True))
     videos = (replace(content.videos[0], labels=labels), *content.videos[1:])

@@ -49,15 +49,15 @@ def decoded(uri):
 
 def test_pictures_of_tokens_stand_in_the_row_of_their_ratio_and_the_column_of_their_time(content):
     ratios, frames = (0.1, 0.3, 1.0), (0, 15, 33)
-    colours = np.array([[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)], np.uint8)
-    pictures = np.broadcast_to(colours[:, :, None, None], (3, 3, 16, 16, 3))
+    colors = np.array([[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)], np.uint8)
+    pictures = np.broadcast_to(colors[:, :, None, None], (3, 3, 16, 16, 3))
     found = section(replace(content, tokens=(TokenClip(0, frames, ratios, pictures),)), "tokens")
     assert [text(cell) for cell in found.findall(".//thead//th")] == ["Ratio", "0.00 s", "1.50 s", "3.30 s"]
     rows = found.findall(".//tbody/tr")
     assert [text(row.find("th")) for row in rows] == ["0.1", "0.3", "1"]
     images = [row.findall("td/img") for row in rows]
     drawn = [[decoded(image.get("src")).mean(axis=(0, 1)) for image in row] for row in images]
-    np.testing.assert_allclose(drawn, colours, atol=4)
+    np.testing.assert_allclose(drawn, colors, atol=4)
     assert [[image.get("alt") for image in row] for row in images] == [
         [f"ego/000, frame {frame}, ratio {ratio:g}" for frame in frames] for ratio in ratios
     ]

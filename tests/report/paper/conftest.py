@@ -25,7 +25,7 @@ from byov.report.content import (
 PHASES = ("reach", "pour", "put back")
 
 
-def tile_colour(video, frame):
+def tile_color(video, frame):
     """No two tiles alike, none like another thing in a figure."""
     return (40 + 50 * video, 90 + 20 * (frame % 8), 60 + 40 * (frame // 8 % 4))
 
@@ -37,7 +37,7 @@ def shown_video(index, view, frames, *, tile=(48, 36), name=None, labels=True):
     for first in range(0, len(on_sheet), columns):
         picture = Image.new("RGB", (columns * width, height))
         for column, frame in enumerate(on_sheet[first : first + columns]):
-            picture.paste(tile_colour(index, frame), (column * width, 0, (column + 1) * width, height))
+            picture.paste(tile_color(index, frame), (column * width, 0, (column + 1) * width, height))
         jpeg = io.BytesIO()
         picture.save(jpeg, "JPEG", quality=95, subsampling=0)
         rows.append(jpeg.getvalue())
@@ -160,5 +160,5 @@ def nothing(made_up):
 
 
 @pytest.fixture(scope="session")
-def colour_of():
-    return tile_colour
+def color_of():
+    return tile_color

@@ -155,13 +155,13 @@ def test_settings_of_the_user_neither_matter_nor_change(written, nothing, tmp_pa
     assert [png.read_bytes(), pdf.read_bytes()] == [path.read_bytes() for path in paths[:2]]
 
 
-def test_phase_colours_are_those_of_the_page():
+def test_phase_colors_are_those_of_the_page():
     from importlib.resources import files
 
-    from byov.report.paper.style import PHASES, QUERY, RIGHT, WRONG, phase_colour
+    from byov.report.paper.style import PHASES, QUERY, RIGHT, WRONG, phase_color
 
     style = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
     light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", style)))  # the first of each name
     assert [light[f"phase-{index}"] for index in range(len(PHASES))] == list(PHASES)
     assert (light["query"], light["good"], light["retrieved"]) == (QUERY, RIGHT, WRONG)
-    assert phase_colour(8) == phase_colour(0) == PHASES[0]
+    assert phase_color(8) == phase_color(0) == PHASES[0]

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgba
 
-from byov.labels import UNLABELLED
+from byov.records import UNLABELED
 from byov.report.content import FrameRef, Similarity
 from byov.report.paper.grid import FrameGrid
 from byov.report.paper.pictures import draw_failures, draw_tokens
 from byov.report.paper.plots import draw_curves, draw_projection, draw_similarity
-from byov.report.paper.style import QUERY, phase_colour
+from byov.report.paper.style import QUERY, phase_color
 
 
 def named_lines(legend, axes):
-    """The lines of the axes by what the legend says of their colour, each as (x, y)."""
+    """The lines of the axes by what the legend says of their color, each as (x, y)."""
     texts = [text.get_text() for text in legend.get_texts()]
     return {
         name: [line.get_data() for line in axes.lines if to_hex(line.get_color()) == to_hex(handle.get_color())]
@@ -37,7 +37,7 @@ def test_points_of_the_projection_are_those_of_its_title(content, panel, title):
         chosen = [index for index, ref in enumerate(refs) if content.videos[ref.video].view == view]
         np.testing.assert_array_equal(drawn.get_offsets(), points[chosen])
         phases = [content.videos[refs[index].video].labels[refs[index].frame] for index in chosen]
-        np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_colour(phase), 0.85) for phase in phases])
+        np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_color(phase), 0.85) for phase in phases])
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_phase_boundaries_are_where_the_videos_change(content, thinned, matrix):
 
 
 def test_where_labels_break_off_no_phase_begins(content):
-    """Of ego/000 the last phase is not labelled, of exo/002 the frames around the first change."""
+    """Of ego/000 the last phase is not labeled, of exo/002 the frames around the first change."""
     ego, exo = (content.videos[index] for index in (content.similarity.rows, content.similarity.columns))
     cut = {
-        ego.name: ego.labels[:11] + (UNLABELLED,) * 5,
-        exo.name: exo.labels[:6] + (UNLABELLED,) * 3 + exo.labels[9:],
+        ego.name: ego.labels[:11] + (UNLABELED,) * 5,
+        exo.name: exo.labels[:6] + (UNLABELED,) * 3 + exo.labels[9:],
     }
     videos = tuple(replace(video, labels=cut.get(video.name, video.labels)) for video in content.videos)
     figure = draw_similarity(replace(content, videos=videos), content.similarity)

@@ -15,7 +15,7 @@ from byov.cache.runs import read_run
 from byov.cli.extract import main as extract_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
-from byov.evaluate.embedding_readers import RunEmbeddings
+from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment
 from byov.report.collect import Request, collect
@@ -81,15 +81,15 @@ class Project:
         return read_material(source, self.runs_dir, self.features_dir, choose_split(source.manifest, split))
 
 
-def grey_of(frame: int) -> int:
+def gray_of(frame: int) -> int:
     """How bright the left half of a frame is."""
     return 20 + 6 * frame
 
 
 def _image(frame: int, seed: int, width: int, height: int) -> np.ndarray:
-    """Left half: grey by the frame's number. Right half: a hue of the video's, on which a square moves down."""
+    """Left half: gray by the frame's number. Right half: a hue of the video's, on which a square moves down."""
     image = np.empty((height, width, 3), np.uint8)
-    image[:, : width // 2] = grey_of(frame)
+    image[:, : width // 2] = gray_of(frame)
     image[:, width // 2 :] = np.random.default_rng(seed).integers(40, 200, 3)
     top = frame * height // 40
     image[top : top + height // 5, 3 * width // 4 : 3 * width // 4 + width // 8] = 255
@@ -192,6 +192,6 @@ def write_video() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def grey() -> Callable[[int], int]:
+def gray() -> Callable[[int], int]:
     """A frame's number → how bright its left half is."""
-    return grey_of
+    return gray_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import VideoEntry
-from byov.cache.row_reader import read_array
 from byov.data.own_videos import read_own_videos
 from byov.report.content import Unavailable
 from byov.report.failures import mean_taus, softmax_similarity
@@ -18,7 +18,7 @@ from byov.report.nearest_frames import choose_strips
 from byov.report.projection import choose_frames, tsne
 from byov.report.room import divide, moments
 from byov.report.similarity import compare
-from byov.report.spread import centres, evenly
+from byov.report.spread import centers, evenly
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_videos_are_those_of_the_test_split_with_their_own_times_and_labels(cont
 
 
 def test_tables_are_those_of_the_evaluator(content, whole_project):
-    from byov.evaluate.embedding_readers import RunEmbeddings
+    from byov.evaluate.embeddings import RunEmbeddings
     from byov.evaluate.evaluation import evaluate
 
     titles = [table.title for table in content.tables]
@@ -60,7 +60,7 @@ def test_tables_are_those_of_the_evaluator(content, whole_project):
     names = [name for name, _ in content.tables[0].measured]
     assert names[-1:] == list(content.own_rows) == ["first: BYOV, paper (tiny, frozen)"]
     assert {"Time only", "Untrained (first)"} <= set(names)
-    assert {"Random features (tiny), merged 0.3", "Random features (tiny), merged 0.3, standardised"} <= set(names)
+    assert {"Random features (tiny), merged 0.3", "Random features (tiny), merged 0.3, standardized"} <= set(names)
     scored = evaluate(RunEmbeddings(whole_project.runs_dir, whole_project.features_dir, "first"))
     column = [column.score for column in content.tables[0].columns].index("kendalls_tau/all")
     row = dict(content.tables[0].measured)[names[-1]]
@@ -137,7 +137,7 @@ def test_the_listing_is_the_csv_that_was_extracted(content, whole_project):
         ((0, 1, 3), ""),
     ],
 )
-def test_unlabelled_stretches_are_read_back_as_they_are(labels, text, tmp_path):
+def test_unlabeled_stretches_are_read_back_as_they_are(labels, text, tmp_path):
     entry = VideoEntry("a", "ego", "train", len(labels), 10.0, labels, None)
     assert events_text(entry, 3) == text
     if text:
@@ -254,7 +254,7 @@ def test_a_page_has_room_for_fewer_moments_of_more_videos():
     assert moments(300, many) == evenly(300, many.moments)
 
 
-def test_t_sne_keeps_neighbours_together():
+def test_t_sne_keeps_neighbors_together():
     random = np.random.default_rng(0)
     points = np.concatenate([random.normal(size=(15, 6)), random.normal(size=(15, 6)) + 50]).astype(np.float32)
     placed = tsne(points, 0)
@@ -296,9 +296,9 @@ def test_evenly_takes_the_ends_and_never_one_twice():
         assert (chosen[0], chosen[-1]) == (0, count - 1)
 
 
-def test_centres_lie_in_the_middle_of_their_parts():
-    assert centres(100, 5) == (10, 30, 50, 70, 90)
-    assert centres(1, 5) == (0,)
+def test_centers_lie_in_the_middle_of_their_parts():
+    assert centers(100, 5) == (10, 30, 50, 70, 90)
+    assert centers(1, 5) == (0,)
 
 
 def test_long_videos_are_thinned_for_the_matrix_of_distances(make_material):

@@ -72,8 +72,8 @@ def test_the_kept_epoch_is_the_first_best_of_what_chose(curves_of, select, kept)
 
 
 def test_without_labels_tau_chose(curves_of):
-    unlabelled = [{name: value for name, value in one.items() if name not in ("retrieval", "both")} for one in RECORDS]
-    assert curves_of(lines(unlabelled)).kept_epoch == 3
+    unlabeled = [{name: value for name, value in one.items() if name not in ("retrieval", "both")} for one in RECORDS]
+    assert curves_of(lines(unlabeled)).kept_epoch == 3
 
 
 def test_without_validation_nothing_chose(curves_of):

@@ -14,7 +14,7 @@ SMALL = {
     "DEMO_TIMELINE": "--method timeline --latent 32 --depth 1 --heads 4 --epochs 2",
 }
 ROWS = (
-    *("efficientnet-lite0 features, merged 0.3 ", "efficientnet-lite0 features, merged 0.3, standardised"),
+    *("efficientnet-lite0 features, merged 0.3 ", "efficientnet-lite0 features, merged 0.3, standardized"),
     *("Time only", "Untrained (demo-paper)", "demo-paper: BYOV, paper", "demo-timeline: Timeline"),
 )
 VIDEOS = {"train": (3, 3), "val": (2, 2), "test": (2, 2)}

@@ -17,6 +17,6 @@ def test_the_report_of_a_run_opens_in_silence_and_moves(project, byov_report, op
     after = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
     assert all(one != other for one, other in zip(before, after, strict=True))
     assert tab.value("document.querySelectorAll('.cloud .points > *').length") > 0
-    x, y = tab.centre(".cloud .points > *")
+    x, y = tab.center(".cloud .points > *")
     tab.mouse("mouseMoved", x, y)
     assert tab.value("getComputedStyle(document.querySelector('#card-tile')).backgroundImage").startswith("url(")

@@ -86,7 +86,7 @@ def test_with_train_videos_only_there_is_nothing_to_score(project, keep_videos):
     assert len(content.videos) == 4
 
 
-def test_without_train_videos_nothing_can_be_learnt_from(project, keep_videos):
+def test_without_train_videos_nothing_can_be_learned_from(project, keep_videos):
     keep_videos(project, "test_ego_1", "test_exo_0")
     assert missing(project.collect())["tables"].startswith("tea has no train videos")
 

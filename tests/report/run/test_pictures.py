@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from byov.cache.features import FeatureWriter, read_header
-from byov.cache.row_reader import read_array
+from byov.cache.hdf5 import read_array
 from byov.report import sheets
 from byov.report.content import Sheet, Unavailable
 from byov.report.gallery import Gallery
@@ -52,20 +52,20 @@ def find(project):
     return locate
 
 
-def test_each_tile_shows_its_frame(content, grey):
+def test_each_tile_shows_its_frame(content, gray):
     for video in content.videos:
         assert (video.sheet.tile_width, video.sheet.tile_height) == (96, 64)
         for frame in video.sheet.frames:
             left_half = tile(video.sheet, frame)[8:-8, 8:40]
-            assert np.abs(left_half - grey(frame)).max() <= 5, (video.name, frame)
+            assert np.abs(left_half - gray(frame)).max() <= 5, (video.name, frame)
 
 
-def test_each_sheet_shows_its_own_video_in_its_own_colours(content, whole_project):
+def test_each_sheet_shows_its_own_video_in_its_own_colors(content, whole_project):
     ids = [line.split(",")[3] for line in (whole_project.root / "videos" / "tea.csv").read_text().splitlines()[1:]]
     for video in content.videos:
-        colour = np.random.default_rng(ids.index(video.name.split("/")[1])).integers(40, 200, 3)
+        color = np.random.default_rng(ids.index(video.name.split("/")[1])).integers(40, 200, 3)
         shown = tile(video.sheet, video.sheet.frames[-1])[8:-8, 56:64].mean(axis=(0, 1))
-        np.testing.assert_allclose(shown, colour, atol=6)
+        np.testing.assert_allclose(shown, color, atol=6)
 
 
 def test_sheets_hold_all_that_the_parts_refer_to(content):
@@ -79,21 +79,21 @@ def test_sheets_hold_all_that_the_parts_refer_to(content):
         assert set(worst.matched) <= set(content.videos[worst.partner].sheet.frames)
 
 
-def test_large_frames_are_made_small_and_keep_their_shape(tmp_path, write_video, grey):
+def test_large_frames_are_made_small_and_keep_their_shape(tmp_path, write_video, gray):
     path = write_video(tmp_path / "wide.mp4", 5, width=400, height=202)
     tiles = sheets._decode(sheets._Wanted(path, (1, 4), truncated=False, area=200 * 101))
     assert tiles.pixels.shape == (2, 101, 200, 3)
     for pixels, frame in zip(tiles.pixels, (1, 4), strict=True):
-        assert np.abs(pixels[8:-8, 8:80].astype(int) - grey(frame)).max() <= 4
+        assert np.abs(pixels[8:-8, 8:80].astype(int) - gray(frame)).max() <= 4
 
 
 def test_a_sheet_of_more_than_one_row_is_read_row_by_row():
-    greys = np.arange(23) * 10
-    pixels = np.broadcast_to(greys[:, None, None, None], (23, 16, 24, 3)).astype(np.uint8)
+    grays = np.arange(23) * 10
+    pixels = np.broadcast_to(grays[:, None, None, None], (23, 16, 24, 3)).astype(np.uint8)
     sheet = sheet_of(Tiles(tuple(range(5, 28)), pixels))
     assert (sheet.columns, len(sheet.rows)) == (8, 3)
     for frame in sheet.frames:
-        assert abs(tile(sheet, frame).mean() - greys[frame - 5]) < 2
+        assert abs(tile(sheet, frame).mean() - grays[frame - 5]) < 2
 
 
 def test_pictures_are_made_as_small_as_the_page_has_room_for():
@@ -128,10 +128,10 @@ def test_tokens_are_dark_where_the_ratio_excludes_them(content, whole_project):
                     np.testing.assert_array_equal(picture[rows, columns], expected[rows, columns])
 
 
-def test_tokens_at_ratio_one_are_the_frames_themselves(content, grey):
+def test_tokens_at_ratio_one_are_the_frames_themselves(content, gray):
     for clip in content.tokens:
         for frame, picture in zip(clip.frames, clip.pictures[-1].astype(int), strict=True):
-            assert np.abs(picture[8:-8, 8:40] - grey(frame)).max() <= 4
+            assert np.abs(picture[8:-8, 8:40] - gray(frame)).max() <= 4
 
 
 def test_what_was_cropped_away_is_dark_at_every_ratio():

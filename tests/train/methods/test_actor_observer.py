@@ -86,8 +86,8 @@ def test_two_weighted_steps_meet_the_published_numbers(case):
         loss, weights = weighted_loss(*frames.values(), heads(*frames.values()), numbers, means)
         loss.backward()
         torch.testing.assert_close(weights, expected["weight"], rtol=0, atol=1e-9)
-        learnt = frames | {name: named[name] for name in ("ego_weight", "exo_weight", "scales")}
-        assert_met(expected, loss, **{f"gradient_{name}": tensor.grad for name, tensor in learnt.items()})
+        learned = frames | {name: named[name] for name in ("ego_weight", "exo_weight", "scales")}
+        assert_met(expected, loss, **{f"gradient_{name}": tensor.grad for name, tensor in learned.items()})
 
 
 def naive_means(steps, *, per_video, decay, loss_decay):

@@ -66,7 +66,7 @@ def test_a_positive_of_one_view_is_up_to_five_frames_before(video):
     assert apart == {1, 2, 3, 4, 5}
 
 
-def test_consecutive_frames_are_neighbours_anywhere_in_the_video(video):
+def test_consecutive_frames_are_neighbors_anywhere_in_the_video(video):
     starts = set()
     for (draw,) in draws(consecutive(8, (1.0, 1.0)), [video(12)]):
         assert (np.diff(draw.rows) == 1).all()
@@ -193,7 +193,7 @@ def test_the_constants_are_those_of_the_sources():
         10,
     )
     assert (actor.far, actor.every, actor.decay) == (0.3, 4, 0.95)
-    assert {(s.batch_size, s.weight_decay, s.optimiser) for s in (tcc, gta, ae2, tcn, carl, actor)} == {
+    assert {(s.batch_size, s.weight_decay, s.optimizer) for s in (tcc, gta, ae2, tcn, carl, actor)} == {
         (4, 1e-5, "adam")
     }
     assert choose("tennis_forehand", method="ae2-alignment").subset == 10
@@ -212,9 +212,9 @@ def test_the_constants_are_those_of_the_sources():
         ({"method": "ae2-alignment"}, "AE2 alignment loss, no object encoder"),
         ({"method": "byov", "recipe": "official"}, "BYOV, official"),
         ({"method": "byov", "recipe": "cycle"}, "BYOV, cycle"),
-        ({"method": "byov", "standardize": "video"}, "BYOV, paper, standardised"),
-        ({"method": "timeline", "standardize": "none"}, "Timeline, not standardised"),
-        ({"method": "tcc", "tcc_loss": "mse", "standardize": "video"}, "TCC, mse, standardised"),
+        ({"method": "byov", "standardize": "video"}, "BYOV, paper, standardized"),
+        ({"method": "timeline", "standardize": "none"}, "Timeline, not standardized"),
+        ({"method": "tcc", "tcc_loss": "mse", "standardize": "video"}, "TCC, mse, standardized"),
         ({"method": "gta", "unnormalized": True}, "GTA, unnormalized"),
         (
             {"method": "gta", "backbone": "encoder", "position": "none"},

@@ -4,9 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from byov.train.autoencoder import ToDecode
 from byov.train.cycle import cycle_loss
-from byov.train.masking import draw_visible, masked
+from byov.train.networks import ToDecode, draw_visible, masked
 
 MASK_SEED = 5
 
@@ -317,7 +316,7 @@ def test_mixed_precision_gives_the_same_losses_roughly(make_method, pair):
     [{"cross_view": False}, {"self_view": False}, {}],
     ids=["MSM alone", "MCM alone", "both"],
 )
-def test_one_batch_is_learnt_by_heart(make_method, make_clips, switches):
+def test_one_batch_is_learned_by_heart(make_method, make_clips, switches):
     method = make_method(latent=32, heads=4, **switches)
     clips = make_clips(1, 6), make_clips(1, 5, seed=1)
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)

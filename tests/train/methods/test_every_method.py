@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from byov.cache.standardize import standardized
-from byov.train import transformer
+from byov.cache.features import standardized
+from byov.train import networks
 from byov.train.method_settings import choose
-from byov.train.methods.method import Method
+from byov.train.methods.base import Method
 from byov.train.methods.method_registry import METHODS, build_method
 
 SEED = 5
@@ -44,7 +44,7 @@ def gradients(method, clips, autocast=False):
 
 
 def some_items(batch, rows):
-    """The clips of some neighbouring items of a step, as another process would have them."""
+    """The clips of some neighboring items of a step, as another process would have them."""
     return tuple(
         replace(
             clips,
@@ -175,7 +175,7 @@ def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]  # soft targets leave a rest that cannot be learnt
+    assert losses[-1] < 0.7 * losses[0]  # soft targets leave a rest that cannot be learned
 
 
 def test_a_saved_model_is_loaded_as_it_was(make, each_method, tmp_path):
@@ -205,7 +205,7 @@ def test_an_embedding_has_no_gradient_and_is_the_same_in_training_and_after_othe
 def test_a_long_clip_is_embedded_in_pieces_as_if_whole(make, monkeypatch, frames):
     method, features = make(), torch.randn(frames, make().width)
     whole = method.embed(features)
-    monkeypatch.setattr(transformer, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
     torch.testing.assert_close(method.embed(features), whole, atol=1e-5, rtol=1e-5)
 
 

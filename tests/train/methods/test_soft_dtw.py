@@ -141,7 +141,7 @@ def test_cells_behind_the_end_of_a_table_change_nothing_and_have_no_gradient(min
     assert torch.equal(torch.autograd.grad(again.sum(), other)[0], gradient)
 
 
-def test_costs_are_normalised_over_the_frames_of_the_first_clip():
+def test_costs_are_normalized_over_the_frames_of_the_first_clip():
     first, second = random_frames(2, 4, 8), random_frames(2, 5, 8, seed=1)
     costs = matching_costs(first, second, 0.5)
     for item in range(2):

@@ -63,8 +63,8 @@ def naive(home, away, times, loss, similarity, temperature=0.1, variance_weight=
     costs = []
     for i, u in enumerate(home):
         there = softmax([s(u, v) for v in away])
-        neighbour = sum(weight * v for weight, v in zip(there, away, strict=True))
-        back = softmax([s(neighbour, u) for u in home])
+        neighbor = sum(weight * v for weight, v in zip(there, away, strict=True))
+        back = softmax([s(neighbor, u) for u in home])
         mean = back @ times
         variance = back @ (times - mean).square()
         error = (times[i] - mean).square()

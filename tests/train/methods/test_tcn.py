@@ -24,7 +24,7 @@ def no_padding(embeddings):
 
 
 def all_pairs(size):
-    """Every two neighbours are positive, every other two frames negative."""
+    """Every two neighbors are positive, every other two frames negative."""
     return near_and_far(torch.arange(size)[None], positive_radius=1, negative_radius=1)
 
 
@@ -66,8 +66,8 @@ def test_npairs_are_the_formula_averaged_over_the_items(labels):
 
 def test_without_labels_every_pair_is_a_moment_of_its_own():
     anchors, positives = vectors(3, 6, 8), vectors(3, 6, 8, seed=1)
-    labelled = npairs(anchors, positives, PADDED, labels=torch.arange(6).expand(3, 6))
-    torch.testing.assert_close(npairs(anchors, positives, PADDED), labelled, rtol=0, atol=1e-12)
+    labeled = npairs(anchors, positives, PADDED, labels=torch.arange(6).expand(3, 6))
+    torch.testing.assert_close(npairs(anchors, positives, PADDED), labeled, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("labels", [None, torch.tensor([[4, 1, 4, 4, 2, 1]]).expand(3, 6)])

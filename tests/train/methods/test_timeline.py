@@ -191,7 +191,7 @@ def test_embeddings_are_unit_vectors(make_method):
     torch.testing.assert_close(embedding.norm(dim=-1), torch.ones(9))
 
 
-def test_a_group_is_learnt_by_heart_almost_to_the_entropy_of_its_targets(make_method, group):
+def test_a_group_is_learned_by_heart_almost_to_the_entropy_of_its_targets(make_method, group):
     method = make_method("timeline", latent=32, heads=4, feature_dropout=0.0, sigma=SIGMA)
     places, padding = ([getattr(clip, name) for clip in group] for name in ("share_of_video", "repeated"))
     items = [

@@ -35,7 +35,7 @@ SERVER = (
     + """
 import json, os, resource, signal, sys, traceback, warnings
 import torch
-import byov.train.train_run
+import byov.train.run
 from byov.cli.train import main
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # PyTorch imports most of itself here
 

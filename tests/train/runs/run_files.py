@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from byov.cache.seal import unsealed
+from byov.cache.digests import unsealed
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from tests.train.runs.run_files import records
 
 from byov.cache.embeddings import read_embedding
-from byov.cache.row_reader import read_array, read_digest
-from byov.cache.sub_clips import trimmed_clips
-from byov.train.methods.method import Method
+from byov.cache.hdf5 import read_array, read_digest
+from byov.evaluate.protocols import trimmed_clips
+from byov.train.methods.base import Method
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -161,7 +161,9 @@ def test_a_run_of_every_method_reproduces_itself_from_features_read_as_needed(
     assert contents(run) == contents(reference_of_each)
 
 
-def test_a_run_of_every_method_says_which_it_is_and_embeds_what_it_learnt(reference_of_each, each_method, shared_cache):
+def test_a_run_of_every_method_says_which_it_is_and_embeds_what_it_learned(
+    reference_of_each, each_method, shared_cache
+):
     config = json.loads((reference_of_each / "config.json").read_text())
     assert config["settings"]["method"] == each_method
     assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()

@@ -7,7 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 from tests.train.runs.run_files import checkpoints, edited, truncate
 
-from byov.cache.seal import blank_seal, sealed, unsealed
+from byov.cache.digests import blank_seal, sealed, unsealed
 
 RESUME = ("--run", "toy", "--resume")
 
@@ -110,7 +110,7 @@ def drop(tensors, start):
         },
     ],
 )
-def test_a_checkpoint_of_another_model_or_optimiser_is_one_line(refused, finished, reference, contents, damage):
+def test_a_checkpoint_of_another_model_or_optimizer_is_one_line(refused, finished, reference, contents, damage):
     for path in checkpoints(finished):
         forge(path, damage(load_file(path)), said_by(path))
     assert "checkpoint" in refused(*RESUME)

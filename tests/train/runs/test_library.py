@@ -13,8 +13,8 @@ import torch
 from byov.errors import Interrupted
 from byov.train.feature_store import open_training_data
 from byov.train.method_settings import ByovSettings
+from byov.train.run import Machine, embed_again, train_run
 from byov.train.settings import TrainSettings
-from byov.train.train_run import Machine, embed_again, train_run
 
 SETTINGS = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)
 MACHINE = Machine(torch.device("cpu"), preload_bytes=2**30, checkpoint_every=1)
@@ -30,7 +30,7 @@ import sys, torch
 from pathlib import Path
 from byov.train.feature_store import open_training_data
 from byov.train.method_settings import ByovSettings
-from byov.train.train_run import Machine, train_run
+from byov.train.run import Machine, train_run
 torch.set_num_threads(1)
 data = open_training_data(Path(sys.argv[1]), "toy", None, 0.3)
 settings = ByovSettings(latent=32, depth=1, decoder_depth=1, heads=4, frames=8, lr=1e-3, epochs=3, validate_every=1)

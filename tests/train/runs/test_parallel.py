@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from byov.errors import TrainError
+from byov.train.distributed import ALONE, Place, join, place
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.method_settings import choose
 from byov.train.methods.method_registry import build_method
-from byov.train.parallel import ALONE, Place, join, place
 from byov.train.sampling import BatchSource
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -62,4 +62,4 @@ def test_what_is_left_out_is_chosen_as_it_was(dataset, recipe):
     then = RECORDED["defaults"][dataset][recipe]
     now = choose(dataset, recipe=recipe).model_dump(mode="json")
     assert {name: now[name] for name in then} == then
-    assert now.keys() - then.keys() == {"method", "position_in", "optimiser"}
+    assert now.keys() - then.keys() == {"method", "position_in", "optimizer"}

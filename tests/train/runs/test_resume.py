@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.train.runs.run_files import checkpoints, edited, truncate
 
-from byov.cache.row_reader import read_array
+from byov.cache.hdf5 import read_array
 
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")

@@ -139,8 +139,8 @@ def same_run(run, other):
         for folder in (run, other)
     ]
     assert files[0] == files[1]
-    optimised = [load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other)]
-    assert optimised[0] == optimised[1]  # what has no gradient has no state either
+    optimized = [load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other)]
+    assert optimized[0] == optimized[1]  # what has no gradient has no state either
 
 
 def test_two_processes_give_the_losses_and_the_model_of_one(torchrun, byov_train, write_cache, tiny, tmp_path):

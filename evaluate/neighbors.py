@@ -1,4 +1,4 @@
-"""Nearest neighbours by matrix products, ranked as an exact search ranks them.
+"""Nearest neighbors by matrix products, ranked as an exact search ranks them.
 
 A product gives ||a||² - 2ab + ||b||², whose rounding can swap two almost equal distances. Its error is bounded, so
 where two distances are closer than the bound, and only there, they are taken again from differences. Of many points, a
@@ -59,9 +59,9 @@ class Points:
 
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._exact = embeddings
-        self._centred = embeddings.astype(np.float64)
-        self._centred -= self._centred.mean(axis=0)  # rounding grows with the distance from the origin
-        self._square_norms = np.einsum("pd,pd->p", self._centred, self._centred)
+        self._centered = embeddings.astype(np.float64)
+        self._centered -= self._centered.mean(axis=0)  # rounding grows with the distance from the origin
+        self._square_norms = np.einsum("pd,pd->p", self._centered, self._centered)
         longest = float(self._square_norms.max(initial=0))
         # Of a product of D terms and of the sums; a safe multiple, since too large only costs time.
         roundings = 4 * (embeddings.shape[1] + 4)
@@ -81,7 +81,7 @@ class Points:
 
     def distances(self, rows: Indices, columns: slice = slice(None)) -> Distances:
         """(R, C) squared distances of some points to some or all, each off by at most `error`."""
-        products = self._centred[rows] @ self._centred[columns].T
+        products = self._centered[rows] @ self._centered[columns].T
         products *= -2
         products += self._square_norms[columns]
         products += self._square_norms[rows, None]
@@ -91,8 +91,8 @@ class Points:
     def _rough(self) -> RoughDistances:
         """(P, D + 1) the points, scaled to lengths of at most 1, and their square norms."""
         longest = float(np.sqrt(self._square_norms.max(initial=0))) or 1.0
-        rough = np.empty((len(self._centred), self._centred.shape[1] + 1), np.float32)
-        np.divide(self._centred, longest, out=rough[:, :-1], casting="same_kind")
+        rough = np.empty((len(self._centered), self._centered.shape[1] + 1), np.float32)
+        np.divide(self._centered, longest, out=rough[:, :-1], casting="same_kind")
         rough[:, -1] = self._square_norms / longest**2
         return rough
 

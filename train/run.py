@@ -3,40 +3,45 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from byov import __version__
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.run_progress import LOCK_NAME
+from byov.cache.digests import blank_seal, sealed
 from byov.cache.runs import (
     CONFIG_NAME,
     FILES_KEY,
     LAST_MODEL_NAME,
+    LOCK_NAME,
     METRICS_NAME,
     MODEL_NAME,
+    RunRecord,
+    list_runs,
     model_digest,
     read_config,
+    read_progress,
+    read_run,
+    run_folder,
 )
-from byov.cache.seal import blank_seal, sealed
-from byov.errors import TrainError
-from byov.progress import SILENT, Progress
-from byov.stopping import Stop, never
-from byov.text import size_text
-from byov.train.boards import Board, open_boards
+from byov.errors import CacheError, TrainError
+from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.text import format_size, pluralize
 from byov.train.checkpoint import model_bytes
+from byov.train.distributed import ALONE, Processes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
-from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
-from byov.train.methods.method import Method
+from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData, open_training_data
+from byov.train.method_settings import choose, refuse_of_others, settings_of
+from byov.train.methods.base import Method
 from byov.train.methods.method_registry import build_method
-from byov.train.parallel import ALONE, Processes
 from byov.train.sampling import BatchSource, Sampler
-from byov.train.settings import TrainSettings
+from byov.train.settings import DEFAULT_RATIO, TrainSettings, checked, differences
+from byov.train.trackers import Board, open_boards
 from byov.train.trainer import MetricsLog, Trainer
 from byov.train.validation import Validator
 
@@ -84,7 +89,7 @@ def train_run(
     machine: Machine,
     *,
     resume: bool = False,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
     processes: Processes = ALONE,
 ) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def embed_again(
     settings: TrainSettings,
     machine: Machine,
     *,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> dict[str, Any]:
     """The embedding pass alone, of a run that has a model."""
@@ -227,7 +232,7 @@ def _open_store(data: TrainingData, machine: Machine, *, leads: bool) -> Feature
     videos = (*data.of("train"), *(data.of("val") if leads else ()))
     store = FeatureStore(data, videos, machine.preload_bytes)
     if not store.preloaded:
-        LOGGER.info(f"{size_text(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
+        LOGGER.info(f"{format_size(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
     return store
 
 
@@ -280,8 +285,8 @@ def _selection(data: TrainingData, settings: TrainSettings) -> str:
         if wanted != "last":
             LOGGER.info("no val videos: the last model is kept")
         return "last"
-    labelled = {video.view for video in val if video.labels is not None}
-    if wanted in ("retrieval", "trimmed", "both") and len(labelled) < 2:
+    labeled = {video.view for video in val if video.labels is not None}
+    if wanted in ("retrieval", "trimmed", "both") and len(labeled) < 2:
         LOGGER.info(
             f"--select {wanted} needs val videos of both views with phase labels: the model is chosen by tau instead"
         )
@@ -341,3 +346,124 @@ def _file_digests(folder: Path) -> dict[str, str]:
 def _pair_of(video: CachedVideo) -> tuple[str, ...]:
     """Nothing where there is none, as before there were any."""
     return () if video.pair is None else (video.pair,)
+
+
+Agree = Callable[[Callable[[], str]], str]  # Processes.agree: what one of them chooses counts for all
+
+
+@dataclass(frozen=True)
+class GivenRun:
+    """What was said of a run; None where nothing was."""
+
+    name: str | None
+    method: str | None
+    dataset: str | None
+    encoder: str | None
+    ratio: float | None
+    settings: Mapping[str, Any]
+
+
+class ChosenRun(NamedTuple):
+    """Where it lies, or will lie, what it is trained on, and how."""
+
+    folder: Path
+    data: TrainingData
+    settings: TrainSettings
+
+
+def new_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
+    """A run that there is not yet; what is left out is the paper's, or the only one in the cache."""
+    wanted = {**given.settings, "method": "byov" if given.method is None else given.method}
+    choose(given.dataset or "", **wanted)  # mistakes first, before anything is read
+    named = None if given.name is None else _agreed(runs_dir, given.name, agree)  # before more is asked for
+    ratio = DEFAULT_RATIO if given.ratio is None else given.ratio
+    data = open_features(features_dir, given.dataset, given.encoder, ratio)
+    settings = choose(data.dataset, **wanted)
+    return ChosenRun(named or _agreed(runs_dir, _usual_name(data, settings), agree), data, settings)
+
+
+def earlier_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
+    """A run to go on with; what is given must be as it was begun."""
+    record = read_run(runs_dir, agree(lambda: _newest_run(runs_dir) if given.name is None else given.name))
+    settings = _same_settings(record, given.method, given.settings)
+    return ChosenRun(record.folder, _same_data(features_dir, record, given), settings)
+
+
+def open_features(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
+    """The features by name, or the only ones there; what was chosen is said."""
+    data = open_training_data(features_dir, dataset, encoder, ratio)
+    if dataset is None or encoder is None:
+        LOGGER.info(f"features: {data.folder} at ratio {data.column.removeprefix('merged/')}")
+    if data.absent:
+        LOGGER.info(f"{pluralize(data.absent, 'video')} of {data.dataset} not in the cache; see byov-cache ls")
+    return data
+
+
+def _usual_name(data: TrainingData, settings: TrainSettings) -> str:
+    """A run's name by what it is."""
+    ratio = data.column.removeprefix("merged/")
+    return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
+
+
+def _agreed(runs_dir: Path, name: str, agree: Agree) -> Path:
+    """The folder of a new run, for all processes that train it."""
+    return run_folder(runs_dir, agree(lambda: _new_folder(runs_dir, name).name))
+
+
+def _new_folder(runs_dir: Path, name: str) -> Path:
+    """The folder of a run that there is not yet."""
+    folder = run_folder(runs_dir, name)
+    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if _is_finished(runs_dir, folder.name):
+            raise TrainError(
+                f"{folder} exists and is finished; choose another name with --run, "
+                f"or score it with byov-eval --run {folder.name}"
+            )
+        raise TrainError(
+            f"{folder} exists; resume it with --run {folder.name} --resume, or choose another name with --run"
+        )
+    return folder
+
+
+def _is_finished(runs_dir: Path, name: str) -> bool:
+    """Of what cannot be read as a run, --resume says more."""
+    try:
+        return read_progress(read_run(runs_dir, name)).state == "finished"
+    except CacheError:
+        return False
+
+
+def _newest_run(runs_dir: Path) -> str:
+    """The run to go on with where none is named; said."""
+    runs = list_runs(runs_dir)
+    if not runs:
+        raise TrainError(f"{runs_dir}: no run here; start one with byov-train --ratio {DEFAULT_RATIO}")
+    LOGGER.info(f"run: {runs[0]}, the newest (choose with --run)")
+    return runs[0]
+
+
+def _same_settings(record: RunRecord, method: str | None, given: Mapping[str, Any]) -> TrainSettings:
+    """The run's own settings; what is given beside must not contradict them."""
+    theirs = settings_of(record)
+    if method not in (None, theirs.method):
+        raise TrainError(f"{record.name} is a run of the method {theirs.method}, not of {method}")
+    refuse_of_others(theirs.method, given)
+    other = differences(checked(type(theirs), **(theirs.model_dump() | dict(given))), theirs)
+    if other:
+        raise TrainError(
+            f"{record.name} was started with {'; '.join(other)}. Leave the option out, or start another run"
+        )
+    return theirs
+
+
+def _same_data(features_dir: Path, record: RunRecord, given: GivenRun) -> TrainingData:
+    """The features that the run was begun with; what is given must be the same."""
+    encoder = record.encoder if given.encoder == record.encoder_folder else given.encoder
+    for name, ours, their in (
+        ("dataset", given.dataset, record.dataset),
+        ("encoder", encoder, record.encoder),
+        ("ratio", given.ratio, record.ratio),
+    ):
+        if ours is not None and ours != their:
+            raise TrainError(f"{record.name} was started with {name} {their!r}, not {ours!r}")
+    return open_features(features_dir, record.dataset, record.encoder_folder, record.ratio)

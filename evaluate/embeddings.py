@@ -15,20 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding
-from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.features import Header, check_same_identity, read_header, standardized
+from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.row_reader import read_array, read_digest
-from byov.cache.run_progress import unfinished_text
-from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run
-from byov.cache.standardize import standardized
+from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.scores import Kind
-from byov.labels import UNLABELLED
-from byov.progress import SILENT, Progress, track
-from byov.text import counted
+from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import UNLABELED
+from byov.text import pluralize
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 SHOWN_NAMES = 3  # of the videos that an error is about
@@ -60,23 +58,23 @@ class EmbeddingReader(ABC):
         """What whoever reads the scores must know of the embeddings."""
         return ()
 
-    def training_frames(self, progress: Progress = SILENT) -> Frames:
+    def training_frames(self, progress: Progress = NO_PROGRESS) -> Frames:
         """Whole training videos, under any protocol; read once."""
         if self._training is None:
             self._training = self.frames("train", progress=progress)
         return self._training
 
-    def video_means(self, split: str, progress: Progress = SILENT) -> Frames:
+    def video_means(self, split: str, progress: Progress = NO_PROGRESS) -> Frames:
         """Each video as one frame, the mean of its own: all that is needed of videos too many to hold."""
         wanted = segments(self.manifest, split)
         self.refuse_absent(wanted, split)
         means = ((segment, _mean_row(self.rows(segment))) for segment in self._track(wanted, progress))
         return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
 
-    def frames(self, split: str, protocol: Protocol = "standard", progress: Progress = SILENT) -> Frames:
+    def frames(self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS) -> Frames:
         return self.frames_of(segments(self.manifest, split, protocol), split, progress)
 
-    def frames_of(self, wanted: Sequence[Segment], split: str, progress: Progress = SILENT) -> Frames:
+    def frames_of(self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS) -> Frames:
         """Of some segments of a split."""
         self.refuse_absent(wanted, split)
         lengths = np.array([len(segment) for segment in wanted])
@@ -97,7 +95,7 @@ class EmbeddingReader(ABC):
 
 
 class RunEmbeddings(EmbeddingReader):
-    """What a run's model made of the videos; with `untrained`, what it made of them at its initialisation."""
+    """What a run's model made of the videos; with `untrained`, what it made of them at its initialization."""
 
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
@@ -120,7 +118,7 @@ class RunEmbeddings(EmbeddingReader):
         embedding, provenance = read_embedding(path)
         self._check_provenance(path, provenance, segment)
         if len(embedding) != len(segment):
-            there = f"{counted(len(embedding), 'embedding')} of {counted(len(segment), 'frame')}"
+            there = f"{pluralize(len(embedding), 'embedding')} of {pluralize(len(segment), 'frame')}"
             raise EvaluationError(f"{path}: {there}; {self.remedy}")
         self._features.add(segment.video, provenance.column_sha256)
         return embedding
@@ -168,7 +166,7 @@ class RunEmbeddings(EmbeddingReader):
 
 class CachedFeatures(EmbeddingReader):
     """A column of the feature cache as it is: what the frozen encoder gives. With `standardized`, as a model that
-    standardises is given it: every video, and every sub-clip on its own, on a common scale."""
+    standardizes is given it: every video, and every sub-clip on its own, on a common scale."""
 
     def __init__(
         self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
@@ -181,7 +179,7 @@ class CachedFeatures(EmbeddingReader):
         self.encoder = first_header(self.folder, self.remedy).provenance.encoder
         self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}"
         if standardized:
-            self.name += ", standardised"
+            self.name += ", standardized"
         self.kind = "random" if self.encoder.startswith("random/") else "frozen"
         self._first: Header | None = None  # the first file's that was read; all others must agree with it
         self._features = FeatureDigests()
@@ -215,7 +213,7 @@ class CachedFeatures(EmbeddingReader):
 
 
 class TimeOnly(EmbeddingReader):
-    """Nothing but a frame's normalised position in its video, or in its sub-clip."""
+    """Nothing but a frame's normalized position in its video, or in its sub-clip."""
 
     name, kind = "Time only", "time"
     remedy = ""
@@ -332,16 +330,16 @@ def _join(parts: Iterable[tuple[Segment, NDArray[np.float32]]], frames: int) -> 
 
 
 def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Phase indices of all frames, UNLABELLED where there is none; None if no frame has any."""
+    """Phase indices of all frames, UNLABELED where there is none; None if no frame has any."""
     if not manifest.phases:
         return None
     labels = np.concatenate([_labels_of(segment, manifest) for segment in wanted])
-    return labels if (labels != UNLABELLED).any() else None
+    return labels if (labels != UNLABELED).any() else None
 
 
 def _labels_of(segment: Segment, manifest: Manifest) -> NDArray[np.int64]:
     if segment.labels is None:
-        return np.full(len(segment), UNLABELLED)
+        return np.full(len(segment), UNLABELED)
     _check_labels(segment, manifest)
     return np.array(segment.labels, np.int64)
 
@@ -353,7 +351,7 @@ def _check_labels(segment: Segment, manifest: Manifest) -> None:
             f"{segment.name}: {segment.frames_of_video} frames, {len(labels)} labels in the manifest; "
             "run byov-extract again"
         )
-    if min(labels) < UNLABELLED or max(labels) >= len(manifest.phases):
+    if min(labels) < UNLABELED or max(labels) >= len(manifest.phases):
         raise EvaluationError(
             f"{segment.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
             f"{len(manifest.phases)} phases, from 0; correct the labels and run byov-extract again"
