@@ -120,7 +120,7 @@ class DecodeAhead:
                 break
         if limit is not None and frames != limit and self._on_mismatch == "error":
             raise VideoError(
-                f"{path}: {pluralize(frames, 'frame')} decoded, {pluralize(limit, 'label')}; re-export the labels or use "
+                f"{path}: {pluralize(frames, 'frame')} decoded, {pluralize(limit, 'label')}; re-export labels or use "
                 "--on-mismatch trim"
             )
         _, size, _ = before

@@ -155,7 +155,7 @@ def load_checkpoint(
             LOGGER.info(f"{error}; falling back to the one before")
     if found:
         raise TrainError(
-            f"{folder}: {pluralize(len(found), 'checkpoint')}, none of use; start again under another name"
+            f"{folder}: {pluralize(len(found), 'checkpoint')}, none usable; start again under another name"
         )
     return None
 
