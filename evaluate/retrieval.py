@@ -122,7 +122,7 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
 
 def _say_how_long(frames: int, seconds: float) -> None:
     LOGGER.info(
-        f"retrieval compares {frames:,} frames with each other, which takes about {format_duration(seconds)} here; time "
+        f"retrieval compares {frames:,} frames with each other, which takes about {format_duration(seconds)}; time "
         "grows with the square of their number"
     )
 
