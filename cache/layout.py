@@ -77,3 +77,8 @@ def ratio_key(ratio: float) -> str:
 def selected_tokens(tokens: int, ratio: float) -> int:
     """K: how many of a frame's tokens a ratio selects, the first of the column `order`."""
     return max(1, round(tokens * ratio))
+
+
+def clip_name(video_id: str, first: int, last: int) -> str:
+    """Return the file stem of a sub-clip's embeddings; frames `first` to `last`, both inclusive."""
+    return f"{video_id}@{first}-{last}"

@@ -21,9 +21,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ValidationError
 
 from byov.cache.digests import UNSEAL, SealError, WeightsFile, check_seal, check_weights, refuse_nameless, unsealed
-from byov.cache.layout import check_name, ratio_key
+from byov.cache.layout import check_name, clip_name, ratio_key
 from byov.errors import CacheError
-from byov.evaluate.protocols import clip_name
 from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from byov.cache.layout import clip_name
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
 
@@ -32,11 +33,6 @@ def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: 
         first = int(random.integers(frames - length + 1))
         clips.add((first, first + length - 1))
     return sorted(clips)
-
-
-def clip_name(video_id: str, first: int, last: int) -> str:
-    """The file stem of a sub-clip's embeddings."""
-    return f"{video_id}@{first}-{last}"
 
 
 Protocol = Literal["standard", "trimmed"]

@@ -1,6 +1,7 @@
 import pytest
 
-from byov.evaluate.protocols import clip_name, trimmed_clips
+from byov.cache.layout import clip_name
+from byov.evaluate.protocols import trimmed_clips
 
 
 def test_clips_are_the_same_everywhere_and_for_ever():
