@@ -35,7 +35,7 @@ NAME, ENCODER = "many", "random/tiny"
 
 def make_cache(root: Path, videos: int) -> None:
     """One video's file many times over: nothing but their names tells them apart."""
-    from byov.cache.digests import fingerprint, sha256
+    from byov.cache.digests import file_sha256, fingerprint
     from byov.cache.features import FeatureWriter, Provenance
     from byov.extract.encoder_names import parse_encoder
 
@@ -56,7 +56,7 @@ def make_cache(root: Path, videos: int) -> None:
         decoder="PyAV",
         source_name=source.name,
         source_bytes=SOURCE_BYTES,
-        source_sha256=sha256(source),
+        source_sha256=file_sha256(source),
         source_fingerprint=fingerprint(source),
     )
     writer.finish(provenance, fps=30.0, truncated=False)

@@ -75,7 +75,7 @@ class Stoppable:
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> Iterator[Bar]:
-        obey(self._stop)
+        raise_if_stopped(self._stop)
         with self._progress.bar(name, unit=unit, total=total, done=done, brief=brief) as bar:
             yield _StoppableBar(bar, self._stop)
 
@@ -86,10 +86,10 @@ class _StoppableBar:
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         self._bar.advance(count, latest=latest)
-        obey(self._stop)
+        raise_if_stopped(self._stop)
 
 
-def obey(stop: Stop) -> None:
+def raise_if_stopped(stop: Stop) -> None:
     """Raise Interrupted if it is time to."""
     if stop():
         raise Interrupted("stopped; what is finished is kept")

@@ -153,7 +153,7 @@ SAMPLES = 16
 SAMPLE_BYTES = 16 << 10
 
 
-def sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -197,7 +197,7 @@ class Array(Protocol):
 AnyArray = TypeVar("AnyArray", bound=Array)
 
 
-def standardized(features: AnyArray) -> AnyArray:
+def standardize(features: AnyArray) -> AnyArray:
     """(T, width) → each dimension with zero mean and unit deviation over the clip; a constant one becomes zero.
 
     NumPy adds frames up one by one, so its arrays should be float64: in float32 the mean of a long constant dimension

@@ -18,7 +18,7 @@ from byov.cluster.worker_room import no_room, workers_to_hire
 from byov.errors import ClusterError
 from byov.extract.extraction import VideoOutcome
 from byov.extract.plan import Job
-from byov.progress import Stop, obey
+from byov.progress import Stop, raise_if_stopped
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Crew:
         """What is heard within a moment."""
         import ray
 
-        obey(self._stop)
+        raise_if_stopped(self._stop)
         self._dismiss_unplaced()
         asked = {member.waiting: member for member in self._members if member.waiting is not None}
         ready, _ = ray.wait(list(asked), timeout=STEP_SECONDS)

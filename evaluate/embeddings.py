@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding
-from byov.cache.features import Header, check_same_identity, read_header, standardized
+from byov.cache.features import Header, check_same_identity, read_header, standardize
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
@@ -295,7 +295,7 @@ def refuse_not_finite(rows: NDArray[np.float32], name: str) -> None:
 def _standardized(rows: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     """(T, D) of one segment; one frame that is not finite would spoil all others."""
     refuse_not_finite(rows, name)
-    return standardized(rows.astype(np.float64)).astype(np.float32)
+    return standardize(rows.astype(np.float64)).astype(np.float32)
 
 
 def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.cache.digests import file_state, fingerprint, sha256
+from byov.cache.digests import file_sha256, file_state, fingerprint
 from byov.data.video import STRICT, DecodingPolicy, FrameBlock, FrameReader
 from byov.errors import DatasetError, VideoError
 from byov.extract.plan import Job, OnMismatch
@@ -106,7 +106,7 @@ class DecodeAhead:
     def _decode(self, job: Job) -> SourceFile:
         path = job.video.path
         before = file_state(path)
-        digest = sha256(path)
+        digest = file_sha256(path)
         reader = FrameReader(path, threads=self._threads_per_video, policy=self._policy)
         limit = job.label_count
         frames = 0

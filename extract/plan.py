@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from byov.cache.digests import fingerprint, sha256
+from byov.cache.digests import file_sha256, fingerprint
 from byov.cache.features import Facts, Provenance, read_header
 from byov.cache.hdf5 import stored_rows
 from byov.cache.header_index import HeaderIndex, IndexedFacts, settled_state
@@ -190,7 +190,7 @@ def _source_conflict(facts: IndexedFacts, path: Path, headers: HeaderIndex, veri
         return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
     whole = verify or source.st_mtime_ns > facts.header.path.stat().st_mtime_ns
     expected = found.source_sha256 if whole else found.source_fingerprint
-    now = sha256(path) if whole else fingerprint(path)
+    now = file_sha256(path) if whole else fingerprint(path)
     if now != expected:
         return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
     headers.keep_source(facts, path, state)

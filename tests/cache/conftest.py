@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from tests import samples
-from tests.samples import TOKENS
+from tests import factories
+from tests.factories import TOKENS
 
 from byov.cache.features import Provenance, read_header
 from byov.cache.hdf5 import read_array
@@ -32,7 +32,7 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def make_provenance() -> Callable[..., Provenance]:
-    return samples.make_provenance
+    return factories.make_provenance
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def write_features() -> Callable[..., Path]:
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
         arrays = _arrays(frames)
         merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
-        return samples.write_features(path, merged, cls=arrays["cls"], order=arrays["order"], **provenance)
+        return factories.write_features(path, merged, cls=arrays["cls"], order=arrays["order"], **provenance)
 
     return write
 

@@ -15,7 +15,7 @@ import av
 import h5py
 import numpy as np
 import torch
-from tests.samples import SAME_BYTES
+from tests.factories import REPRODUCIBLE
 
 from byov.cache.digests import blank_seal, sealed
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
@@ -253,7 +253,7 @@ CUT = VIDEOS | {
     "a.m1v": ("mpeg1video", "mpeg1video"),
 }
 FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
-ENCODING = SAME_BYTES | {"libx265": {"x265-params": "log-level=none"}}
+ENCODING = REPRODUCIBLE | {"libx265": {"x265-params": "log-level=none"}}
 
 
 def write_video(path: Path, codec: str, container: str | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.samples import make_provenance
+from tests.factories import make_provenance
 
 from byov.cache.features import FeatureWriter
 from byov.cache.manifest import Manifest, VideoEntry

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
-from tests.samples import SAME_BYTES
+from tests.factories import REPRODUCIBLE
 
 from byov.data.dataset import Dataset
 from byov.data.video import FrameReader
@@ -39,7 +39,7 @@ def encode_video(
     vflip: bool = False,
 ) -> Path:
     with av.open(str(path), "w", format=container, options=container_options or {}) as output:
-        stream = output.add_stream(codec, rate=fps, options=SAME_BYTES.get(codec, {}) | (options or {}))
+        stream = output.add_stream(codec, rate=fps, options=REPRODUCIBLE.get(codec, {}) | (options or {}))
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = images[0].shape[:2]
         stream.pix_fmt = pix_fmt

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from byov.cache.digests import SAMPLE_BYTES, SAMPLES, fingerprint, sha256
+from byov.cache.digests import SAMPLE_BYTES, SAMPLES, file_sha256, fingerprint
 
 WHOLE = SAMPLES * SAMPLE_BYTES
 
@@ -21,7 +21,7 @@ def changed(content: bytes, at: int) -> bytes:
 def test_sha256_is_of_the_whole_file(file: Path) -> None:
     content = os.urandom(3_000_001)
     file.write_bytes(content)
-    assert sha256(file) == hashlib.sha256(content).hexdigest()
+    assert file_sha256(file) == hashlib.sha256(content).hexdigest()
 
 
 def test_fingerprint_depends_on_content_and_not_on_the_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from byov.cache import header_index
-from byov.cache.digests import SAMPLE_BYTES, sha256, unsealed
+from byov.cache.digests import SAMPLE_BYTES, file_sha256, unsealed
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_manifest, read_sources
@@ -320,7 +320,7 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
         f"made from v1.mp4 with digest {read_header(features(tmp_path) / 'exo/v1.h5').provenance.source_sha256[:12]}"
         in message
     )
-    assert f"{source} has changed to {sha256(source)[:12]}" in message
+    assert f"{source} has changed to {file_sha256(source)[:12]}" in message
     assert contents(tmp_path / "features") == before
     os.utime(source)  # written to since: all of it is compared without being told to
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.samples import write_features
+from tests.factories import write_features
 from torch import Tensor
 
 from byov.cache.manifest import Manifest, VideoEntry

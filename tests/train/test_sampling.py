@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from byov.cache.features import standardized
+from byov.cache.features import standardize
 from byov.errors import CacheError, TrainError
 from byov.train.feature_store import FeatureStore
 from byov.train.sampling import BatchSource, Sampler, any_two, draw_rows, ego_with_exo, one, paired, part, several
@@ -286,7 +286,7 @@ def test_features_are_standardized_over_the_interval_that_stands_for_the_video(t
     for step in range(5):
         for clips, draw in zip(batches.batch(step), sampler.draw(4, 0, step), strict=True):
             interval = torch.from_numpy(store.read(draw.video)[draw.first : draw.end]).float()
-            assert torch.equal(clips.features[0], standardized(interval)[draw.rows])
+            assert torch.equal(clips.features[0], standardize(interval)[draw.rows])
 
 
 @pytest.mark.parametrize("standardize", ["none", "video"])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.cache.features import standardized
+from byov.cache.features import standardize
 from byov.errors import TrainError
 from byov.train.baseline_settings import BackboneMethodSettings, OfTwoClips
 from byov.train.feature_store import CachedVideo
@@ -61,7 +61,7 @@ class Method(HubModel):
         if isinstance(features, np.ndarray):  # a copy: tensors share no memory that is read-only or runs backwards
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
-        return standardized(features) if self.settings.standardize == "video" else features
+        return standardize(features) if self.settings.standardize == "video" else features
 
 
 class BackboneMethod(Method):

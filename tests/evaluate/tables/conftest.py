@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.samples import write_features
+from tests.factories import write_features
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.manifest import Manifest, VideoEntry

@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from tests.samples import write_features
+from tests.factories import write_features
 
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array

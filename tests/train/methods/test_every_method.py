@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from byov.cache.features import standardized
+from byov.cache.features import standardize
 from byov.train import networks
 from byov.train.method_settings import choose
 from byov.train.methods.base import Method
@@ -223,7 +223,7 @@ def test_embedding_takes_features_as_they_stand_in_the_cache(make):
     features = (torch.randn(11, make().width) * 4 + 2).half()
     plain, standard = make(standardize="none"), make(standardize="video")
     torch.testing.assert_close(plain.embed(features), plain.embed(features.float()))
-    torch.testing.assert_close(standard.embed(features), plain.embed(standardized(features.float())))
+    torch.testing.assert_close(standard.embed(features), plain.embed(standardize(features.float())))
     assert not torch.allclose(standard.embed(features), plain.embed(features), atol=1e-2)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests import samples
+from tests import factories
 from tests.processes import BEFORE_NAMING, ENVIRONMENT, Ran
 
 from byov.cache.manifest import Manifest, VideoEntry
@@ -228,7 +228,7 @@ def _tiny(method: str) -> tuple[str, ...]:
 def _write_features(path: Path, features: np.ndarray, **provenance: Any) -> None:
     """One video's file; the features are those of the first ratio, the second has their negatives."""
     source = {"encoder": "random/tiny", "encoder_revision": "0", "source_name": "a.mp4", "source_bytes": 1}
-    samples.write_features(path, {RATIOS[0]: features, RATIOS[1]: -features}, cls=features, **(source | provenance))
+    factories.write_features(path, {RATIOS[0]: features, RATIOS[1]: -features}, cls=features, **(source | provenance))
 
 
 def _write_cache(root: Path, names: Sequence[str], *, encoder: str = "random--tiny", labels: bool = True) -> Path:

@@ -1,0 +1,224 @@
+"""Synthetic videos, caches and runs, written by the project's own writers."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.video.reformatter import VideoReformatter
+
+from byov.cache.embeddings import EmbeddingProvenance, write_embedding
+from byov.cache.features import FeatureWriter, Provenance
+from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.runs import embedding_path, embeddings_folder
+
+CLIP = "openai/clip-vit-base-patch16"
+TOKENS = 9
+PHASES = ("reach", "pour", "leave")
+UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
+# x264's assembly reads uninitialized memory, so its output varies from run to run.
+REPRODUCIBLE = {"libx264": {"x264-params": "asm=0"}}
+
+
+def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarray]:
+    """RGB images; image i has gray level 20 + 10 i."""
+    return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
+
+
+def write_video(
+    path: Path,
+    images: Sequence[np.ndarray] | int = 3,
+    *,
+    codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
+    fps: int = 10,
+    options: Mapping[str, str] | None = None,
+    container: str | None = None,
+    container_options: Mapping[str, str] | None = None,
+    pts_milliseconds: Sequence[int] | None = None,
+    rotation: int = 0,
+    hflip: bool = False,
+    vflip: bool = False,
+) -> Path:
+    """Encode RGB images (or that many gray ones) to the same bytes every time."""
+    images = gray_images(images) if isinstance(images, int) else images
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w", format=container, options=dict(container_options or {})) as output:
+        stream = output.add_stream(codec, rate=fps, options=REPRODUCIBLE.get(codec, {}) | dict(options or {}))
+        assert isinstance(stream, av.VideoStream)
+        stream.height, stream.width = images[0].shape[:2]
+        stream.pix_fmt = pix_fmt
+        if rotation or hflip or vflip:
+            stream.set_display_rotation(rotation, hflip=hflip, vflip=vflip)
+        if pts_milliseconds is not None:
+            stream.codec_context.time_base = Fraction(1, 1000)
+        for index, image in enumerate(images):
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            # The encoder's own conversion uses several threads, which garble images of odd sizes now and then.
+            frame = VideoReformatter().reformat(picture, format=pix_fmt, threads=1)
+            if pts_milliseconds is not None:
+                frame.pts, frame.time_base = pts_milliseconds[index], Fraction(1, 1000)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode())
+    return path
+
+
+def make_provenance(**changes: Any) -> Provenance:
+    values: dict[str, Any] = {
+        "encoder": CLIP,
+        "encoder_revision": "",
+        "encoder_sha256": "ab" * 32,
+        "preprocessing": "squash 224",
+        "compute_dtype": "float32",
+        "decoder": "PyAV 14",
+        "source_name": "Küche 1.mp4",
+        "source_bytes": 12345,
+        "source_sha256": "cd" * 32,
+        "source_fingerprint": "ef" * 32,
+    }
+    return Provenance(**(values | changes))
+
+
+def write_features(
+    path: Path,
+    merged: Mapping[float, np.ndarray],
+    *,
+    cls: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    fps: float = 30.0,
+    **provenance: Any,
+) -> Path:
+    """Write one feature file; merged: ratio → (T, width) features. Other keywords change its provenance."""
+    frames, width = next(iter(merged.values())).shape
+    order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
+    writer = FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None)
+    try:
+        writer.append(dict(merged), order, cls, np.arange(frames) / fps)
+        writer.finish(make_provenance(**provenance), fps=fps, truncated=False)
+    finally:
+        writer.close()
+    return path
+
+
+def make_labels(frames: int, phases: int = len(PHASES)) -> np.ndarray:
+    """Phase index of each frame: phases of equal length."""
+    return np.arange(frames) * phases // frames
+
+
+def make_rows(seed: Any, labels: np.ndarray, width: int = 16, *, noise: float = 0.7) -> np.ndarray:
+    """(T, width) float32 rows that depend on the phase of the frame, plus noise."""
+    centers = np.random.default_rng(0).normal(size=(int(labels.max(initial=0)) + 1, width))
+    rows = centers[labels] + noise * np.random.default_rng(seed).normal(size=(len(labels), width))
+    return np.asarray(rows, np.float32)
+
+
+def write_cache(
+    features_dir: Path,
+    videos: Mapping[tuple[str, str, str], int],
+    *,
+    dataset: str = "demo",
+    encoder: str = CLIP,
+    width: int = 16,
+    ratios: Sequence[float] = (0.3, 1.0),
+    phases: Sequence[str] = PHASES,
+    pairs: Mapping[tuple[str, str], str] | None = None,
+    has_cls: bool = False,
+    **provenance: Any,
+) -> Manifest:
+    """Write features and the manifest of a dataset.
+
+    Args:
+        videos: (split, view, id) → number of frames.
+        phases: Names; () for a dataset without labels.
+        pairs: (view, id) → pair.
+        provenance: Changes to the provenance of every file.
+    """
+    folder = features_dir / dataset
+    entries = []
+    for number, ((split, view, video), frames) in enumerate(videos.items()):
+        labels = make_labels(frames, max(len(phases), 1))
+        merged = {
+            ratio: make_rows([number, index], labels, width).astype(np.float16) for index, ratio in enumerate(ratios)
+        }
+        cls = make_rows([number, len(ratios)], labels, width).astype(np.float16) if has_cls else None
+        path = folder / encoder.replace("/", "--") / view / f"{video}.h5"
+        write_features(path, merged, cls=cls, encoder=encoder, **provenance)
+        known = tuple(labels.tolist()) if phases else None
+        entries.append(VideoEntry(video, view, split, frames, 30.0, known, None, (pairs or {}).get((view, video))))
+    manifest = Manifest(dataset, tuple(phases), (), tuple(entries))
+    manifest.save(folder / "manifest.json")
+    return manifest
+
+
+def make_embedding_provenance(**changes: Any) -> EmbeddingProvenance:
+    values: dict[str, Any] = {
+        "run": "first",
+        "model_sha256": "ab" * 32,
+        "dataset": "demo",
+        "video": "a",
+        "encoder": CLIP,
+        "encoder_revision": "",
+        "encoder_sha256": "ab" * 32,
+        "preprocessing": "squash 224",
+        "column": "merged/0.3",
+        "column_sha256": "01" * 32,
+        "first_frame": 0,
+    }
+    return EmbeddingProvenance(**(values | changes))
+
+
+def write_run(
+    runs_dir: Path,
+    manifest: Manifest | Path,
+    name: str = "first",
+    *,
+    seed: int = 0,
+    encoder: str = CLIP,
+    width: int = 16,
+    clips: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    embedded: bool = True,
+    training: Mapping[str, Any] | None = None,
+    **provenance: Any,
+) -> Path:
+    """Write a run that was never trained: config.json, a model file and embeddings that follow the labels.
+
+    Args:
+        manifest: Manifest of the dataset, or its path.
+        clips: Video id → sub-clips (first and last frame) to embed on their own as well.
+        embedded: Whether to write embeddings, of the model and of the untrained one (which ignore the labels).
+        training: Changes to the "training" record of config.json.
+        provenance: Changes to the provenance of every embeddings file.
+    """
+    manifest = load_manifest(manifest) if isinstance(manifest, Path) else manifest
+    folder, model = runs_dir / name, f"model {name}".encode()
+    record = {
+        "dataset": manifest.dataset,
+        "encoder": encoder,
+        "encoder_folder": encoder.replace("/", "--"),
+        "column": "merged/0.3",
+        "recipe": "paper",
+        "seed": seed,
+        "untrained_sha256": UNTRAINED_SHA256,
+    } | dict(training or {})
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"training": record}))
+    (folder / "model.safetensors").write_bytes(model)
+    for untrained in (False, True) if embedded else ():
+        digest = UNTRAINED_SHA256 if untrained else hashlib.sha256(model).hexdigest()
+        for number, video in enumerate(manifest.videos):
+            labels = np.zeros(video.frames or 0, int) if untrained or video.labels is None else np.array(video.labels)
+            rows = make_rows([seed, number], labels, width)
+            for clip in (None, *(clips or {}).get(video.id, ())):
+                first, last = clip or (0, len(rows) - 1)
+                path = embedding_path(
+                    embeddings_folder(folder, untrained=untrained, trimmed=clip is not None), video.view, video.id, clip
+                )
+                values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
+                values |= {"model_sha256": digest, "first_frame": first} | provenance
+                chosen = rows[first : last + 1]
+                write_embedding(path, chosen, np.arange(len(chosen)) / 30, make_embedding_provenance(**values))
+    return folder
