@@ -7,11 +7,18 @@ from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
 from byov.cli.command import UsageMistake, note
 from byov.data.dataset import SPLITS, VIEWS, Dataset
-from byov.data.own_videos import CSV_NAME, DEFAULT_SHARES, FolderListing, list_folder, read_own_videos, video_files
+from byov.data.own_videos import (
+    CSV_NAME,
+    DEFAULT_SPLIT_FRACTIONS,
+    FolderListing,
+    list_folder,
+    read_own_videos,
+    video_files,
+)
 from byov.text import pluralize
 
 SHOWN = 3  # names of a list; the rest is counted
-DEFAULT_SPLIT = ",".join(f"{share:g}" for share in DEFAULT_SHARES)
+DEFAULT_SPLIT = ",".join(f"{share:g}" for share in DEFAULT_SPLIT_FRACTIONS)
 
 
 def parse_shares(text: str) -> tuple[float, ...]:

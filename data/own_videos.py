@@ -29,7 +29,10 @@ OPTIONAL = ("id", "events", "phases", "pair")
 MOST_VIDEOS = 200_000  # of one file; Ego-Exo4D has some 30,000
 SEPARATORS = (",", ";", "\t")  # of columns; programs for tables choose by country
 FIRST_PHASE = "start"  # what comes before the first event, where only events have names
-NO_LABEL, GOES_ON = "-", "+"  # in the place of a name: no phase is known from here on; the phase before goes on
+UNLABELED_MARK, RESUME_MARK = (
+    "-",
+    "+",
+)  # in the place of a name: no phase is known from here on; the phase before goes on
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def read_events(text: str, where: str) -> tuple[float, ...]:
     """ "2.5;7.1" → (2.5, 7.1), with names or without; `where` begins the message of a mistake."""
     events = _read_cell(text, where)
     if events.unlabeled:
-        raise DatasetError(f"{where}: events {text!r}; {NO_LABEL!r} is for the labels of a CSV, not for this")
+        raise DatasetError(f"{where}: events {text!r}; {UNLABELED_MARK!r} is for the labels of a CSV, not for this")
     return events.seconds
 
 
@@ -153,7 +156,7 @@ def _read_cell(text: str, where: str) -> _Events:
         seconds = [float(time) for time in times]
     except ValueError:
         seconds = [math.nan]
-    named = tuple(mark for mark in marks if mark not in (NO_LABEL, GOES_ON))
+    named = tuple(mark for mark in marks if mark not in (UNLABELED_MARK, RESUME_MARK))
     if (
         not all(math.isfinite(time) and time >= 0 for time in seconds)
         or seconds != sorted(seconds)
@@ -162,13 +165,17 @@ def _read_cell(text: str, where: str) -> _Events:
         raise DatasetError(
             f"{where}: events {text!r}, expected rising times in seconds like '2.5;7.1' or '2.5 pour;7.1 put down'"
         )
-    if any(mark == GOES_ON and before != NO_LABEL for before, mark in pairwise(["", *marks])):
-        raise DatasetError(f"{where}: events {text!r}; {GOES_ON!r} ends a stretch that {NO_LABEL!r} begins: '5 -;6 +'")
+    if any(mark == RESUME_MARK and before != UNLABELED_MARK for before, mark in pairwise(["", *marks])):
+        raise DatasetError(
+            f"{where}: events {text!r}; {RESUME_MARK!r} ends a stretch that {UNLABELED_MARK!r} begins: '5 -;6 +'"
+        )
     stretches = zip(marks, seconds, [*seconds[1:], math.inf], strict=True)
     return _Events(
-        seconds=tuple(time for time, mark in zip(seconds, marks, strict=True) if mark not in (NO_LABEL, GOES_ON)),
+        seconds=tuple(
+            time for time, mark in zip(seconds, marks, strict=True) if mark not in (UNLABELED_MARK, RESUME_MARK)
+        ),
         names=named if all(named) else (),
-        unlabeled=tuple((first, end) for mark, first, end in stretches if mark == NO_LABEL),
+        unlabeled=tuple((first, end) for mark, first, end in stretches if mark == UNLABELED_MARK),
     )
 
 
@@ -211,7 +218,7 @@ def _same(manifest: Path, values: Mapping[str, T], shown: Callable[[T], str]) ->
 
 CSV_NAME = "videos.csv"
 COLUMNS = ("path", "view", "split", "id", "events", "pair")
-DEFAULT_SHARES = (0.6, 0.2, 0.2)  # of train, val and test
+DEFAULT_SPLIT_FRACTIONS = (0.6, 0.2, 0.2)  # of train, val and test
 # By the name alone: a video that is broken belongs to the list too, else nobody is told of it.
 ENDINGS = {".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf"}
 ENDINGS |= {".ogv", ".ts", ".vob", ".webm", ".wmv"}
@@ -267,7 +274,7 @@ def list_folder(folder: Path, shares: Sequence[float] | None = None) -> FolderLi
     splits = _splits_of_folders(folder, videos, given=shares is not None)
     if not splits:
         for paths in of_view.values():
-            splits |= zip(paths, share_out(len(paths), shares or DEFAULT_SHARES), strict=True)
+            splits |= zip(paths, share_out(len(paths), shares or DEFAULT_SPLIT_FRACTIONS), strict=True)
     ids = unique_ids(videos)
     listed = [FolderVideo(path, view, splits[path], ids[path]) for view in VIEWS for path in of_view[view]]
     return FolderListing(tuple(listed), tuple(others), tuple(path for path in videos if views[path] is None))

@@ -1,6 +1,6 @@
-"""The video decoder: every frame from first to last, in order, as RGB.
+"""Video decoder: every frame of a file, first to last, as RGB.
 
-Header counts and seeking are not trusted: frame t is the t-th frame that decoding to the end of the file gives.
+Frame counts in headers and seeking are unreliable, so frame t is the t-th frame obtained by decoding the whole file.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import av
 import av.container
@@ -18,33 +18,32 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from byov.data.checksums import mismatch
-from byov.data.container import broken_off, lacks_moov, missing_bytes
 from byov.errors import VideoError
 from byov.text import pluralize
 
 OnTruncated = Literal["error", "keep"]
 OnCorrupt = Literal["error", "keep"]
-MAX_PIXELS = 70_000_000  # of a frame: twice an 8K picture; 210 MB as RGB, and FFmpeg holds several
+MAX_PIXELS = 70_000_000  # per frame: twice 8K, 210 MB as RGB, and FFmpeg buffers several frames
+BLOCK_BYTES = 8 << 20
+BLOCK_FRAMES = 16
 DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
-# A file's content decides how FFmpeg reads it, whatever its name: a playlist called x.mp4 would have it open other
-# files and addresses. So only containers that hold their own data, and only from disk.
+# FFmpeg detects the format from the content, so a playlist renamed to x.mp4 could make it open other files and URLs.
+# Only formats that contain their own data are allowed, and only from disk.
 _OPEN_OPTIONS = {
     "protocol_whitelist": "file",
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,mxf,nut,rm,dv,"
     "h264,hevc,av1,mjpeg,gif,yuv4mpegpipe,wav,mp3,flac,aac",
 }
-# They store frames in coding order and no display times; what FFmpeg makes up instead goes wrong with B-frames.
-_WITHOUT_TIMES = ("avi", "mpegvideo")
-_PACKETS_TO_A_JOIN = 3
-LEAST_ASPECT = 0.1  # of pixels; broadcast formats lie between 0.7 and 2
-BLOCK_BYTES = 8 << 20
-BLOCK_FRAMES = 16
+# These formats store frames in coding order without display times, and FFmpeg's guesses are wrong for B-frames.
+_FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
+# Formats whose header states the duration. For all others FFmpeg estimates it from the file, cut or not.
+_FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
+_MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; anything far beyond is a broken header
 
 
 @dataclass(frozen=True)
 class DecodingPolicy:
-    """What becomes of a video that breaks off, of frames that FFmpeg marks as corrupt, and of frames too large."""
+    """How to treat truncated files, frames that FFmpeg marks as corrupt, and oversized frames."""
 
     on_truncated: OnTruncated = "error"
     on_corrupt: OnCorrupt = "error"
@@ -52,329 +51,218 @@ class DecodingPolicy:
 
 
 STRICT = DecodingPolicy()
-VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Consecutive frames of one size."""
+    """Consecutive frames of the same size.
 
-    pixels: NDArray[np.uint8]  # (n, height, width, 3)
-    pts_seconds: NDArray[np.float64]  # (n,), from the first frame of the video
+    Attributes:
+        pixels: RGB frames, uint8 (T, H, W, 3).
+        pts_seconds: Presentation times relative to the first frame of the video, float64 (T,).
+    """
 
-    def __post_init__(self) -> None:
-        if self.pixels.ndim != 4 or len(self.pixels) != len(self.pts_seconds):
-            raise ValueError(f"{self.pixels.shape} frames with {self.pts_seconds.shape} times")
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What can be said of a video without decoding it: its packets are pluralize, its first frame is decoded."""
-
-    header_frames: int  # as the header says; 0 where it does not
-    packets: int  # frames in the file; a rare codec decodes one more or one less
-    width: int  # as shown, after rotation
-    height: int
-    fps: float
-    variable_rate: bool
-    rotation_degrees: int  # counter-clockwise, already applied to the size above
-    codec: str
-    missing_bytes: int  # by the container's own account; 0 if the file is whole
-    broken_off: str  # why it cannot be whole; "" if it is, or if that cannot be told
+    pixels: NDArray[np.uint8]
+    pts_seconds: NDArray[np.float64]
 
 
 class FrameReader:
-    """One pass over a video. `blocks` may be consumed once; `fps`, `truncated` and `corrupt_frames` are known after it.
+    """Single-pass reader of all frames of a video.
 
-    `pixel_aspect` is known from the first block on.
+    Args:
+        path: Video file.
+        threads: Number of FFmpeg decoding threads.
+        policy: How to treat truncated and corrupt videos.
+
+    Attributes:
+        fps: Average frame rate; 0 if unknown.
+        pixel_aspect: Width / height of a displayed pixel; valid from the first block on.
+        truncated: Whether the file ends early; valid after the last block.
+        corrupt_frames: Number of frames that FFmpeg marked as corrupt; valid after the last block.
     """
 
     def __init__(self, path: Path, *, threads: int = 1, policy: DecodingPolicy = STRICT) -> None:
         self.path = path
         self.fps = 0.0
+        self.pixel_aspect = 1.0
         self.truncated = False
         self.corrupt_frames = 0
-        self.pixel_aspect = 1.0  # width over height of a pixel, as the frame is to be shown
-        # Threads hold frames back, and those held at a break are lost: what is kept must not depend on their number.
+        # Multi-threaded decoders lose the frames in flight at an error; what is kept must not depend on threads.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
-        self._reformatter = VideoReformatter()
-        self._rotation: int | None = None  # of the frames so far, and what it means for them
-        self._upright = (False, 0)
-        self._slots: deque[float] = deque()  # times of the packets whose frames are still to come, if frames have none
 
     def blocks(self) -> Iterator[FrameBlock]:
-        """All frames, in blocks of one size that stay below BLOCK_BYTES (or hold one frame)."""
-        room = np.empty((0, 0, 0, 3), np.uint8)
+        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame).
+
+        Raises:
+            VideoError: The file cannot be decoded, or the policy rejects it.
+        """
+        buffer = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
-        for image, time in self._frames():
-            if len(times) == len(room) or image.shape != room.shape[1:]:
+        for image, time in self._images():
+            if len(times) == len(buffer) or image.shape != buffer.shape[1:]:
                 if times:
-                    yield FrameBlock(room[: len(times)], np.array(times))
+                    yield FrameBlock(buffer[: len(times)], np.array(times))
                 capacity = max(1, min(BLOCK_FRAMES, BLOCK_BYTES // image.nbytes))
-                room, times = np.empty((capacity, *image.shape), np.uint8), []
-            room[len(times)] = image
+                buffer, times = np.empty((capacity, *image.shape), np.uint8), []
+            buffer[len(times)] = image
             times.append(time)
         if times:
-            yield FrameBlock(room[: len(times)], np.array(times))
+            yield FrameBlock(buffer[: len(times)], np.array(times))
 
-    def _frames(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
-        count = 0
+    def _images(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
+        """Yield upright RGB images and their times."""
+        reformatter = VideoReformatter()
+        first_time = 0.0
+        rotation, mirrored, turns = None, False, 0
         with open_video(self.path) as (container, stream):
-            self._refuse_damage()
-            _refuse_large(self.path, stream, self._policy.max_pixels)
-            stream.codec_context.thread_count = self._threads
-            stream.codec_context.thread_type = "AUTO"
-            self.fps = float(stream.average_rate or stream.guessed_rate or 0)
-            first_time: float | None = None
-            joined = _Joined(self.fps) if container.format.name == "mpegts" else None
-            for frame in self._decoded(container, stream):
-                if self._slots:
-                    time = self._slots.popleft()
-                elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last ones
-                    time = float(frame.pts * stream.time_base)
-                else:
-                    time = _time_at(count, self.fps)
-                time = joined.time(time) if joined else time
-                first_time = time if first_time is None else first_time
-                count += 1
-                image = self._to_rgb(frame)
-                if count == 1:
-                    self.pixel_aspect = _pixel_aspect(stream, turned=bool(self._upright[1] % 2))
-                yield image, time - first_time
-        if not count:
+            self.fps = _frame_rate(stream)
+            for index, (frame, time) in enumerate(self._frames(container, stream)):
+                image = np.asarray(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(), dtype=np.uint8)
+                if frame.rotation != rotation:
+                    rotation, (mirrored, turns) = frame.rotation, _orientation(frame)
+                if index == 0:
+                    first_time = time
+                    self.pixel_aspect = _pixel_aspect(stream, turned=bool(turns % 2))
+                image = image[:, ::-1] if mirrored else image
+                yield np.rot90(image, turns) if turns else image, time - first_time
+
+    def _frames(
+        self, container: av.container.InputContainer, stream: av.VideoStream
+    ) -> Iterator[tuple[av.VideoFrame, float]]:
+        """Yield decoded frames and their times; apply the policy."""
+        self._limit_pixels(stream)
+        stream.codec_context.thread_count = self._threads
+        stream.codec_context.thread_type = "AUTO"
+        packet_times: deque[float] = deque()  # for formats without display times: packet times in file order
+        frames, end_seconds, problem = 0, 0.0, ""
+
+        def timed(frame: av.VideoFrame) -> tuple[av.VideoFrame, float]:
+            nonlocal frames
+            self._check_corrupt(frame, frames)
+            if packet_times:
+                time = packet_times.popleft()
+            elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
+                time = float(frame.pts * stream.time_base)
+            else:
+                time = frames / self.fps if self.fps else float(frames)
+            frames += 1
+            return frame, time
+
+        try:
+            for packet in container.demux(stream):
+                if not packet.size:
+                    continue
+                if packet.is_corrupt:
+                    problem = "incomplete packet"
+                    break
+                if container.format.name in _FORMATS_WITHOUT_PTS and packet.dts is not None:
+                    packet_times.append(float(packet.dts * packet.time_base))
+                end_seconds = max(end_seconds, _packet_end(packet))
+                for frame in packet.decode():
+                    yield timed(frame)
+            problem = problem or _missing_seconds(container, stream, end_seconds)
+            # Frames still in the decoder of a truncated file may lack an earlier B-frame that was cut off.
+            if not (problem and stream.codec_context.has_b_frames):
+                for frame in stream.decode(None):
+                    yield timed(frame)
+        except av.error.FFmpegError as error:
+            problem = problem or str(error.strerror)
+        if problem and self._policy.on_truncated == "error":
+            raise VideoError(
+                f"{self.path}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a complete copy, or use "
+                "the frames before the cut with --on-truncated keep."
+            )
+        if not frames:
             raise VideoError(f"{self.path}: no frame could be decoded")
+        self.truncated = bool(problem)
 
-    def _decoded(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.VideoFrame]:
-        count, last_dts, reason = 0, None, ""
-        lacking = broken_off(self.path)
-        without_times = container.format.name in _WITHOUT_TIMES
-        frame: av.VideoFrame | None = None
-        held_back: list[av.VideoFrame] = []
-        try:
-            for packet in _sound_packets(container, stream):
-                if without_times and packet.dts is not None:
-                    self._slots.append(float(packet.dts * packet.time_base))
-                for decoded in packet.decode():
-                    self._examine(decoded, count, lacking)
-                    count, frame = count + 1, decoded
-                    yield decoded
-                last_dts = packet.dts
-        except av.error.FFmpegError as error:
-            reason = str(error.strerror)
-        try:
-            held_back = stream.decode(None)
-        except av.error.FFmpegError as error:
-            reason = reason or str(error.strerror)
-        reason = reason or lacking
-        if reason and stream.codec_context.has_b_frames:
-            held_back = [] if without_times else _before_gap(frame, held_back, last_dts)
-        for frame in held_back:
-            if reason and frame.is_corrupt:
-                break
-            self._examine(frame, count, reason)
-            count += 1
-            yield frame
-        if reason:
-            self._broken_off(count, reason)
+    def _limit_pixels(self, stream: av.VideoStream) -> None:
+        """Reject oversized frames before any memory is allocated for them."""
+        if stream.width * stream.height > self._policy.max_pixels:
+            raise VideoError(
+                f"{self.path}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
+                f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
+            )
+        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
 
-    def _refuse_damage(self) -> None:
-        damage = mismatch(self.path) if self._policy.on_corrupt == "error" else ""
-        if damage:
-            raise VideoError(f"{self.path}: {damage}; get a sound copy, or take it as it is with --on-corrupt keep")
-
-    def _examine(self, frame: av.VideoFrame, index: int, lacking: str) -> None:
-        """What FFmpeg marks as corrupt is the break of a file that is not whole, and else as the user wants it."""
+    def _check_corrupt(self, frame: av.VideoFrame, index: int) -> None:
         if not frame.is_corrupt:
             return
-        if lacking:
-            raise av.error.InvalidDataError(0, lacking)
         if self._policy.on_corrupt == "error":
             raise VideoError(
-                f"{self.path}: FFmpeg marks frame {index} as corrupt; get a sound copy, or keep such frames with "
-                "--on-corrupt keep"
+                f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame anyway with "
+                "--on-corrupt keep."
             )
         self.corrupt_frames += 1
 
-    def _broken_off(self, count: int, reason: str) -> None:
-        if self._policy.on_truncated == "error":
-            raise VideoError(
-                f"{self.path}: broken off after {pluralize(count, 'frame')} ({reason}); get a whole copy, "
-                "or keep the frames before the break with --on-truncated keep"
-            )
-        self.truncated = True
 
-    def _to_rgb(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        converted = self._reformatter.reformat(frame, format="rgb24", threads=1)
-        image = np.asarray(converted.to_ndarray(), dtype=np.uint8)
-        if frame.rotation != self._rotation:
-            self._rotation, self._upright = frame.rotation, _orientation(frame)
-        mirrored, turns = self._upright
-        image = image[:, ::-1] if mirrored else image
-        return np.rot90(image, turns) if turns else image
+@dataclass(frozen=True)
+class Probe:
+    """Properties of a video determined without decoding it: packets are counted and the first frame is decoded.
 
-
-class _Joined:
-    """Times of recordings that were joined end to end: where they go back, they go on one frame later."""
-
-    def __init__(self, fps: float) -> None:
-        self._gap, self._shift, self._last = _time_at(1, fps), 0.0, float("-inf")
-
-    def time(self, time: float) -> float:
-        if time + self._shift <= self._last:
-            self._shift = self._last + self._gap - time
-        self._last = time + self._shift
-        return self._last
-
-
-def _sound_packets(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[VideoPacket]:
-    """The packets up to the first that is cut off, which raises.
-
-    MPEG-TS marks one of the last packets of a recording, too, if another one was joined to it: time goes back soon.
+    Attributes:
+        header_frames: Frame count in the header; 0 if absent.
+        packets: Number of video packets, usually the number of frames.
+        width, height: Displayed size, after rotation.
+        fps: Average frame rate; 0 if unknown.
+        variable_rate: Whether the intervals between frames vary.
+        rotation_degrees: Counter-clockwise rotation, already applied to the size.
+        codec: FFmpeg's name of the codec.
+        truncation: Why the file is considered truncated; empty if it is not.
     """
-    doubtful: list[VideoPacket] = []  # one that is marked, and those behind it
-    for packet in container.demux(stream):
-        if not packet.size:  # the end
-            continue
-        if doubtful and _goes_back(doubtful[-1], packet):
-            yield from doubtful
-            doubtful = []
-        if doubtful or packet.is_corrupt:
-            doubtful.append(packet)
-            if container.format.name != "mpegts" or len(doubtful) > _PACKETS_TO_A_JOIN:
-                break
-        else:
-            yield packet
-    if doubtful:
-        raise av.error.InvalidDataError(0, "packet cut off")
 
-
-def _goes_back(before: VideoPacket, packet: VideoPacket) -> bool:
-    return before.dts is not None and packet.dts is not None and packet.dts <= before.dts
-
-
-@contextmanager
-def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """The container and its first real video stream; every reason not to get there is a VideoError."""
-    try:
-        container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
-    except FileNotFoundError:
-        raise VideoError(f"{path}: no such file") from None
-    except (av.error.FFmpegError, OSError) as error:
-        raise VideoError(f"{path}: {_why_not_opened(path, error)}") from error
-    with container:
-        streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
-        if not streams:
-            kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
-            raise VideoError(f"{path}: no video stream in it, only {kinds}")
-        if streams[0].codec_context is None:
-            raise VideoError(f"{path}: a codec that this build of FFmpeg cannot decode")
-        yield container, streams[0]
-
-
-def _refuse_large(path: Path, stream: av.VideoStream, max_pixels: int) -> None:
-    """Before a frame of it takes any memory; FFmpeg itself refuses those that become larger on the way."""
-    if stream.width * stream.height > max_pixels:
-        raise VideoError(
-            f"{path}: frames of {stream.width} x {stream.height} pixels, more than {max_pixels:,}; scale them down, or "
-            "set another limit with --max-pixels"
-        )
-    stream.codec_context.options = {"max_pixels": str(max_pixels)}
+    header_frames: int
+    packets: int
+    width: int
+    height: int
+    fps: float
+    variable_rate: bool
+    rotation_degrees: int
+    codec: str
+    truncation: str
 
 
 def probe(path: Path) -> Probe:
-    """Look at a video without decoding it."""
+    """Inspect a video without decoding it.
+
+    Raises:
+        VideoError: The file cannot be opened.
+    """
     with open_video(path) as (container, stream):
-        turns, size, seconds = None, (stream.width, stream.height), []
+        turns, size = None, (stream.width, stream.height)
+        times: list[float] = []
+        end_seconds, truncation = 0.0, ""
         try:
             for packet in container.demux(stream):
                 if packet.size:
-                    stamp = packet.dts if container.format.name in _WITHOUT_TIMES else packet.pts
-                    seconds.append(float(stamp * packet.time_base) if stamp is not None else np.nan)
+                    stamp = packet.dts if container.format.name in _FORMATS_WITHOUT_PTS else packet.pts
+                    times.append(float(stamp * packet.time_base) if stamp is not None else np.nan)
+                    end_seconds = max(end_seconds, _packet_end(packet))
+                    if packet.is_corrupt:
+                        truncation = "incomplete packet"
                 if turns is None:
                     for frame in packet.decode():
                         (_, turns), size = _orientation(frame), (frame.width, frame.height)
-        except av.error.FFmpegError:
-            pass  # the extraction will say where it breaks; the figures up to there are still of use
-        width, height = size if (turns or 0) % 2 == 0 else size[::-1]
+        except av.error.FFmpegError as error:
+            truncation = str(error.strerror)
+        turns = turns or 0
+        width, height = size if turns % 2 == 0 else size[::-1]
         return Probe(
             header_frames=stream.frames,
-            packets=len(seconds),
+            packets=len(times),
             width=width,
             height=height,
-            fps=float(stream.average_rate or stream.guessed_rate or 0),
-            variable_rate=_varies(np.sort(np.array(seconds)), float(stream.time_base or 0)),
-            rotation_degrees=90 * ((turns or 0) % 4),
+            fps=_frame_rate(stream),
+            variable_rate=_varies(np.sort(np.array(times)), float(stream.time_base or 0)),
+            rotation_degrees=90 * turns,
             codec=stream.codec_context.name,
-            missing_bytes=missing_bytes(path),
-            broken_off=broken_off(path),
+            truncation=truncation or _missing_seconds(container, stream, end_seconds),
         )
 
 
-def _varies(seconds: NDArray[np.float64], tick_seconds: float) -> bool:
-    """Do the gaps between frames differ by more than what rounding to the stream's clock explains?"""
-    gaps = np.diff(seconds)
-    return bool(len(gaps)) and bool(np.ptp(gaps) > 2.5 * tick_seconds + 1e-9)
-
-
-def _time_at(index: int, fps: float) -> float:
-    return index / fps if fps else float(index)
-
-
-def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:
-    """1 where the file does not say, or says nonsense."""
-    aspect = float(stream.sample_aspect_ratio or 1)
-    aspect = aspect if LEAST_ASPECT <= aspect <= 1 / LEAST_ASPECT else 1.0
-    return 1 / aspect if turned else aspect
-
-
-def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
-    """What shows the frame upright: swap left and right or not, then so many counter-clockwise quarter turns.
-
-    Not for every frame: one whose side data were looked at is freed only by the garbage collector.
-    """
-    turns = round(frame.rotation / 90)
-    try:
-        matrix = bytes(frame.side_data["DISPLAYMATRIX"])  # type: ignore[typeddict-item]
-        a, b, _, c, d, *_ = np.frombuffer(matrix, dtype=np.int32).astype(float)
-    except (KeyError, ValueError):  # no matrix, or something else on the frame that PyAV has no name for
-        return False, turns % 4
-    mirrored = bool(a * d < b * c)
-    return mirrored, (turns + 2 * mirrored) % 4
-
-
-def _before_gap(
-    previous: av.VideoFrame | None, held_back: list[av.VideoFrame], last_dts: int | None
-) -> list[av.VideoFrame]:
-    """Of the frames that the decoder holds back for reordering, those before the first that was cut off.
-
-    A B-frame comes later in the file than the frame it is shown before: the last frames may have lost one in between.
-    """
-    kept: list[av.VideoFrame] = []
-    for frame in held_back:
-        if previous is not None:
-            if frame.pts is None or previous.pts is None:
-                break
-            settled = last_dts is not None and frame.pts <= last_dts
-            if not settled and frame.pts - previous.pts > 1.5 * (previous.duration or 0):
-                break
-        kept.append(frame)
-        previous = frame
-    return kept
-
-
-def _why_not_opened(path: Path, error: av.error.FFmpegError | OSError) -> str:
-    if path.is_dir():
-        return "a folder, not a video"
-    if not path.stat().st_size:
-        return "an empty file"
-    if lacks_moov(path):
-        return "an MP4 without its index (no moov atom): cut off, or its recording was never finished"
-    return f"not a video that FFmpeg can open ({error.strerror})"
-
-
 def estimated_frames(path: Path) -> int | None:
-    """As the header says; None where it does not, or cannot be read."""
+    """Return the frame count according to the header; None if it is absent or the file cannot be opened."""
     try:
         with open_video(path) as (container, stream):
             if stream.frames:
@@ -384,3 +272,90 @@ def estimated_frames(path: Path) -> int | None:
             return round(container.duration / av.time_base * float(stream.average_rate))
     except VideoError:
         return None
+
+
+@contextmanager
+def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
+    """Open a video file and select its first video stream (cover images do not count).
+
+    Raises:
+        VideoError: The file cannot be opened or has no video stream that FFmpeg can decode.
+    """
+    try:
+        container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
+    except FileNotFoundError:
+        raise VideoError(f"{path}: no such file") from None
+    except (av.error.FFmpegError, OSError) as error:
+        if path.is_dir():
+            raise VideoError(f"{path}: a folder, not a video") from error
+        if not path.stat().st_size:
+            raise VideoError(f"{path}: empty file") from error
+        raise VideoError(
+            f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be truncated, or a recording "
+            "that was never finalized."
+        ) from error
+    with container:
+        streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+        if not streams:
+            kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no streams"
+            raise VideoError(f"{path}: no video stream, only {kinds}")
+        if streams[0].codec_context is None:
+            raise VideoError(f"{path}: this build of FFmpeg has no decoder for its codec. Convert the video to H.264.")
+        yield container, streams[0]
+
+
+def _frame_rate(stream: av.VideoStream) -> float:
+    return float(stream.average_rate or stream.guessed_rate or 0)
+
+
+def _packet_end(packet: "av.Packet[av.VideoStream]") -> float:
+    stamp = packet.pts if packet.pts is not None else packet.dts
+    return 0.0 if stamp is None else float((stamp + (packet.duration or 0)) * packet.time_base)
+
+
+def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStream, end_seconds: float) -> str:
+    """Compare the end of the last packet with the duration in the header; describe what is missing, if anything."""
+    if container.format.name not in _FORMATS_WITH_DURATION:
+        return ""
+    if stream.duration is not None and stream.time_base:
+        declared = float(stream.duration * stream.time_base)
+    elif "DURATION" in stream.metadata:  # Matroska: "00:01:23.456000000"
+        hours, minutes, seconds = stream.metadata["DURATION"].split(":")
+        declared = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+    elif container.duration is not None and len(container.streams) == 1:  # of the longest stream, which may be audio
+        declared = container.duration / av.time_base
+    else:
+        return ""
+    # Headers may be off by a frame, and the duration of the last frame may be unknown.
+    tolerance = max(2 / _frame_rate(stream), 0.1) if _frame_rate(stream) else 0.1
+    if declared - end_seconds <= tolerance:
+        return ""
+    return f"it ends at {end_seconds:.2f} s and its header declares {declared:.2f} s"
+
+
+def _varies(times: NDArray[np.float64], tick_seconds: float) -> bool:
+    """Whether frame intervals differ by more than rounding to the stream's clock explains."""
+    intervals = np.diff(times)
+    return bool(len(intervals)) and bool(np.ptp(intervals) > 2.5 * tick_seconds + 1e-9)
+
+
+def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:
+    aspect = float(stream.sample_aspect_ratio or 1)
+    if not 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT:
+        return 1.0
+    return 1 / aspect if turned else aspect
+
+
+def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
+    """Return how to display a frame upright: mirror left-right or not, then this many counter-clockwise quarter turns.
+
+    Call it only when the rotation changes: a frame whose side data was accessed is freed only by the garbage collector.
+    """
+    turns = round(frame.rotation / 90)
+    try:
+        matrix = bytes(frame.side_data["DISPLAYMATRIX"])  # type: ignore[typeddict-item]
+        a, b, _, c, d, *_ = np.frombuffer(matrix, dtype=np.int32).astype(float)
+    except (KeyError, ValueError):  # no matrix, or side data that PyAV has no name for
+        return False, turns % 4
+    mirrored = bool(a * d < b * c)
+    return mirrored, (turns + 2 * mirrored) % 4

@@ -263,8 +263,8 @@ def _check_video(job: Job) -> VideoCheck:
     except VideoError as error:
         return VideoCheck(job, None, str(error))
     problem = None
-    if seen.broken_off:
-        problem = f"{job.video.path}: {seen.broken_off}"
+    if seen.truncation:
+        problem = f"{job.video.path}: {seen.truncation}"
     elif job.label_count not in (None, seen.packets) and job.frames is None:
         labels = pluralize(job.label_count or 0, "label")
         problem = f"{job.video.path}: {pluralize(seen.packets, 'frame')} in the file, {labels}"

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from byov.cache.manifest import Manifest, VideoEntry, read_sources
-from byov.data.own_videos import GOES_ON, NO_LABEL
+from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.errors import CacheError
 from byov.records import UNLABELED
 from byov.report.content import ListedVideo
@@ -50,9 +50,9 @@ def _marks(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
     label = UNLABELED
     for label, stretch in groupby(labels):
         if label == UNLABELED:
-            yield first, NO_LABEL
+            yield first, UNLABELED_MARK
         elif label == phase and first:
-            yield first, GOES_ON
+            yield first, RESUME_MARK
         yield from ((first, "") for _ in range(phase, label))
         phase, first = max(phase, label), first + len(list(stretch))
     if label != UNLABELED:

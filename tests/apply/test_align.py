@@ -182,8 +182,8 @@ def test_a_video_is_never_written_over(byov_align, one_line, videos, tmp_path):
         (("one.mp4", "one.mp4", "-o", "out"), "expected a name that ends in .mp4, .mov, .mkv"),
         (("one.mp4", "none.mp4", "-o", "out.mp4"), "none.mp4: no such file"),
         ((".", "one.mp4", "-o", "out.mp4"), "a folder, not a video"),
-        (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv: not a video that FFmpeg can open"),
-        (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav: no video stream in it, only audio"),
+        (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv: FFmpeg cannot open"),
+        (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav: no video stream, only audio"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--height", "99"), "--height 99: must be even"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "3;2"), "--phases: events '3;2', expected rising"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", ""), "--phases: events ''"),
@@ -207,7 +207,7 @@ def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_alig
     ran = byov_align(path, path, "-o", tmp_path / "out.mp4")
     assert ran.code == 2
     assert ran.err.splitlines()[-1] == "error: nothing to align without A and B"
-    assert f"failed: {path}: broken off after" in ran.err
+    assert f"failed: {path}: truncated after" in ran.err
     assert not (tmp_path / "out.mp4").exists()
     assert byov_align(path, path, "-o", tmp_path / "out.mp4", "--on-truncated", "keep").code == 0
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60

@@ -186,7 +186,7 @@ def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset,
     assert ran.json["extracted_videos"] == 3
     failures = json.loads((features(tmp_path) / "failures.json").read_text())
     assert list(failures) == ["v1"]
-    assert "v1.mp4: not a video that FFmpeg can open" in failures["v1"]
+    assert "v1.mp4: FFmpeg cannot open" in failures["v1"]
     assert "failed: " in ran.err
     assert "v1.mp4" in ran.err
     (table.parent / "v1.mp4").write_bytes(good)
@@ -375,7 +375,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
     assert (videos["v3"]["packets"], videos["v3"]["decoded_frames"], videos["v3"]["state"]) == (8, None, "missing")
     assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
-    assert "an empty file" in videos["v1"]["problem"]
+    assert "empty file" in videos["v1"]["problem"]
     assert ran.json["needed_bytes"] == 64 * (2 * 128 * 7 + 2 * 64 + 8) + FILE_BYTES
     assert contents(tmp_path / "features") == before
     text = byov_extract("--manifest", table, *TINY, "--check").out
