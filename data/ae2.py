@@ -1,10 +1,10 @@
-"""The AE2 benchmark's four datasets, read from its download as it is.
+"""The four datasets of the AE2 benchmark, in the layout of their download.
 
-Break Eggs and Tennis Forehand: {ego,exo}/*.mp4 with {train,val,test}.csv (a file name per line) in each view's folder.
-Pour Milk and Pour Liquid: {train,val,test}/{ego,exo}/*.mp4. Each has a label.pickle: file stem → phase per frame.
+- Break Eggs, Tennis Forehand: {ego,exo}/*.mp4, with {train,val,test}.csv (one file name per line) in each folder.
+- Pour Milk, Pour Liquid: {train,val,test}/{ego,exo}/*.mp4.
 
-A stem that both views have is a pair: one performance, filmed at once. AE2 does not say so; it is inferred from its
-labels, one entry per stem for both views, and from its boxes, whose entries have the view before the stem.
+All have a label.pickle that maps file stems to the phase of each frame. A stem that exists in both views is treated as
+a pair recorded simultaneously. AE2 does not state this; it follows from its labels, which are shared by both views.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, inside, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, require_views
 from byov.data.label_pickle import read_labels
 from byov.errors import DatasetError
 
@@ -27,31 +27,35 @@ LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
 def phase_names(key_events: tuple[str, ...]) -> tuple[str, ...]:
-    """Phases lie between consecutive key events."""
+    """Name the phases between consecutive key events."""
     return tuple(f"{before} to {after}" for before, after in pairwise(key_events))
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """One of the four datasets from its folder."""
+    """Read one of the four datasets from its folder.
+
+    Raises:
+        DatasetError: The folder does not have the published layout.
+    """
     labels = read_labels(root / "label.pickle")
     phases = phase_names(KEY_EVENTS[name])
-    found = _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root)
     videos = []
-    for path, view, split in found:
+    for path, view, split in _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root):
         if path.stem not in labels:
             raise DatasetError(f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}")
         if max(labels[path.stem], default=0) >= len(phases):
             raise DatasetError(
-                f"{path}: phase {max(labels[path.stem])} in {root / 'label.pickle'}, {name} has {len(phases)} phases"
+                f"{path}: phase {max(labels[path.stem])} in {root / 'label.pickle'}, but {name} has "
+                f"{len(phases)} phases"
             )
         videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
-    dataset = Dataset(name, root, tuple(_pair_up(videos)), phase_names=phases)
+    dataset = Dataset(name, root, tuple(_with_pairs(videos)), phase_names=phases)
     require_views(dataset, SPLITS)
     return dataset
 
 
-def _pair_up(videos: list[Video]) -> Iterator[Video]:
-    """Where both views have a stem, the view becomes part of the id; the two are a pair if they are in one split."""
+def _with_pairs(videos: list[Video]) -> Iterator[Video]:
+    """Append the view to ids that exist in both views, and pair these videos if they are in the same split."""
     views, splits = defaultdict(set), defaultdict(set)
     for video in videos:
         views[video.id].add(video.view)
@@ -71,11 +75,11 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
             try:
                 lines = list_file.read_text(encoding="utf-8-sig").splitlines()
             except FileNotFoundError:
-                raise DatasetError(f"{list_file}: not there; it is part of the dataset's download") from None
+                raise DatasetError(f"{list_file}: missing; it is part of the dataset's download") from None
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
             for line in filter(None, map(str.strip, lines)):
-                yield inside(root / view, line, str(list_file)), view, split
+                yield path_inside(root / view, line, str(list_file)), view, split
 
 
 def _in_split_folders(root: Path) -> Iterator[tuple[Path, View, Split]]:

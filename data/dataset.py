@@ -1,4 +1,4 @@
-"""What a dataset is: videos of two views in three splits, with what is known of their frames."""
+"""Datasets: videos of two views in three splits, with their annotations."""
 
 import os
 from collections import Counter
@@ -20,33 +20,49 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """One video file and its annotation: phases per frame, or key-event times, or video-level actions, or none."""
+    """A video file and its annotations.
+
+    Attributes:
+        labels: Phase index of each frame.
+        event_seconds: Times of key events; the phase of a frame is the number of events up to it.
+        unlabeled_seconds: Intervals (start, end) without a known phase.
+        actions: Action classes of the whole video.
+        pair: Name shared by an ego and an exo video of the same performance.
+    """
 
     id: str
     view: View
     split: Split
     path: Path
-    labels: tuple[int, ...] | None = None  # phase index of each frame
-    event_seconds: tuple[float, ...] | None = None  # key events; phase = number of events that have happened
-    unlabeled_seconds: tuple[tuple[float, float], ...] = ()  # stretches of which no phase is known: from, up to
-    actions: tuple[int, ...] | None = None  # classes of the whole video
-    pair: str | None = None  # what an ego and an exo video of the same performance share
+    labels: tuple[int, ...] | None = None
+    event_seconds: tuple[float, ...] | None = None
+    unlabeled_seconds: tuple[tuple[float, float], ...] = ()
+    actions: tuple[int, ...] | None = None
+    pair: str | None = None
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """The phase of each frame, given the time of each frame; UNLABELED where it is not known, None if in all."""
+        """Return the phase of each frame, UNLABELED where unknown; None if no frame is labeled.
+
+        Args:
+            pts_seconds: Times of the frames (T,).
+        """
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
         if self.event_seconds is None:
             return None
         phases = np.searchsorted(self.event_seconds, pts_seconds, side="right")
-        for first, end in self.unlabeled_seconds:
-            phases[(pts_seconds >= first) & (pts_seconds < end)] = UNLABELED
+        for start, end in self.unlabeled_seconds:
+            phases[(pts_seconds >= start) & (pts_seconds < end)] = UNLABELED
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Videos with unique ids, in a fixed order. A pair is one ego and one exo video of the same split."""
+    """Videos with unique ids, in a fixed order.
+
+    Raises:
+        DatasetError: An id is not unique, a file is missing, or a pair is not one ego and one exo video of a split.
+    """
 
     name: str
     root: Path
@@ -55,19 +71,17 @@ class Dataset:
     action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        repeated = [video_id for video_id, count in Counter(video.id for video in self.videos).items() if count > 1]
-        if repeated:
-            places = ", ".join(str(video.path) for video in self.videos if video.id == repeated[0])
-            stand = "1 id stands" if len(repeated) == 1 else f"{len(repeated):,} ids stand"
-            raise DatasetError(f"{self.name}: {stand} for two videos, first {repeated[0]!r}: {places}")
-        folded: dict[str, str] = {}
+        # Ids become file names, and some file systems ignore case.
+        counts = Counter(video.id.casefold() for video in self.videos)
         for video in self.videos:
-            other = folded.setdefault(video.id.casefold(), video.id)
-            if other != video.id:  # on some disks they would be one file
-                raise DatasetError(f"{self.name}: the ids {other!r} and {video.id!r} differ in case only; rename one")
-        for video in self.videos:
+            if counts[video.id.casefold()] > 1:
+                same = [other for other in self.videos if other.id.casefold() == video.id.casefold()]
+                raise DatasetError(
+                    f"{self.name}: the id {video.id!r} is not unique (case is ignored): "
+                    f"{', '.join(str(other.path) for other in same)}"
+                )
             if not video.path.is_file():
-                raise DatasetError(f"{video.path}: listed in {self.name} ({video.split} split) and not there")
+                raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
         self._check_pairs()
 
     def _check_pairs(self) -> None:
@@ -76,46 +90,40 @@ class Dataset:
             if video.pair is not None:
                 pairs.setdefault(video.pair, []).append(video)
         for pair, videos in pairs.items():
-            wrong = _wrong_in_pair(videos)
-            if wrong is not None:
+            if sorted(video.view for video in videos) != list(VIEWS) or len({video.split for video in videos}) > 1:
+                found = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
                 raise DatasetError(
-                    f"{self.name}: pair {pair!r} {wrong}; give it one ego and one exo video of the same split"
+                    f"{self.name}: pair {pair!r} must be one ego and one exo video of the same split, not {found}"
                 )
-
-
-def _wrong_in_pair(videos: list[Video]) -> str | None:
-    for view in VIEWS:
-        count = sum(video.view == view for video in videos)
-        if count != 1:
-            return f"has {count} {view} videos" if count else f"has no {view} video"
-    splits = {video.split for video in videos}
-    return f"is in the splits {' and '.join(sorted(splits))}" if len(splits) > 1 else None
 
 
 def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
-    """Raise unless each of the splits has videos of both views."""
+    """Raise DatasetError unless each of the splits has videos of both views."""
+    found = {(video.split, video.view) for video in dataset.videos}
     for split in splits:
         for view in VIEWS:
-            if not any(video.view == view and video.split == split for video in dataset.videos):
-                raise DatasetError(
-                    f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos; both views are needed"
-                )
+            if (split, view) not in found:
+                raise DatasetError(f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos")
 
 
-def inside(root: Path, name: str, where: str) -> Path:
-    """root / name, unless the name leads out of root. Looks at the name only: links on disk are their owner's.
+def path_inside(root: Path, name: str, source: str) -> Path:
+    """Return root / name, or raise DatasetError if the name points outside of root.
 
-    An absolute name may go through links to root, as a shell's idea of the working folder does.
+    Only the name is checked; symbolic links below root may point anywhere. Absolute names may reach root by a link.
+
+    Args:
+        root: Folder of the dataset.
+        name: Path from a file of the dataset.
+        source: Where the name comes from, for the error message.
     """
     path = Path(os.path.normpath(root / name))
-    folder, target = (os.path.normpath(each.absolute()) for each in (root, path))  # root may be "." or ".."
-    if "\0" not in name and not _is_below(folder, target) and Path(name).is_absolute():
+    folder, target = os.path.normpath(root.absolute()), os.path.normpath(path.absolute())
+    if Path(name).is_absolute() and "\0" not in name and not _is_below(folder, target):
         folder, target = os.path.realpath(folder), os.path.realpath(target)
     if "\0" in name or not _is_below(folder, target):
-        raise DatasetError(f"{where}: the path {name!r} leaves the dataset folder {root}")
+        raise DatasetError(f"{source}: the path {name!r} is outside of the dataset folder {root}")
     return path
 
 
 def _is_below(folder: str, path: str) -> bool:
-    """Of two normalized paths, as text: `parents` would make a path of each folder above."""
     return path != folder and path.startswith(folder.rstrip("/") + "/")

@@ -1,4 +1,4 @@
-"""Datasets by name."""
+"""Known datasets by name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,23 +14,27 @@ READERS: dict[str, Callable[[str, Path], Dataset]] = {
     "charades_ego": read_charades_ego,
     "demo": lambda name, root: read_own_videos(name, root / "videos.csv", phase_names=demo.PHASES),
 }
-_OBTAINED_FROM = {
-    **dict.fromkeys(ae2.KEY_EVENTS, "the AE2 benchmark (github.com/zihuixue/AlignEgoExo)"),
+_DOWNLOADS = {
+    **dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2)"),
     "charades_ego": "prior.allenai.org/projects/charades-ego",
 }
 
 
 def open_dataset(name: str, datasets_dir: Path) -> Dataset:
-    """Read the dataset `name` from its folder below `datasets_dir`."""
+    """Read a known dataset from datasets_dir / name.
+
+    Raises:
+        DatasetError: The name is unknown, or the dataset is missing or malformed.
+    """
     if name not in READERS:
         raise DatasetError(
-            f"unknown dataset {name!r}; choose from {', '.join(READERS)}, or give your own videos with --folder or "
-            "--manifest"
+            f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos with --folder or "
+            "--manifest."
         )
     root = datasets_dir / name
     if not root.is_dir():
         raise DatasetError(
-            f"{name} is not at {root.absolute()}; put the download of {_OBTAINED_FROM.get(name, 'its authors')} "
-            "there as it is, or point --datasets-dir elsewhere (DATASET=demo needs no download)"
+            f"{root.absolute()} is missing. Download {name} from {_DOWNLOADS.get(name, 'its authors')} into this "
+            "folder, or set --datasets-dir. To try byov without a download, use the dataset demo."
         )
     return READERS[name](name, root)

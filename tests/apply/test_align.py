@@ -185,7 +185,7 @@ def test_a_video_is_never_written_over(byov_align, one_line, videos, tmp_path):
         (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv: FFmpeg cannot open"),
         (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav: no video stream, only audio"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--height", "99"), "--height 99: must be even"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "3;2"), "--phases: events '3;2', expected rising"),
+        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "3;2"), "--phases: events '3;2'. Expected increasing"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", ""), "--phases: events ''"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "0.5;9"), "the event at 9 s is after the last frame of A"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--run", "none"), "no such run"),

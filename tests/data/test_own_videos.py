@@ -1,142 +1,103 @@
 import math
-from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
-from byov.data.own_videos import MOST_VIDEOS, read_events, read_own_videos
+from byov.cache.layout import check_name
+from byov.data import own_videos
+from byov.data.own_videos import assign_splits, list_folder, read_events, read_own_videos, unique_ids
 from byov.errors import DatasetError
 
-Place = Callable[..., Path]
-HEADER = "path,view,split,id,events\n"
-NAMES = "'2.5 pour;7.1 put down'"
-TRAIN = "a.mp4,ego,train,,\nb.mp4,exo,train,,\n"
+HEADER = "path,view,split,id,events,phases,pair\n"
+TRAIN = "a.mp4,ego,train\nb.mp4,exo,train\n"
 
 
 @pytest.fixture
-def manifest(place: Place) -> Callable[..., Path]:
-    def write(content: str | bytes) -> Path:
+def read(place):
+    """read(rows): the dataset of a CSV; HEADER is used if the text has no header."""
+
+    def read_text(text, **settings):
         for name in ("a.mp4", "b.mp4", "sub/c.mp4"):
             place(name)
-        return place("videos.csv", content)
+        text = text if isinstance(text, bytes) or "split" in text else HEADER + text
+        return read_own_videos("mine", place("videos.csv", text), **settings)
 
-    return write
-
-
-def message_of(path: Path) -> str:
-    with pytest.raises(DatasetError) as error:
-        read_own_videos("mine", path)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return read_text
 
 
-def test_minimal_manifest_and_default_id(manifest: Callable[..., Path], tmp_path: Path) -> None:
-    dataset = read_own_videos(
-        "mine", manifest("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\nsub/c.mp4,exo,val\n")
-    )
+# --- CSV
+
+
+def test_minimal_csv(read, tmp_path):
+    dataset = read("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\nsub/c.mp4,exo,val\n")
     assert [(video.id, video.view, video.split) for video in dataset.videos] == [
         ("a", "ego", "train"),
         ("b", "exo", "train"),
         ("c", "exo", "val"),
     ]
     assert dataset.videos[2].path == tmp_path / "sub" / "c.mp4"
-    assert dataset.phase_names == ()
-    assert dataset.videos[0].event_seconds is None
-    assert dataset.name == "mine"
+    assert (dataset.name, dataset.phase_names, dataset.videos[0].event_seconds) == ("mine", (), None)
 
 
-def test_columns_in_any_order_with_id_and_events(manifest: Callable[..., Path]) -> None:
-    text = "events,split,id,view,path\n0.5;2,train,one,ego,a.mp4\n1;1.5,train,two,exo,b.mp4\n"
-    dataset = read_own_videos("mine", manifest(text))
+def test_columns_in_any_order(read):
+    dataset = read("events,split,id,view,path\n0.5;2,train,one,ego,a.mp4\n1;1.5,train,two,exo,b.mp4\n")
     assert [video.id for video in dataset.videos] == ["one", "two"]
     assert [video.event_seconds for video in dataset.videos] == [(0.5, 2.0), (1.0, 1.5)]
     assert dataset.phase_names == ("phase 0", "phase 1", "phase 2")
 
 
-def test_phase_names_are_used_where_their_number_fits(manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + "a.mp4,ego,train,,1\nb.mp4,exo,train,,2\n")
-    assert read_own_videos("mine", path, ("before", "after")).phase_names == ("before", "after")
-    assert read_own_videos("mine", path, ("before", "amid", "after")).phase_names == ("phase 0", "phase 1")
-
-
-def test_some_videos_may_lack_events(manifest: Callable[..., Path]) -> None:
-    dataset = read_own_videos("mine", manifest(HEADER + "a.mp4,ego,train,,1;2\nb.mp4,exo,train,,\n"))
-    assert len(dataset.phase_names) == 3
-    assert dataset.videos[1].event_seconds is None
-
-
-def test_byte_order_mark_windows_line_ends_and_blanks(manifest: Callable[..., Path]) -> None:
-    text = "\ufeffpath,view,split\r\n a.mp4 , ego ,train\r\n\r\nb.mp4,exo,train\r\n"
-    assert [video.id for video in read_own_videos("mine", manifest(text)).videos] == ["a", "b"]
-
-
-PAIRED = "path,view,split,pair\n"
-
-
-def test_videos_filmed_at_once_share_a_pair(manifest: Callable[..., Path]) -> None:
-    text = PAIRED + "a.mp4,ego,train, Monday 1 \nb.mp4,exo,train,Monday 1\nsub/c.mp4,exo,train,\n"
-    assert [video.pair for video in read_own_videos("mine", manifest(text)).videos] == ["Monday 1", "Monday 1", None]
-
-
 @pytest.mark.parametrize(
-    ("rows", "wrong"),
+    "text",
     [
-        ("a.mp4,ego,train,x\nb.mp4,exo,train,X\n", "pair 'x' has no exo video"),
-        ("a.mp4,ego,train,x\nb.mp4,exo,train,x\nsub/c.mp4,exo,train,x\n", "pair 'x' has 2 exo videos"),
-        ("a.mp4,ego,train,x\nb.mp4,exo,train,\nsub/c.mp4,exo,val,x\n", "pair 'x' is in the splits train and val"),
-        ('a.mp4,ego,train,"x\ny"\nb.mp4,exo,train,\n', "pair 'x\\ny' has no exo video"),
+        "\ufeffpath,view,split\r\n a.mp4 , ego ,train\r\n\r\nb.mp4,exo,train\r\n",
+        "path;view;split\na.mp4;ego;train\nb.mp4;exo;train\n",
+        "path\tview\tsplit\na.mp4\tego\ttrain\nb.mp4\texo\ttrain\n",
     ],
+    ids=["Windows", "semicolons", "tabs"],
 )
-def test_pair_that_is_none(rows: str, wrong: str, manifest: Callable[..., Path]) -> None:
-    message = message_of(manifest(PAIRED + rows))
-    assert message == f"mine: {wrong}; give it one ego and one exo video of the same split"
+def test_csv_dialects(text, read):
+    assert [video.id for video in read(text).videos] == ["a", "b"]
 
 
-def test_name_with_comma_quotes_and_accents(manifest: Callable[..., Path], place: Place) -> None:
+def test_quoted_file_names(read, place):
     names = ["eggs, broken.mp4", 'say "hi".mp4', "été 50% #1.mp4"]
     for name in names:
         place(name)
-    quoted = "".join('"{}",ego,val,,\n'.format(name.replace('"', '""')) for name in names)
-    videos = read_own_videos("mine", manifest(HEADER + TRAIN + quoted)).videos
-    assert [video.path.name for video in videos[2:]] == names
+    rows = "".join('"{}",ego,val\n'.format(name.replace('"', '""')) for name in names)
+    assert [video.path.name for video in read(TRAIN + rows).videos[2:]] == names
 
 
-def test_comma_without_quotes_says_what_to_do(manifest: Callable[..., Path]) -> None:
-    path = manifest("path,view,split\na.mp4,ego,train\neggs, broken.mp4,exo,train\n")
-    message = message_of(path)
-    assert message.startswith(f"{path}:3: more fields than columns")
-    assert "quotes" in message
+def test_absolute_paths_through_a_link(read, tmp_path):
+    link = tmp_path.with_name(tmp_path.name + "-link")
+    link.symlink_to(tmp_path)
+    dataset = read(f"{tmp_path}/a.mp4,ego,train\n{link}/b.mp4,exo,train\n")
+    assert [video.path for video in dataset.videos] == [tmp_path / "a.mp4", link / "b.mp4"]
 
 
-NAMED = HEADER.replace("events", "events,phases")
+def test_paths_relative_to_another_folder(read, place, tmp_path):
+    table = place("elsewhere/table.csv", "path,view,split\n" + TRAIN)
+    read(TRAIN)
+    assert read_own_videos("mine", table, folder=tmp_path).videos[0].path == tmp_path / "a.mp4"
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        (NAMED + "a.mp4,ego,train,,1;2,reach;pour ;put down\nb.mp4,exo,train,,3;4,\n", ("reach", "pour", "put down")),
-        (HEADER + "a.mp4,ego,train,,1 pour;2 put down\nb.mp4,exo,train,,3;4\n", ("start", "pour", "put down")),
-        (NAMED + "a.mp4,ego,train,,1 pour,reach;pour\nb.mp4,exo,train,,,\n", ("reach", "pour")),
-        (NAMED + "a.mp4,ego,train,,,reach;pour\nb.mp4,exo,train,,,\n", ()),
-    ],
-)
-def test_phases_have_the_names_that_the_table_gives(text, names, manifest):
-    dataset = read_own_videos("mine", manifest(text), phase_names=("never", "shown"))
-    assert dataset.phase_names == names
+def test_pairs(read):
+    rows = "a.mp4,ego,train,,,, Monday 1 \nb.mp4,exo,train,,,,Monday 1\nsub/c.mp4,exo,train\n"
+    assert [video.pair for video in read(rows).videos] == ["Monday 1", "Monday 1", None]
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "names"),
     [
-        ("a.mp4,ego,train,,1;2,x;y\n", "2 phases named, but 2 events in each video make 3"),
-        ("a.mp4,ego,train,,1,x;y\nb.mp4,exo,train,,1,x;z\n", "'a' has phases ('x', 'y') and 'b' has phases ('x', 'z')"),
-        ("a.mp4,ego,train,,1 x,\nb.mp4,exo,train,,1 y,\n", "'a' has events ('x',) and 'b' has events ('y',)"),
-        ("a.mp4,ego,train,,1,x;\n", ":2: phases 'x;', expected names"),
-        ("a.mp4,ego,train,,1 x;2,\n", ":2: events '1 x;2', expected rising times"),
+        ("a.mp4,ego,train,,1;2,reach;pour ;put down\nb.mp4,exo,train,,3;4\n", ("reach", "pour", "put down")),
+        ("a.mp4,ego,train,,1 pour;2 put down\nb.mp4,exo,train,,3;4\n", ("start", "pour", "put down")),
+        ("a.mp4,ego,train,,1 pour,reach;pour\nb.mp4,exo,train\n", ("reach", "pour")),
+        ("a.mp4,ego,train,,,reach;pour\nb.mp4,exo,train\n", ()),
+        ("a.mp4,ego,train,,1\nb.mp4,exo,train,,2\n", ("before", "after")),
+        ("a.mp4,ego,train,,1;2\nb.mp4,exo,train\n", ("phase 0", "phase 1", "phase 2")),
     ],
 )
-def test_names_of_phases_that_do_not_fit(rows, said, manifest):
-    assert said in message_of(manifest(NAMED + rows))
+def test_phase_names(rows, names, read):
+    assert read(rows, phase_names=("before", "after")).phase_names == names
 
 
 @pytest.mark.parametrize(
@@ -146,185 +107,184 @@ def test_names_of_phases_that_do_not_fit(rows, said, manifest):
         ("0 -;1 +;2;5", (2.0, 5.0), ((0.0, 1.0),)),
         ("0 -;2;3 -;4 +;5", (2.0, 5.0), ((0.0, 2.0), (3.0, 4.0))),
         ("2;4 -;5", (2.0, 5.0), ((4.0, 5.0),)),
-        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # nobody has looked for the other event
+        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the other event may be in the unlabeled end
         ("0 -", (), ((0.0, math.inf),)),
     ],
 )
-def test_a_stretch_of_a_video_may_be_without_labels(cell, seconds, unlabeled, manifest):
-    dataset = read_own_videos(
-        "mine", manifest(HEADER + f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
-    )
-    assert dataset.videos[0].event_seconds == seconds
-    assert dataset.videos[0].unlabeled_seconds == unlabeled
+def test_unlabeled_intervals(cell, seconds, unlabeled, read):
+    dataset = read(f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
+    assert (dataset.videos[0].event_seconds, dataset.videos[0].unlabeled_seconds) == (seconds, unlabeled)
     assert dataset.videos[1].unlabeled_seconds == ()
     assert dataset.phase_names == ("start", "pour", "put down")
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("text", "problem"),
     [
-        ("1;2 +", "'+' ends a stretch that '-' begins: '5 -;6 +'"),
-        ("1 -;2;3 +", "'+' ends a stretch that '-' begins: '5 -;6 +'"),
-        ("2 -;1", "expected rising times"),
-        ("1;2 -;3;4", "'a' has 3 events and 'b' has 2 events; give all the same"),
-        ("1 -;2 +", "'a' has 0 events and 'b' has 2 events; give all the same"),
-        ("1;2;3;4 -", "'a' has 3 events and 'b' has 2 events; give all the same"),
-        ("1 stir;2 -", "'a' has events ('stir',) and others ('pour', 'put down'); give all the same"),
+        ("path,view,split\na.mp4,Ego,train\n", r"videos\.csv:2: view is 'Ego'"),
+        ("path,view,split\na.mp4,ego,validation\n", r"videos\.csv:2: split is 'validation'"),
+        ("path,split\na.mp4,train\n", "column 'view' is missing"),
+        ("path,view,split,event\n", "unknown column 'event'"),
+        ("path,view,split,view\n", "column 'view' appears 2 times"),
+        (b"", "column 'path' is missing"),
+        (b"a.mp4,ego,train\n", "column 'path' is missing"),
+        ("path,view,split\neggs, broken.mp4,exo,train\n", r":2: more fields than columns\. Quote"),
+        (b"path,view,split\ncaf\xe9.mp4,ego,val\n", "not a readable CSV"),
+        ("path,view,split\na.mp4,ego,train\n".encode("utf-16"), "not a readable CSV"),
+        ("a.mp4,ego,train\n", "train split of mine has no exo videos"),
+        (TRAIN + "absent.mp4,exo,val\n", "absent.mp4: listed in the val split"),
+        (TRAIN + "../x.mp4,exo,val\n", r":4: the path '\.\./x\.mp4' is outside"),
+        ("a.mp4,ego,train,,1;2\nb.mp4,exo,train,,1\n", "'a' has 2 events but 'b' has 1"),
+        ("a.mp4,ego,train,,1;2,x;y\n", "2 phases named, but 2 events in each video means 3"),
+        ("a.mp4,ego,train,,1,x;y\nb.mp4,exo,train,,1,x;z\n", "different phases"),
+        ("a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n", r"'b' has events \('y',\) but other videos have \('x',\)"),
+        ("a.mp4,ego,train,,1 pour;2 -\nb.mp4,exo,train,,3;4\n", "unnamed"),
+        ("a.mp4,ego,train,,1,x;\n", ":2: phases 'x;'"),
+        ("a.mp4,ego,train,,1;2 +\n", "must follow '-'"),
+        ("a.mp4,ego,train,,1 -;2;3 +\n", "must follow '-'"),
+        ("a.mp4,ego,train,,1;2 -;3;4\nb.mp4,exo,train,,1;2\n", "'a' has 3 events but 'b' has 2"),
+        ("a.mp4,ego,train,,1 -;2 +\nb.mp4,exo,train,,1;2\n", "'b' has 2 events but 'a' has 0"),
     ],
 )
-def test_stretches_without_labels_that_do_not_fit(cell, said, manifest):
-    path = manifest(HEADER + f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
-    assert said in message_of(path)
+def test_malformed_csv(text, problem, read):
+    with pytest.raises(DatasetError, match=problem) as error:
+        read(text)
+    assert "\n" not in str(error.value)
 
 
-def test_names_of_a_video_that_breaks_off_need_a_video_that_has_all(manifest):
-    path = manifest(HEADER + "a.mp4,ego,train,,1 pour;2 -\nb.mp4,exo,train,,3;4\n")
-    assert "'a' has events ('pour',) and others without names" in message_of(path)
+@pytest.mark.parametrize(
+    "events", ["2;1", "-1;2", "nan", "1;inf", "soon", "1;", ";", "1,5", "1 2", "-inf;1", "1 x;2", "2 -;1"]
+)
+def test_malformed_events(events):
+    with pytest.raises(DatasetError, match=r"here: .*Expected increasing seconds"):
+        read_events(events, "here")
 
 
-def test_events_of_an_alignment_are_times_alone():
+def test_events_for_an_alignment_are_all_labeled():
     assert read_events("1 pour;2 put down", "here") == (1.0, 2.0)
-    with pytest.raises(DatasetError, match="here: events '1;2 -'; '-' is for the labels of a CSV"):
+    with pytest.raises(DatasetError, match="only supported in a CSV"):
         read_events("1;2 -", "here")
 
 
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_other_separators_of_columns_are_read_as_they_are(separator, manifest):
-    rows = [["path", "view", "split", "events"], ["a.mp4", "ego", "train", '"1;2"'], ["b.mp4", "exo", "train", ""]]
-    dataset = read_own_videos("mine", manifest("".join(separator.join(row) + "\n" for row in rows)))
-    assert [video.event_seconds for video in dataset.videos] == [(1.0, 2.0), None]
-
-
-def test_events_between_semicolons_without_quotes_say_what_to_do(manifest):
-    message = message_of(manifest("path;view;split;events\na.mp4;ego;train;1;2\n"))
-    assert message.endswith("more fields than columns; put what has semicolons in it in quotes")
-
-
-def test_absolute_paths_below_the_folder_through_a_link_or_not(manifest, tmp_path):
-    link = tmp_path.with_name(tmp_path.name + "-link")
-    link.symlink_to(tmp_path)
-    path = manifest(f"path,view,split\n{tmp_path}/a.mp4,ego,train\n{link}/b.mp4,exo,train\n")
-    assert [video.path for video in read_own_videos("mine", path).videos] == [tmp_path / "a.mp4", link / "b.mp4"]
-
-
-@pytest.mark.parametrize("view", ["Ego", "third", "", "ego exo"])
-def test_bad_view(view: str, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + TRAIN + f"sub/c.mp4,{view},val,,\n")
-    assert message_of(path) == f"{path}:4: view is {view!r}, expected ego or exo"
-
-
-@pytest.mark.parametrize("split", ["validation", "", "TRAIN"])
-def test_bad_split(split: str, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + TRAIN + f"sub/c.mp4,exo,{split},,\n")
-    assert message_of(path) == f"{path}:4: split is {split!r}, expected train or val or test"
-
-
-@pytest.mark.parametrize("column", ["path", "view", "split"])
-def test_missing_column(column: str, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER.replace(column, "id") + TRAIN)
-    assert message_of(path).startswith(f"{path}: no column {column!r}")
-
-
-def test_unknown_column(manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER.replace("events", "event") + TRAIN)
-    assert message_of(path).startswith(f"{path}: unknown column 'event'")
-    assert message_of(path).endswith("the header is path,view,split and optionally id,events,phases,pair")
-
-
-@pytest.mark.parametrize("content", ["", "\n", "a.mp4,ego,train\n"])
-def test_manifest_without_header(content: str, manifest: Callable[..., Path]) -> None:
-    assert "no column 'path'" in message_of(manifest(content))
-
-
-@pytest.mark.parametrize(
-    "events", ["2;1", "-1;2", "nan", "1;nan", "inf", "1;inf", "soon", "1;", ";", "1,5", "1 2", "-inf;1"]
-)
-def test_events_that_are_not_rising_times(events: str, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + TRAIN + f'sub/c.mp4,exo,val,,"{events}"\n')
-    assert (
-        message_of(path) == f"{path}:4: events {events!r}, expected rising times in seconds like '2.5;7.1' or {NAMES}"
-    )
-
-
-def test_different_numbers_of_events(manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + "a.mp4,ego,train,,1;2\nb.mp4,exo,train,,1\n")
-    assert message_of(path) == f"{path}: 'a' has 2 events and 'b' has 1 event; give all the same"
-
-
-@pytest.mark.parametrize(
-    ("rows", "view"),
-    [("a.mp4,ego,train,,\nb.mp4,exo,val,,\n", "exo"), ("b.mp4,exo,train,,\n", "ego"), ("", "ego")],
-)
-def test_train_split_without_a_view(rows: str, view: str, manifest: Callable[..., Path], tmp_path: Path) -> None:
-    message = message_of(manifest(HEADER + rows))
-    assert message.startswith(f"{tmp_path}: the train split of mine has no {view} videos")
-
-
-def test_two_videos_with_one_default_id(manifest: Callable[..., Path], place: Place, tmp_path: Path) -> None:
-    place("sub/a.mp4")
-    message = message_of(manifest(HEADER + TRAIN + "sub/a.mp4,exo,val,,\n"))
-    assert f"first 'a': {tmp_path / 'a.mp4'}, {tmp_path / 'sub' / 'a.mp4'}" in message
-    dataset = read_own_videos("mine", manifest(HEADER + TRAIN + "sub/a.mp4,exo,val,other,\n"))
-    assert [video.id for video in dataset.videos] == ["a", "b", "other"]
-
-
-def test_video_that_is_missing(manifest: Callable[..., Path], tmp_path: Path) -> None:
-    message = message_of(manifest(HEADER + TRAIN + "absent.mp4,exo,val,,\n"))
-    assert message == f"{tmp_path / 'absent.mp4'}: listed in mine (val split) and not there"
-
-
-@pytest.mark.parametrize("name", ["../x.mp4", "../../x.mp4", "/etc/passwd", "sub/../../x.mp4", "", ".", "a\0.mp4"])
-def test_path_that_leads_out_of_the_folder(name: str, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER + TRAIN + f"{name},exo,val,,\n")
-    assert message_of(path).startswith(f"{path}:4: the path {name!r} leaves the dataset folder {path.parent}")
-
-
-def test_path_that_leads_out_of_the_working_folder(
-    manifest: Callable[..., Path], place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest(HEADER + TRAIN)
+def test_paths_outside_of_the_working_directory(read, place, tmp_path, monkeypatch):
+    read(TRAIN)
     monkeypatch.chdir(tmp_path)
     assert [video.id for video in read_own_videos("mine", Path("videos.csv")).videos] == ["a", "b"]
-    place("sub/videos.csv", HEADER + TRAIN.replace("a.mp4", "../a.mp4"))
+    place("sub/videos.csv", HEADER + "../a.mp4,ego,train\n")
     monkeypatch.chdir(tmp_path / "sub")
-    assert message_of(Path("videos.csv")) == "videos.csv:2: the path '../a.mp4' leaves the dataset folder ."
+    with pytest.raises(DatasetError, match="outside"):
+        read_own_videos("mine", Path("videos.csv"))
 
 
-def test_missing_manifest(tmp_path: Path) -> None:
-    assert message_of(tmp_path / "videos.csv").startswith(f"{tmp_path / 'videos.csv'}: no such file")
-
-
-def test_folder_given_as_manifest(tmp_path: Path) -> None:
-    assert message_of(tmp_path).startswith(f"{tmp_path}: a folder, expected a CSV file")
-
-
-@pytest.mark.parametrize("content", [b"caf\xe9.mp4,ego,val,,\n", "a.mp4,ego,train".encode("utf-16")])
-def test_manifest_that_is_not_utf8(content: bytes, manifest: Callable[..., Path]) -> None:
-    path = manifest(HEADER.encode() + TRAIN.encode() + content)
-    assert message_of(path).startswith(f"{path}: not a readable CSV file")
-
-
-def test_video_given_as_manifest(place: Place) -> None:
-    path = place("a.mp4")
-    assert message_of(path).startswith(str(path))
-
-
-def test_more_videos_than_one_file_may_list_are_refused_in_a_moment(tmp_path):
-    rows = "a.mp4,ego,train\n" * (MOST_VIDEOS + 1)
-    (tmp_path / "videos.csv").write_text("path,view,split\n" + rows)
-    with pytest.raises(DatasetError, match=r"videos\.csv: more than 200,000 videos"):
+def test_missing_csv(tmp_path):
+    with pytest.raises(DatasetError, match="no such file"):
         read_own_videos("mine", tmp_path / "videos.csv")
+    with pytest.raises(DatasetError, match="--folder"):
+        read_own_videos("mine", tmp_path)
 
 
-def test_a_column_that_is_there_twice_is_named(tmp_path):
-    (tmp_path / "videos.csv").write_text("path,view,split,view\na.mp4,ego,train,exo\n")
-    with pytest.raises(DatasetError, match=r"videos\.csv: the column 'view' is there 2 times"):
-        read_own_videos("mine", tmp_path / "videos.csv")
+def test_number_of_videos_is_limited(read, monkeypatch):
+    monkeypatch.setattr(own_videos, "MAX_VIDEOS", 2)
+    assert len(read(TRAIN).videos) == 2
+    with pytest.raises(DatasetError, match="more than 2 videos"):
+        read(TRAIN + "sub/c.mp4,exo,val\n")
 
 
-def test_ids_that_differ_in_case_only_are_refused(place):
-    for name in ("Pour.mp4", "pour.mp4"):
-        place(name)
-    table = place("videos.csv", "path,view,split\nPour.mp4,ego,train\npour.mp4,exo,train\n")
-    with pytest.raises(DatasetError, match="the ids 'Pour' and 'pour' differ in case only"):
-        read_own_videos("mine", table)
+# --- folder
+
+
+@pytest.fixture
+def folder(place, tmp_path):
+    """folder(*names): a folder of empty files; only names matter."""
+
+    def make(*names):
+        for name in names:
+            place(name)
+        return tmp_path
+
+    return make
+
+
+def rows(listing):
+    return [(str(video.path), video.view, video.split) for video in listing.videos]
+
+
+@pytest.mark.parametrize(
+    ("ego", "exo"),
+    [
+        ("ego/1.mp4", "exo/1.mp4"),
+        ("Ego/a/1.MP4", "Exo/b/2.mov"),
+        ("head_ego_01.mkv", "tripod-exo2.avi"),
+        ("egocentric/x.webm", "monday/exocentric x.m4v"),
+        ("ego_exo/ego1.mp4", "ego_exo/exo1.mp4"),  # a folder with both words is ignored
+        ("exo videos/ego 1.mp4", "ego videos/exo 1.mp4"),  # the nearest word wins
+    ],
+)
+def test_views_are_words_of_the_path(ego, exo, folder):
+    listing = list_folder(folder(ego, exo))
+    assert rows(listing) == [(ego, "ego", "train"), (exo, "exo", "train")]
+    assert listing.not_videos == listing.without_view == ()
+
+
+@pytest.mark.parametrize(("names", "view"), [(("lego/1.mp4", "exo/2.mp4"), "ego"), (("ego/1.mp4",), "exo")])
+def test_both_views_are_needed(names, view, folder):
+    with pytest.raises(DatasetError, match=f"has the word '{view}'"):
+        list_folder(folder(*names))
+
+
+def test_skipped_files_are_listed(folder):
+    listing = list_folder(folder("ego/1.mp4", "exo/1.mp4", "ego/notes.txt", "x/2.mp4", ".hidden/3.mp4", "videos.csv"))
+    assert listing.not_videos == (PurePath("ego/notes.txt"),)
+    assert listing.without_view == (PurePath("x/2.mp4"),)
+    assert len(listing.videos) == 2
+
+
+def test_splits_from_folder_names(folder):
+    listing = list_folder(folder("ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4"))
+    assert sorted(split for _, _, split in rows(listing)) == ["test", "train", "train", "val"]
+
+
+def test_all_videos_or_none_are_in_split_folders(folder):
+    root = folder("ego/train/1.mp4", "exo/train/2.mp4")
+    with pytest.raises(DatasetError, match="Omit --split"):
+        list_folder(root, (0.5, 0, 0.5))
+    with pytest.raises(DatasetError, match=r"exo/3\.mp4 is not"):
+        list_folder(folder("exo/3.mp4"))
+
+
+@pytest.mark.parametrize("fractions", [(0.6, 0.2, 0.2), (1, 0, 0), (0.5, 0, 0.5), (0.8, 0.1, 0.1), (1 / 3,) * 3])
+@pytest.mark.parametrize("videos", [0, 1, 2, 5, 30, 31])
+def test_split_fractions_are_met_within_one_video(videos, fractions):
+    assigned = assign_splits(videos, fractions)
+    assert assigned[:1] == ["train"][:videos]
+    for split, fraction in zip(("train", "val", "test"), fractions, strict=True):
+        assert abs(assigned.count(split) - fraction * videos) <= 1
+
+
+def test_each_view_is_split_alike(folder):
+    names = [f"{view}/{index}.mp4" for view in ("ego", "exo") for index in range(5)]
+    listed = rows(list_folder(folder(*names), (0.6, 0.2, 0.2)))
+    assert [split for _, _, split in listed] == ["train", "val", "train", "test", "train"] * 2
+
+
+def test_ids_are_unique_file_names():
+    paths = [PurePath(name) for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")]
+    ids = list(unique_ids(paths).values())
+    assert ids == ["ego-1", "exo-1", "b", "ego-1-2", "video", "c-1"]
+    assert [check_name(name, "id") for name in ids] == ids
+
+
+def test_the_listing_is_a_readable_csv(folder):
+    root = folder("ego/a, b.mp4", "exo/été.mp4")
+    (root / "videos.csv").write_text(list_folder(root).to_csv(), encoding="utf-8")
+    dataset = read_own_videos("mine", root / "videos.csv")
+    assert [(video.id, video.view, video.path.name) for video in dataset.videos] == [
+        ("a, b", "ego", "a, b.mp4"),
+        ("été", "exo", "été.mp4"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["none", "file"])
+def test_not_a_folder(name, folder):
+    with pytest.raises(DatasetError, match="folder"):
+        list_folder(folder("file") / name)

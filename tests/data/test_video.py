@@ -1,5 +1,6 @@
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.videos import decode_video, encode_video, gray_frames, gray_indices, moving_frames
+from tests.factories import gray_images, write_video
 
 from byov.data import video
 from byov.data.video import STRICT, DecodingPolicy, FrameReader, estimated_frames, probe
@@ -26,6 +27,24 @@ CLIP_FRAMES = {
     "tv_RATRACE_wave_f_nm_np1_fr_goo_37.avi": 72,
     "tv_v_SoccerJuggling_g23_c01.avi": 240,
 }
+
+
+def gray_indices(images: Sequence[NDArray[np.uint8]]) -> list[int]:
+    """Return which of `gray_images` each image is."""
+    return [round((float(image.mean()) - 20) / 10) for image in images]
+
+
+def moving_images(count: int = 40) -> list[NDArray[np.uint8]]:
+    """Textured images that move and brighten, so that losing bytes changes the picture."""
+    picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
+    return [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(count)]
+
+
+def decode_video(path: Path, **settings: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.float64]]:
+    """Return all frames of a video and their times."""
+    blocks = list(FrameReader(path, **settings).blocks())
+    times = [block.pts_seconds for block in blocks]
+    return [image for block in blocks for image in block.pixels], np.concatenate(times)
 
 
 def count_frames(path: Path, policy: DecodingPolicy = STRICT) -> int:
@@ -64,7 +83,7 @@ def test_all_frames_in_order_with_their_times(
     name: str, codec: str, options: dict[str, str], threads: int, tmp_path: Path
 ) -> None:
     pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    path = encode_video(tmp_path / name, gray_frames(20), codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
+    path = write_video(tmp_path / name, gray_images(20), codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
     images, times = decode_video(path, threads=threads)
     assert gray_indices(images) == list(range(20))
     assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers count milliseconds
@@ -80,7 +99,7 @@ def test_all_frames_in_order_with_their_times(
 @pytest.mark.parametrize("options", [{"bf": "0"}, B_FRAMES], ids=["no B-frames", "B-frames"])
 def test_variable_frame_rate(name: str, options: dict[str, str], tmp_path: Path) -> None:
     pts_ms = [0, 40, 80, 500, 510, 1500, 1540, 1999, 2400, 3000]
-    path = encode_video(tmp_path / name, gray_frames(10), options=options, pts_ms=pts_ms)
+    path = write_video(tmp_path / name, gray_images(10), options=options, pts_milliseconds=pts_ms)
     images, times = decode_video(path)
     assert gray_indices(images) == list(range(10))
     assert times == pytest.approx(np.array(pts_ms) / 1000, abs=0.0011)
@@ -88,17 +107,19 @@ def test_variable_frame_rate(name: str, options: dict[str, str], tmp_path: Path)
 
 
 def test_rounded_timestamps_are_not_a_variable_rate(tmp_path: Path) -> None:
-    assert not probe(encode_video(tmp_path / "a.mkv", gray_frames(20), fps=30)).variable_rate  # 33, 33, 34 ms
+    assert not probe(write_video(tmp_path / "a.mkv", gray_images(20), fps=30)).variable_rate  # 33, 33, 34 ms
 
 
 @pytest.mark.parametrize("name", ["a.ts", "a.mkv", "a.mp4"])
 def test_times_start_at_the_first_frame(name: str, tmp_path: Path) -> None:
-    path = encode_video(tmp_path / name, gray_frames(5), options={"bf": "0"}, pts_ms=[5000, 5100, 5200, 5300, 5400])
+    path = write_video(
+        tmp_path / name, gray_images(5), options={"bf": "0"}, pts_milliseconds=[5000, 5100, 5200, 5300, 5400]
+    )
     assert decode_video(path)[1] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.0011)
 
 
 def test_one_frame(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.mp4", gray_frames(1))
+    path = write_video(tmp_path / "a.mp4", gray_images(1))
     images, times = decode_video(path)
     assert gray_indices(images) == [0]
     assert times.tolist() == [0.0]
@@ -106,7 +127,7 @@ def test_one_frame(tmp_path: Path) -> None:
 
 
 def test_dropped_avi_frames_leave_gaps_in_time(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.avi", gray_frames(10), codec="mpeg4", fps=10)
+    path = write_video(tmp_path / "a.avi", gray_images(10), codec="mpeg4", fps=10)
     content = path.read_bytes()
     movi = content.index(b"movi")
     at = content.index(b"00dc", movi + 300)
@@ -147,7 +168,7 @@ def test_pixel_formats_and_odd_sizes(
     width, height = size
     levels = (0, 64, 128, 192, 255)
     pictures = [np.full((height, width, 3), level, np.uint8) for level in levels]
-    path = encode_video(tmp_path / name, pictures, codec=codec, pix_fmt=pix_fmt)
+    path = write_video(tmp_path / name, pictures, codec=codec, pix_fmt=pix_fmt)
     images, _ = decode_video(path)
     assert [image.shape for image in images] == [(height, width, 3)] * 5
     assert [image.mean() for image in images] == pytest.approx(levels, abs=4)
@@ -157,13 +178,13 @@ def test_pixel_formats_and_odd_sizes(
 
 def test_lossless_rgb_is_bit_exact(tmp_path: Path) -> None:
     pictures = [np.random.default_rng(index).integers(0, 256, (17, 33, 3)).astype(np.uint8) for index in range(3)]
-    images, _ = decode_video(encode_video(tmp_path / "a.mov", pictures, codec="qtrle", pix_fmt="rgb24"))
+    images, _ = decode_video(write_video(tmp_path / "a.mov", pictures, codec="qtrle", pix_fmt="rgb24"))
     np.testing.assert_array_equal(images, pictures)
 
 
 def test_frame_size_may_change(tmp_path: Path) -> None:
     parts = [
-        encode_video(tmp_path / f"{width}.h264", gray_frames(5, width, height)).read_bytes()
+        write_video(tmp_path / f"{width}.h264", gray_images(5, width, height)).read_bytes()
         for width, height in ((64, 48), (96, 32))
     ]
     path = tmp_path / "both.h264"
@@ -198,7 +219,7 @@ def corner_colors(image: NDArray[np.uint8]) -> str:
 def test_rotation_is_applied(settings: dict[str, Any], expected: str, tmp_path: Path) -> None:
     picture = np.zeros((48, 64, 3), np.uint8)
     picture[:16, :16], picture[:16, -16:], picture[-16:, :16] = (255, 0, 0), (0, 0, 255), (0, 255, 0)
-    path = encode_video(tmp_path / "a.mp4", [picture] * 3, **settings)
+    path = write_video(tmp_path / "a.mp4", [picture] * 3, **settings)
     images, _ = decode_video(path)
     assert [corner_colors(image) for image in images] == [expected] * 3
     turned = settings.get("rotation", 0) % 180 == 90
@@ -214,7 +235,7 @@ def test_rotation_is_applied(settings: dict[str, Any], expected: str, tmp_path: 
 
 def test_blocks_are_bounded_in_frames(tmp_path: Path) -> None:
     pictures = [np.full((16, 16, 3), index % 200, np.uint8) for index in range(150)]
-    path = encode_video(tmp_path / "a.mkv", pictures, codec="ffv1")
+    path = write_video(tmp_path / "a.mkv", pictures, codec="ffv1")
     blocks = list(FrameReader(path).blocks())
     expected = [min(video.BLOCK_FRAMES, 150 - start) for start in range(0, 150, video.BLOCK_FRAMES)]
     assert [len(block.pixels) for block in blocks] == [len(block.pts_seconds) for block in blocks] == expected
@@ -224,7 +245,7 @@ def test_blocks_are_bounded_in_frames(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(800, 480), (2560, 1440)])
 def test_blocks_are_bounded_in_bytes(size: tuple[int, int], tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.mp4", gray_frames(7, *size), options={"preset": "ultrafast"})
+    path = write_video(tmp_path / "a.mp4", gray_images(7, *size), options={"preset": "ultrafast"})
     blocks = list(FrameReader(path).blocks())
     assert all(block.pixels.nbytes <= video.BLOCK_BYTES or len(block.pixels) == 1 for block in blocks)
     assert gray_indices([image for block in blocks for image in block.pixels[:, :8, :8]]) == list(range(7))
@@ -248,7 +269,7 @@ TRUNCATABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TRUNCATABLE)
 def test_truncated_files_are_rejected_or_give_their_first_frames(name: str, tmp_path: Path) -> None:
-    path = encode_video(tmp_path / name, moving_frames(40), **TRUNCATABLE[name])
+    path = write_video(tmp_path / name, moving_images(40), **TRUNCATABLE[name])
     whole, whole_times = decode_video(path)
     assert len(whole) == 40
     assert probe(path).truncation == ""
@@ -268,7 +289,7 @@ def test_truncated_files_are_rejected_or_give_their_first_frames(name: str, tmp_
 
 
 def test_undecodable_packet_counts_as_truncation(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.mkv", gray_frames(20), codec="ffv1", options={"slicecrc": "1"})
+    path = write_video(tmp_path / "a.mkv", gray_images(20), codec="ffv1", options={"slicecrc": "1"})
     whole, _ = decode_video(path)
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][12]
@@ -283,7 +304,7 @@ def test_undecodable_packet_counts_as_truncation(tmp_path: Path) -> None:
 @pytest.fixture
 def corrupt(tmp_path: Path) -> Path:
     """An mp4 in which FFmpeg marks some frames as corrupt."""
-    path = encode_video(tmp_path / "corrupt.mp4", moving_frames(40))
+    path = write_video(tmp_path / "corrupt.mp4", moving_images(40))
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][3]
         at, size = packet.pos, packet.size
@@ -302,14 +323,14 @@ def test_corrupt_frames_are_rejected_or_counted(corrupt: Path) -> None:
 
 
 def test_max_pixels(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.mp4", gray_frames(3))
+    path = write_video(tmp_path / "a.mp4", gray_images(3))
     assert "--max-pixels" in error_of(path, policy=DecodingPolicy(max_pixels=64 * 48 - 1))
     assert count_frames(path, DecodingPolicy(max_pixels=64 * 48)) == 3
 
 
 def test_max_pixels_applies_when_the_size_changes(tmp_path: Path) -> None:
-    small = encode_video(tmp_path / "a.h264", moving_frames(5), container="h264").read_bytes()
-    large = encode_video(tmp_path / "b.h264", gray_frames(3, 640, 480), container="h264").read_bytes()
+    small = write_video(tmp_path / "a.h264", moving_images(5), container="h264").read_bytes()
+    large = write_video(tmp_path / "b.h264", gray_images(3, 640, 480), container="h264").read_bytes()
     path = tmp_path / "both.h264"
     path.write_bytes(small + large)
     assert count_frames(path) == 8
@@ -329,25 +350,25 @@ def claim_frames(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("claimed", [1, 7, 21])
 def test_header_frame_count_is_not_used(claimed: int, tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.avi", gray_frames(20), codec="mpeg4")
+    path = write_video(tmp_path / "a.avi", gray_images(20), codec="mpeg4")
     claim_frames(path, claimed)
     assert gray_indices(decode_video(path)[0]) == list(range(20))
     assert (probe(path).packets, probe(path).header_frames) == (20, claimed)
 
 
 def test_header_that_declares_many_more_frames_means_truncation(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.avi", gray_frames(20), codec="mpeg4")
+    path = write_video(tmp_path / "a.avi", gray_images(20), codec="mpeg4")
     claim_frames(path, 500)
     assert "truncated after 20 frames" in error_of(path)
     assert count_frames(path, KEEP_TRUNCATED) == 20
 
 
 def test_file_suffix_does_not_matter(tmp_path: Path) -> None:
-    assert count_frames(encode_video(tmp_path / "a.mkv", gray_frames(5)).rename(tmp_path / "a.mp4")) == 5
+    assert count_frames(write_video(tmp_path / "a.mkv", gray_images(5)).rename(tmp_path / "a.mp4")) == 5
 
 
 def test_metadata_need_not_be_utf8(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.avi", gray_frames(5), codec="mpeg4")
+    path = write_video(tmp_path / "a.avi", gray_images(5), codec="mpeg4")
     content = path.read_bytes()
     at = content.index(b"ISFT") + 8
     path.write_bytes(content[:at] + b"M\xfcller" + content[at + 6 :])
@@ -373,7 +394,7 @@ def test_folder_is_rejected(tmp_path: Path) -> None:
 
 
 def test_mp4_without_index_is_rejected(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.mp4", gray_frames(5))
+    path = write_video(tmp_path / "a.mp4", gray_images(5))
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"moov") - 4])
     assert "never finalized" in error_of(path, policy=KEEP_TRUNCATED)
@@ -393,7 +414,7 @@ def test_audio_only_file_is_rejected(name: str, codec: str, tmp_path: Path) -> N
 
 
 def test_header_without_frames_is_rejected(tmp_path: Path) -> None:
-    path = encode_video(tmp_path / "a.avi", gray_frames(3), codec="mpeg4")
+    path = write_video(tmp_path / "a.avi", gray_images(3), codec="mpeg4")
     path.write_bytes(path.read_bytes().replace(b"00dc", b"JUNK").replace(b"idx1", b"JUNK"))
     error_of(path)
     assert "no frame" in error_of(path, policy=KEEP_TRUNCATED)
@@ -413,7 +434,7 @@ def test_header_without_frames_is_rejected(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("target", ["secret.ts", "secret.mp4"])
 def test_playlists_named_like_videos_are_rejected(playlist: str, target: str, tmp_path: Path) -> None:
-    secret = encode_video(tmp_path / target, gray_frames(5))
+    secret = write_video(tmp_path / target, gray_images(5))
     path = tmp_path / "x.mp4"
     for spelling in (secret.name, str(secret), f"file:{secret}"):
         path.write_text(playlist.format(spelling))
@@ -436,10 +457,9 @@ def test_playlists_named_like_videos_are_rejected(playlist: str, target: str, tm
         b"no suffix",
     ],
 )
-def test_unusual_file_names(name: bytes, tiny_video: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_file_names(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = Path(os.fsdecode(name))
-    path.write_bytes(tiny_video)
+    path = write_video(tmp_path / "a.mp4").rename(os.fsdecode(name))
     assert probe(path).packets == estimated_frames(path) == count_frames(path) == 3
 
 
