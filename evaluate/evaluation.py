@@ -1,92 +1,379 @@
-"""One reader under one protocol → one row of scores."""
+"""From embedding readers to rows of scores, and from rows to results with their tables."""
 
 import logging
+import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from byov import __version__
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.embedding_files import read_embeddings
+from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
 from byov.evaluate.frames import Frames
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
-from byov.evaluate.protocols import PROTOCOLS, Protocol, ScoredSplit, Segment, segments, unread_videos
+from byov.evaluate.protocols import (
+    CLIPS_PER_VIDEO,
+    LONGEST,
+    PROTOCOLS,
+    SEED,
+    SHORTEST,
+    Protocol,
+    ScoredSplit,
+    segments,
+    unread_videos,
+)
 from byov.evaluate.published import published_rows
-from byov.evaluate.scores import Kind, Row, Score, mean_row
-from byov.evaluate.task import EvaluationOptions, TaskData
-from byov.evaluate.tasks import ALL_TASKS, NEED_ACTIONS, NEED_LABELS, NEED_TRAINING, TASKS
+from byov.evaluate.table import Kind, Row, Score, Table, mean_row
+from byov.evaluate.tasks import (
+    ALL_TASKS,
+    NEED_ACTIONS,
+    NEED_LABELS,
+    NEED_TRAINING,
+    TASKS,
+    EvaluationOptions,
+    bootstrap_intervals,
+    table_columns,
+)
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.text import pluralize
 
+LOGGER = logging.getLogger(__name__)
 
-def evaluate(
-    reader: EmbeddingReader,
-    *,
-    split: ScoredSplit = "test",
-    protocol: Protocol = "standard",
-    tasks: Sequence[str] | None = None,
-    options: EvaluationOptions | None = None,
-    progress: Progress = NO_PROGRESS,
-) -> Row:
-    """One row: the scores of the reader's embeddings under one protocol."""
+SCHEMA_VERSION = 1
+ALL_TOKENS = "merged/1.0"
+KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
+SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column")
+MEANS = "mean ± sample standard deviation over runs"
+TRIMMED = (
+    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; progression "
+    "and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
+)
+STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video or the sub-clip"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is scored: split, protocols, tasks and options."""
+
+    split: ScoredSplit
+    protocols: tuple[Protocol, ...]
+    tasks: tuple[str, ...]
+    options: EvaluationOptions
+
+
+@dataclass(frozen=True)
+class Results:
+    """Scored rows of one dataset or embedding file.
+
+    Attributes:
+        title: Name of the dataset or file.
+        scope: What was scored.
+        rows: Rows by protocol, in table order.
+        counts: Number of videos, ego and exo videos, and frames by protocol.
+        left_out: Videos that were never extracted.
+    """
+
+    title: str
+    scope: Scope
+    rows: dict[Protocol, list[Row]]
+    counts: dict[Protocol, dict[str, int]]
+    left_out: tuple[str, ...] = ()
+
+    def published(self, protocol: Protocol) -> list[Row]:
+        """Return the paper's rows, which are for whole videos of the test split only."""
+        return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
+
+    def tables(self) -> list[Table]:
+        """Return the paper's tables, each under every protocol."""
+        return [
+            Table(
+                f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})",
+                columns,
+                rows,
+                self.published(protocol),
+                self._notes(protocol),
+            )
+            for subject, columns in table_columns(self.scope.tasks, self.scope.options).items()
+            for protocol, rows in self.rows.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the contents of results.json."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "dataset": self.title,
+            "split": self.scope.split,
+            "tasks": list(self.scope.tasks),
+            **self._conditions(),
+            "left_out": self.left_out,
+            "protocols": {
+                protocol: {**self.counts[protocol], "rows": [row.to_dict() for row in rows]}
+                for protocol, rows in self.rows.items()
+            },
+            "published": [row.to_dict() for row in self.published("standard")],
+        }
+
+    def file_to_dict(self) -> dict[str, Any]:
+        """Return the contents of results.json for an embedding file: its scores at the top level."""
+        row, time = self.rows["standard"]
+        return {
+            **row.nested_scores(),
+            "time_only": time.nested_scores(),
+            "details": row.details(),
+            "notes": list(row.notes),
+            "origin": row.origin,
+            "split": self.scope.split,
+            **self.counts["standard"],
+            **self._conditions(),
+        }
+
+    def _conditions(self) -> dict[str, Any]:
+        return {
+            "settings": asdict(self.scope.options),
+            "trimmed_clips": {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST},
+            "versions": versions(),
+        }
+
+    def _size(self, protocol: Protocol) -> str:
+        counts = self.counts[protocol]
+        videos = pluralize(counts["videos"], "video" if protocol == "standard" else "sub-clip")
+        return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {pluralize(counts['frames'], 'frame')}"
+
+    def _notes(self, protocol: Protocol) -> list[str]:
+        rows, bootstrap = self.rows[protocol], self.scope.options.bootstrap
+        return [
+            *(note for row in rows for note in row.notes),
+            *([STANDARDIZED] if any(row.origin.get("standardized") for row in rows) else []),
+            *([MEANS] if any(row.kind == "mean" for row in rows) else []),
+            *([f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos"] if bootstrap else []),
+            *(["the val split is for model selection; report scores of the test split"] * (self.scope.split == "val")),
+            *([TRIMMED] if protocol == "trimmed" else []),
+        ]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that may change the last digit of a score."""
+    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"python": platform.python_version(), "byov": __version__} | packages
+
+
+def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:
+    """Score a reader's embeddings.
+
+    Args:
+        reader: Embeddings of a dataset's videos.
+        scope: Split, protocols, tasks and options. Tasks on video means are dropped for standardized features, whose
+            means are all zero.
+        progress: Receives the progress.
+
+    Returns:
+        One row per protocol.
+
+    Raises:
+        EvaluationError: Embeddings are absent, stale or not finite, or no task is left.
+    """
     manifest = reader.manifest
-    wanted = _without_means(reader, tasks_of(manifest) if tasks is None else tuple(tasks))
-    chosen = options_for(manifest.dataset, options or EvaluationOptions())
-    data = read_task_data(reader, split, protocol, wanted, progress)
-    row = row_of(
-        reader.name, reader.kind, data, wanted, chosen, reader.origin(), phases=manifest.phases, progress=progress
-    )
-    return replace(row, notes=(*reader.notes(), *row.notes))
+    tasks = tuple(task for task in scope.tasks if not (reader.standardized and task in NEED_ACTIONS))
+    if not tasks:
+        raise EvaluationError(f"The mean of a standardized video is zero; {', '.join(scope.tasks)} would see only that.")
+    options = options_for(manifest.dataset, scope.options)
+    read = reader.video_means if set(tasks) == NEED_ACTIONS else reader.frames  # whole videos may not fit in memory
+    train = read("train", progress=progress) if NEED_TRAINING & set(tasks) else None
+    rows = {}
+    for protocol in scope.protocols:
+        test = read(scope.split, protocol, progress)
+        row = score_row(reader.name, reader.kind, train, test, tasks, options, phases=manifest.phases, progress=progress)
+        rows[protocol] = replace(row, origin=reader.origin(), notes=(*reader.notes(), *row.notes))
+    return rows
 
 
-def row_of(
+def evaluate_file(
+    path: Path,
+    tasks: Sequence[str] | None,
+    options: EvaluationOptions,
+    progress: Progress = NO_PROGRESS,
+    manifest: Manifest | None = None,
+) -> Results:
+    """Score an embedding file, with Time only for comparison.
+
+    Args:
+        path: An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, or a file or folder of byov-embed.
+        tasks: Tasks to score; None for all that the file has the labels and videos for.
+        options: Evaluation options.
+        progress: Receives the progress.
+        manifest: Dataset of byov-embed's files; gives their splits and labels.
+
+    Returns:
+        Two rows under the standard protocol: the file's and Time only's.
+
+    Raises:
+        EvaluationError: The file is unreadable, or lacks labels or training videos that `tasks` need.
+    """
+    wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
+    if NEED_ACTIONS & set(wanted):
+        raise EvaluationError(f"{path}: embedding files have no action labels")
+    frames, origin = read_embeddings(path, manifest)
+    test, train = frames["test"], frames.get("train")
+    hint = "" if manifest else " (for files of byov-embed, --dataset NAME takes them from a cached dataset)"
+    lacking = [] if train else [("training videos", NEED_TRAINING)]
+    if test.labels is None or (train and train.labels is None):
+        lacking.append(("phase labels", NEED_LABELS))
+    for what, needed_by in lacking:
+        if affected := [task for task in wanted if task in needed_by]:
+            message = f"{path}: no {what}, needed by {', '.join(affected)}{hint}"
+            if tasks is not None:
+                raise EvaluationError(message)
+            LOGGER.info(f"{message}; skipped")
+        wanted = tuple(task for task in wanted if task not in needed_by)
+    if not NEED_TRAINING & set(wanted):
+        train = None
+    row = score_row(path.name, "npz", train, test, wanted, options, progress=progress)
+    clocks = (train and time_only(train), time_only(test))
+    time = score_row("Time only", "time", *clocks, wanted, options, progress=progress)
+    rows = [replace(row, origin=origin), replace(time, origin={"embedding": TIME_ONLY})]
+    counts = _counts(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))
+    return Results(path.name, Scope("test", ("standard",), wanted, options), {"standard": rows}, {"standard": counts})
+
+
+def score_row(
     name: str,
     kind: Kind,
-    data: TaskData,
+    train: Frames | None,
+    test: Frames,
     tasks: Sequence[str],
     options: EvaluationOptions,
-    origin: dict[str, Any],
     *,
     phases: Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
 ) -> Row:
-    """Score it; with `options.bootstrap`, with intervals."""
-    scores = score(data, tasks, options, name, progress)
-    notes = (*_unlearned_phases(data, phases), *_unlabeled(data, tasks))
-    row = Row(name, kind, scores, origin, notes, options.time_column)
-    if not options.bootstrap:
-        return row
-    from byov.evaluate.bootstrap import intervals
-
-    return row.with_intervals(intervals(data, tasks, options, progress))
-
-
-def score(
-    data: TaskData, tasks: Sequence[str], options: EvaluationOptions, name: str = "", progress: Progress = NO_PROGRESS
-) -> dict[str, Score]:
-    """The scores of all these tasks; what cannot be scored is there with its reason."""
+    """Score frames in some tasks; with intervals if `options.bootstrap`."""
     if unknown := set(tasks) - TASKS.keys():
-        raise EvaluationError(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
-    wanted = [task for task in TASKS.values() if task.name in tasks]
+        raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
     scores: dict[str, Score] = {}
+    wanted = [task for task in TASKS.values() if task.name in tasks]
     with progress.bar(f"scoring {name}", unit="task", total=len(wanted), brief=True) as bar:
         for task in wanted:
             bar.advance(0, latest=task.name)
-            scores |= task.score(task.scored(data), options)
+            if task.needs_training and train is None:
+                raise EvaluationError(f"{task.name} needs training videos")
+            scores |= task.score(task.select(train or test), task.select(test), options)
             bar.advance()
-    return scores
+    if options.bootstrap:
+        for score, interval in bootstrap_intervals(train, test, tasks, options, progress).items():
+            if scores[score].value is not None:
+                scores[score] = replace(scores[score], interval=interval)
+    notes = (*_unlearned_phases(train, test, phases), *_unlabeled(train, test, tasks))
+    return Row(name, kind, scores, notes=notes, time_column=options.time_column)
+
+
+def compare(
+    manifest: Manifest, readers: Sequence[EmbeddingReader], scope: Scope, progress: Progress = NO_PROGRESS
+) -> Results:
+    """Score several readers and add means over seeds. Optional readers that cannot be read are skipped."""
+    rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
+    for reader in track(readers, progress, "rows", unit="row", brief=True):
+        try:
+            scored = evaluate(reader, scope, progress)
+        except (CacheError, EvaluationError) as error:
+            if not reader.optional:
+                raise
+            LOGGER.info(f"{reader.name}: skipped ({error})")
+            continue
+        for protocol, row in scored.items():
+            rows[protocol].append(row)
+    left_out = tuple(unread_videos(manifest, ("train", scope.split)))
+    if left_out:
+        LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped, never extracted: {', '.join(left_out[:3])}")
+    return Results(
+        manifest.dataset,
+        scope,
+        {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
+        {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols},
+        left_out,
+    )
+
+
+def readers_to_compare(
+    runs_dir: Path,
+    features_dir: Path,
+    dataset: str,
+    runs: Sequence[RunRecord],
+    *,
+    requested: Sequence[tuple[str, str]] = (),
+    baselines: Sequence[tuple[str, str]] = (),
+) -> list[EmbeddingReader]:
+    """Return readers of cached features, Time only, and the runs with their untrained models.
+
+    Args:
+        runs_dir: Folder of runs.
+        features_dir: Folder of the feature cache.
+        dataset: Name of the dataset.
+        runs: Runs to score.
+        requested: (encoder folder, column) of the features that must be scored.
+        baselines: (encoder folder, column) of features for comparison, skipped if unreadable. Those that a run was
+            trained on are also scored standardized.
+    """
+    trained_on = {(run.encoder_folder, run.column) for run in runs}
+    features = partial(CachedFeatures, features_dir, dataset)
+    optional: list[Callable[[], EmbeddingReader]] = []
+    for column in baselines:
+        optional += [partial(features, *column)] if column not in requested else []
+        optional += [partial(features, *column, standardized=True)] if column in trained_on else []
+    optional_runs = [partial(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True) for run in runs]
+    return [
+        *(features(*column) for column in requested),
+        *_optional_readers(optional),
+        TimeOnly(features_dir, dataset),
+        *_optional_readers(optional_runs),
+        *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs),
+    ]
+
+
+def _optional_readers(makers: Sequence[Callable[[], EmbeddingReader]]) -> Iterator[EmbeddingReader]:
+    for make in makers:
+        try:
+            reader = make()
+        except (CacheError, EvaluationError) as error:
+            LOGGER.info(f"skipped: {error}")
+            continue
+        reader.optional = True
+        yield reader
+
+
+def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (encoder folder, column) of the cached features to compare runs with.
+
+    For each encoder: the class token, or the mean of all tokens if it has none, and the columns the runs were trained
+    on. Random encoders come first.
+    """
+    found = []
+    for folder in encoder_folders(features_dir, dataset):
+        try:
+            first = next(cached_files(folder), None)
+            columns = tuple(read_columns(first)) if first else ()
+        except CacheError as error:
+            LOGGER.info(f"{folder.name}: skipped ({error})")
+            continue
+        plain = "cls" if "cls" in columns else ALL_TOKENS
+        found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
+    return sorted(found, key=lambda one: not one[0].startswith("random--"))
 
 
 def tasks_of(manifest: Manifest) -> tuple[str, ...]:
-    """The tasks of `all`: those that a dataset has labels for. Tau needs none, but compares videos of one action."""
+    """Return the tasks of --task all that a dataset has labels for.
+
+    Kendall's tau needs no labels, but videos of one action; datasets with action labels only are scored in actions.
+    """
     if manifest.actions and not manifest.phases:
         return tuple(task for task in ALL_TASKS if task in NEED_ACTIONS)
     return tuple(
@@ -97,261 +384,12 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
+    """Return the options with the time column on for the datasets that AE2 uses it for."""
     return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
 
 
-def _without_means(reader: EmbeddingReader, tasks: tuple[str, ...]) -> tuple[str, ...]:
-    """The tasks that see more of a video than its mean, where standardizing has left nothing of that."""
-    left = tuple(task for task in tasks if not (reader.standardized and task in NEED_ACTIONS))
-    if tasks and not left:
-        raise EvaluationError(f"the mean of every standardized video is zero, and {', '.join(tasks)} see nothing else")
-    return left
-
-
-def read_task_data(
-    reader: EmbeddingReader,
-    split: ScoredSplit,
-    protocol: Protocol,
-    tasks: Sequence[str],
-    progress: Progress = NO_PROGRESS,
-) -> TaskData:
-    """What the tasks need of the embeddings, and no more."""
-    test_segments = segments(reader.manifest, split, protocol)
-    means = set(tasks) == NEED_ACTIONS and protocol == "standard"
-    test = reader.video_means(split, progress) if means else reader.frames(split, protocol, progress)
-    train, train_actions = None, None
-    if NEED_TRAINING & set(tasks):
-        train = reader.video_means("train", progress) if means else reader.training_frames(progress)
-        train_actions = _actions(reader.manifest, segments(reader.manifest, "train"))
-    return TaskData(
-        test=test,
-        train=train,
-        recordings=None if protocol == "standard" else _recordings(test_segments),
-        train_actions=train_actions,
-        test_actions=_actions(reader.manifest, test_segments),
-    )
-
-
-def refuse_missing_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
-    """Raise if the dataset lacks the labels of a task that was requested by name."""
-    for task in tasks:
-        if task in NEED_ACTIONS:
-            if not manifest.actions:
-                raise EvaluationError(f"{manifest.dataset} has no actions of whole videos; {task} needs them")
-            continue
-        splits = (split, "train") if task in NEED_TRAINING else (split,)
-        bare = [each for each in splits if not _some_labels(manifest, each)]
-        if task in NEED_LABELS and (bare or not manifest.phases):
-            which = f" of any {bare[0]} video" if bare else ""
-            needy = ", ".join(task for task in TASKS if task in NEED_LABELS)
-            others = " and ".join(sorted(TASKS.keys() - NEED_LABELS, key=NEED_ACTIONS.__contains__))
-            raise EvaluationError(f"{manifest.dataset}: no phase labels{which}; {needy} need them, {others} do not")
-
-
-def _some_labels(manifest: Manifest, split: str) -> bool:
-    """Has a video of the split phase labels? Of a split without videos, others say that it has none."""
-    videos = [video for video in manifest.videos if video.split == split and video.frames]
-    return not videos or any(video.labels for video in videos)
-
-
-def _unlabeled(data: TaskData, tasks: Sequence[str]) -> tuple[str, ...]:
-    """What has no part in the phase tasks, as it has no labels."""
-    if not NEED_LABELS & set(tasks):
-        return ()
-    clips = "videos" if data.recordings is None else "sub-clips"
-    sets = ((f"scored {clips}", data.test), ("training videos", data.train))
-    return tuple(note for what, frames in sets if frames is not None for note in _left_out(what, frames))
-
-
-def _left_out(what: str, frames: Frames) -> Iterator[str]:
-    """Videos without labels, and frames without of other videos."""
-    bare, is_labeled = frames.without_labels, frames.labeled.is_labeled
-    if bare:
-        more = ", ..." if len(bare) > 1 else ""
-        which = f"{len(bare)} of {len(frames.names)} {what} have no phase labels ({bare[0]}{more})"
-        yield f"{which} and are left out of phase tasks"
-    if frames.labels is not None and not is_labeled.all():
-        count = f"{(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled"
-        yield (
-            f"{count} {what} have no phase label and are left out of phase tasks; progression leaves out the phases "
-            "that such frames follow"
-        )
-
-
-def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
-    """(V,) which segments are of one video; they follow each other."""
-    numbers: dict[tuple[str, str], int] = {}
-    for segment in wanted:
-        numbers.setdefault((segment.video.view, segment.video.id), len(numbers))
-    return np.array([numbers[segment.video.view, segment.video.id] for segment in wanted])
-
-
-def _actions(manifest: Manifest, wanted: Sequence[Segment]) -> NDArray[np.bool_] | None:
-    """(V, C) which actions each video shows, or None if the dataset does not say."""
-    if not manifest.actions:
-        return None
-    shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)
-    for row, segment in enumerate(wanted):
-        for action in segment.video.actions or ():
-            if not 0 <= action < len(manifest.actions):
-                raise EvaluationError(f"{segment.name}: action {action} of {len(manifest.actions)}; run byov-extract")
-            shown[row, action] = True
-    return shown
-
-
-def _unlearned_phases(data: TaskData, names: Sequence[str]) -> tuple[str, ...]:
-    """Phases of the test videos that no training video has: they are always missed."""
-    train, test = data.labeled_frames.train, data.labeled_frames.test
-    if train is None or train.labels is None or test.labels is None:
-        return ()
-    unlearned = np.setdiff1d(test.labels, train.labels).tolist()
-    shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
-    return (f"no training video has phase {', '.join(shown)}: its test frames count as missed",) if shown else ()
-
-
-LOGGER = logging.getLogger(__name__)
-
-ALL_TOKENS = "merged/1.0"
-KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
-SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column")
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What is scored of every row."""
-
-    split: ScoredSplit
-    protocols: tuple[Protocol, ...]
-    tasks: tuple[str, ...]
-    options: EvaluationOptions
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The rows of one dataset, or of somebody's file, and what was scored of it."""
-
-    title: str  # the dataset's or the file's name
-    scope: Scope
-    rows: dict[Protocol, list[Row]]
-    counts: dict[Protocol, dict[str, int]]  # videos, ego, exo, frames
-    left_out: tuple[str, ...] = ()  # videos that no encoder could read
-
-    def published(self, protocol: Protocol) -> list[Row]:
-        """The paper's scores are of the test split and of whole videos: they stand beside no others."""
-        return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row to be scored: where it comes from, and whether the table can do without it."""
-
-    name: str
-    make: Callable[[], EmbeddingReader]
-    optional: bool = False
-
-
-def entries(
-    runs_dir: Path,
-    features_dir: Path,
-    dataset: str,
-    runs: Sequence[RunRecord],
-    *,
-    requested: Sequence[tuple[str, str]] = (),
-    frozen: Sequence[tuple[str, str]] = (),
-) -> list[Entry]:
-    """Time only, the runs and their untrained models, and columns of encoders' folders: those that were
-    requested, and those that stand there for comparison, what a run was trained on also standardized."""
-    trained_on = {(run.encoder_folder, run.column) for run in runs}
-
-    def features(column: tuple[str, str], *, optional: bool, standardized: bool = False) -> Entry:
-        name = ", ".join((*column, "standardized") if standardized else column)
-        make = partial(CachedFeatures, features_dir, dataset, *column, standardized=standardized)
-        return Entry(name, make, optional)
-
-    def embeddings(run: str, *, untrained: bool) -> Entry:
-        make = partial(RunEmbeddings, runs_dir, features_dir, run, untrained=untrained)
-        return Entry(f"Untrained ({run})" if untrained else run, make, optional=untrained)
-
-    return [
-        *(features(column, optional=False) for column in requested),
-        *(
-            features(column, optional=True, standardized=standardized)
-            for column in frozen
-            for standardized in (False, True)
-            if (column in trained_on if standardized else column not in requested)
-        ),
-        Entry("Time only", partial(TimeOnly, features_dir, dataset)),
-        *(embeddings(run.name, untrained=True) for run in runs),
-        *(embeddings(run.name, untrained=False) for run in runs),
-    ]
-
-
-def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """(encoder folder, column) of the frozen features to compare with: the class token or the mean of all tokens, and
-    what the runs were trained on; untrained encoders first."""
-    found = []
-    for folder in encoder_folders(features_dir, dataset):
-        there = _columns(folder)
-        plain = "cls" if "cls" in there else ALL_TOKENS
-        found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in there]
-    return sorted(found, key=lambda one: not one[0].startswith("random--"))
-
-
-def _columns(folder: Path) -> tuple[str, ...]:
-    """The columns of an encoder's first file."""
-    try:
-        first = next(cached_files(folder), None)
-        return tuple(read_columns(first)) if first else ()
-    except CacheError as error:
-        LOGGER.info(f"{folder.name}: left out of the table ({error})")
-        return ()
-
-
-def compare(manifest: Manifest, wanted: Sequence[Entry], scope: Scope, progress: Progress = NO_PROGRESS) -> Comparison:
-    """Every row under every protocol, in the table's order. What is optional and unreadable is left out."""
-    rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
-    for entry in track(wanted, progress, "rows", unit="row", brief=True):
-        try:
-            reader = entry.make()
-            scored = [(protocol, _evaluate(reader, protocol, scope, progress)) for protocol in scope.protocols]
-        except (CacheError, EvaluationError) as error:
-            if not entry.optional:
-                raise
-            LOGGER.info(f"{entry.name}: left out of the table ({error})")
-            continue
-        for protocol, row in scored:
-            rows[protocol].append(row)
-    left_out = tuple(unread_videos(manifest, ("train", scope.split)))
-    if left_out:
-        LOGGER.info(f"left out, since never extracted: {pluralize(len(left_out), 'video')} ({', '.join(left_out[:3])})")
-    return Comparison(
-        manifest.dataset,
-        scope,
-        {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
-        {protocol: counts_in(manifest, scope.split, protocol) for protocol in scope.protocols},
-        left_out,
-    )
-
-
-def counts_of(videos: int, ego: int, frames: int) -> dict[str, int]:
-    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
-
-
-def counts_in(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
-    scored = segments(manifest, split, protocol)
-    return counts_of(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
-
-
-def refuse_absent(reader: EmbeddingReader, scope: Scope) -> None:
-    """Raise before anything is scored if embeddings are absent that the tasks need."""
-    for protocol in scope.protocols:
-        reader.refuse_absent(segments(reader.manifest, scope.split, protocol), scope.split)
-    if NEED_TRAINING & set(scope.tasks):
-        reader.refuse_absent(segments(reader.manifest, "train"), "train")
-
-
 def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
-    """What --task all scores: all that the dataset has labels for, whole videos and sub-clips."""
+    """Return what --task all scores: every task the dataset has labels for, under both protocols."""
     tasks = tasks_of(manifest)
     protocols = PROTOCOLS[:1] if set(tasks) == NEED_ACTIONS else PROTOCOLS
     return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
@@ -360,74 +398,138 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 def scope_of_runs(
     scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
 ) -> Scope:
-    """Without the trimmed protocol if a run has no sub-clips for it, unless it was asked for."""
-    for record in runs:
-        reader = RunEmbeddings(runs_dir, features_dir, record.name)
-        refuse_absent(reader, replace(scope, protocols=scope.protocols[:1]))
-        try:
-            refuse_absent(reader, scope)
-        except EvaluationError as error:
-            if explicit:
-                raise
-            LOGGER.info(f"without the trimmed protocol: {error}")
-            scope = replace(scope, protocols=("standard",))
+    """Check that the runs have the embeddings, before anything is scored.
+
+    Args:
+        scope: What is to be scored.
+        runs_dir: Folder of runs.
+        features_dir: Folder of the feature cache.
+        runs: Runs to score.
+        explicit: The protocols were chosen by the user. Otherwise the trimmed one is dropped if a run lacks sub-clips.
+
+    Raises:
+        EvaluationError: A run lacks embeddings.
+    """
+    for run in runs:
+        reader = RunEmbeddings(runs_dir, features_dir, run.name)
+        if NEED_TRAINING & set(scope.tasks):
+            reader.require_files(segments(reader.manifest, "train"), "train")
+        for protocol in scope.protocols:
+            try:
+                reader.require_files(segments(reader.manifest, scope.split, protocol), scope.split)
+            except EvaluationError as error:
+                if explicit or protocol == "standard":
+                    raise
+                LOGGER.info(f"trimmed protocol skipped: {error}")
+                scope = replace(scope, protocols=("standard",))
     return scope
 
 
-def _evaluate(reader: EmbeddingReader, protocol: Protocol, scope: Scope, progress: Progress) -> Row:
-    return evaluate(
-        reader, split=scope.split, protocol=protocol, tasks=scope.tasks, options=scope.options, progress=progress
-    )
+def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
+    """Raise EvaluationError if the dataset lacks the labels that one of the tasks needs."""
+    for task in tasks:
+        if task in NEED_ACTIONS and not manifest.actions:
+            raise EvaluationError(f"{manifest.dataset} has no action labels; {task} needs them")
+        if task in NEED_LABELS:
+            splits = (split, "train") if task in NEED_TRAINING else (split,)
+            bare = [each for each in splits if not _has_labels(manifest, each)]
+            if bare or not manifest.phases:
+                which = f" for any {bare[0]} video" if bare else ""
+                others = " and ".join(name for name in TASKS if name not in NEED_LABELS | NEED_ACTIONS)
+                raise EvaluationError(f"{manifest.dataset} has no phase labels{which}; {task} needs them, {others} does not")
+
+
+def _has_labels(manifest: Manifest, split: str) -> bool:
+    """Return whether a video of the split has phase labels, or the split has no videos."""
+    videos = [video for video in manifest.videos if video.split == split and video.frames]
+    return not videos or any(video.labels for video in videos)
+
+
+def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
+    """Return the number of scored videos or sub-clips, by view too, and of their frames."""
+    scored = segments(manifest, split, protocol)
+    return _counts(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
+
+
+def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
+    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
+
+
+def _unlearned_phases(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
+    """Name the test phases that no training video has: they are always missed."""
+    if train is None or train.labels is None or test.labels is None:
+        return
+    unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
+    if unlearned:
+        shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
+        yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
+
+
+def _unlabeled(train: Frames | None, test: Frames, tasks: Sequence[str]) -> Iterator[str]:
+    """Count the videos and frames that phase tasks leave out."""
+    if not NEED_LABELS & set(tasks):
+        return
+    scored = "scored videos" if test.recordings is None else "scored sub-clips"
+    for what, frames in ((scored, test), ("training videos", train)):
+        if frames is None:
+            continue
+        bare = np.flatnonzero(~frames.has_labels)
+        if len(bare):
+            example = frames.names[bare[0]] + (", ..." if len(bare) > 1 else "")
+            yield f"phase tasks leave out {len(bare)} of {len(frames.names)} {what} without labels ({example})"
+        is_labeled = frames.labeled.is_labeled
+        if frames.labels is not None and not is_labeled.all():
+            yield (
+                f"phase tasks leave out {(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled {what}; "
+                "progression leaves out phases that unlabeled frames follow"
+            )
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows by kind; of runs that differ in their seed alone the mean beside them, of their untrained models the mean in
-    their place."""
+    """Sort rows by kind and add means over runs that differ only in their seed.
+
+    The mean follows its runs; the mean of untrained models replaces them.
+    """
     for kind in KIND_ORDER:
         of_kind = [row for row in rows if row.kind == kind]
-        if kind == "untrained":
-            of_kind = _distinct(of_kind)
-        groups = _alike(of_kind) if kind in ("untrained", "run") else [[row] for row in of_kind]
+        if kind not in ("untrained", "run"):
+            yield from of_kind
+            continue
+        groups = group_rows(merge_same_models(of_kind) if kind == "untrained" else of_kind)
         for group in groups:
             if len(group) == 1 or kind == "run":
                 yield from group
             if len(group) > 1:
-                alone = sum(_title(other) == _title(group) for other in groups) == 1
-                yield mean_row(group, _mean_name(group, kind, alone=alone))
+                is_unique = sum(_title(other) == _title(group) for other in groups) == 1
+                runs = f"{len(group)} runs" if is_unique else ", ".join(row.origin["run"] for row in group)
+                title = f": {_title(group)}" if _title(group) else ""
+                yield mean_row(group, f"{'Untrained, mean' if kind == 'untrained' else 'Mean'} of {runs}{title}")
 
 
-def _mean_name(group: Sequence[Row], kind: str, *, alone: bool) -> str:
-    """alone: no other rows of the kind have this title, so that there is no need to say of which runs it is."""
-    what = "Untrained, mean" if kind == "untrained" else "Mean"
-    runs = f"{len(group)} runs" if alone else ", ".join(row.origin["run"] for row in group)
-    return f"{what} of {runs}" + (f": {_title(group)}" if _title(group) else "")
-
-
-def _title(group: Sequence[Row]) -> str:
-    """What all of them are; nothing, if they are not one thing, or of byov 0.2, which did not say."""
-    titles = {row.origin.get("title", "") for row in group}
-    return titles.pop() if len(titles) == 1 else ""
-
-
-def _distinct(untrained: Sequence[Row]) -> list[Row]:
-    """One row for untrained models that are one and the same: runs of one seed and size begin alike."""
-    found: dict[str, list[Row]] = {}
-    for row in untrained:
-        found.setdefault(repr((row.origin["model_sha256"], row.scores)), []).append(row)
-    return [_joined(same) if len(same) > 1 else same[0] for same in found.values()]
-
-
-def _joined(same: Sequence[Row]) -> Row:
-    return replace(
-        same[0],
-        name=f"Untrained ({', '.join(row.origin['run'] for row in same)})",
-        origin=same[0].origin | {"title": _title(same)},
-    )
-
-
-def _alike(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of runs that differ in nothing but their seed, together."""
+def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
+    """Group rows of runs that differ only in their seed."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
     return list(groups.values())
+
+
+def merge_same_models(untrained: Sequence[Row]) -> list[Row]:
+    """Merge rows of the same untrained model: runs with one seed and architecture start from the same weights."""
+    groups: dict[str, list[Row]] = {}
+    for row in untrained:
+        groups.setdefault(repr((row.origin["model_sha256"], row.scores)), []).append(row)
+    return [
+        replace(
+            same[0],
+            name=f"Untrained ({', '.join(row.origin['run'] for row in same)})",
+            origin=same[0].origin | {"title": _title(same)},
+        )
+        for same in groups.values()
+    ]
+
+
+def _title(group: Sequence[Row]) -> str:
+    """Return the title that all rows share; empty if they differ."""
+    titles = {row.origin.get("title", "") for row in group}
+    return titles.pop() if len(titles) == 1 else ""

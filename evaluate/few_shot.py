@@ -1,4 +1,4 @@
-"""Few-shot classification: phase classification from a share of the training videos."""
+"""Few-shot classification: phase classification from a fraction of the training videos."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,50 +6,65 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.classification import phase_f1, phase_f1_of_each
+from byov.evaluate.classification import phase_f1
 from byov.evaluate.frames import SETTINGS, Frames, Missing
-from byov.evaluate.scores import Score
-from byov.evaluate.task import SETTING_NAMES, Column, EvaluationOptions, EvaluationTask, TaskData
 
 
 @dataclass(frozen=True)
-class FewShot:
-    """F1 over the draws that could be scored."""
+class FewShotScore:
+    """Mean and sample standard deviation of F1 over the draws that could be scored."""
 
     mean: float | Missing
-    std: float | Missing  # with n - 1; of one draw there is none
-    draws: int
+    std: float | None = None  # None for fewer than two draws
+    draws: int = 0
 
 
 def few_shot_f1(
-    train: Frames,
-    test: Frames,
-    *,
-    shares: Sequence[float] = (0.1, 0.5, 1.0),  # paper, appendix
-    seed: int = 0,
-    full: dict[str, float | Missing] | None = None,
-) -> dict[float, dict[str, FewShot]]:
-    """Weighted F1 by share of the training videos and setting.
+    train: Frames, test: Frames, *, fractions: Sequence[float] = (0.1, 0.5, 1.0), seed: int = 0
+) -> dict[float, dict[str, FewShotScore]]:
+    """Compute `phase_f1` from disjoint draws of a fraction of the training videos.
 
-    `full` is phase_f1 of all training videos, where the caller has it already.
+    Args:
+        train: Labeled training frames.
+        test: Labeled frames to score.
+        fractions: Fractions of the training videos.  # paper, appendix
+        seed: Random seed of the draws.
+
+    Returns:
+        Scores by fraction and setting.
     """
-    drawn = {share: draw_videos(train.is_ego, share, seed) for share in shares}
-    by_draw = {} if full is None else {1.0: [full]}
-    unknown = [share for share in shares if share not in by_draw]
-    scores = iter(phase_f1_of_each([train.select(videos) for share in unknown for videos in drawn[share]], test))
-    by_draw |= {share: [next(scores) for _ in drawn[share]] for share in unknown}
-    return {share: {s: _over_draws([draw[s] for draw in by_draw[share]]) for s in SETTINGS} for share in shares}
+    scores = {}
+    for fraction in fractions:
+        draws = [train] if fraction == 1 else [train.select(videos) for videos in draw_videos(train.is_ego, fraction, seed)]
+        f1 = [phase_f1(draw, test) for draw in draws]
+        scores[fraction] = {setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS}
+    return scores
 
 
-def draw_videos(is_ego: NDArray[np.bool_], share: float, seed: int) -> list[NDArray[np.int64]]:
-    """Disjoint sets of about this share of the videos, as many as there are; each of both views where possible."""
-    if not 0 < share <= 1:
-        raise ValueError(f"a share of {share}: it is above 0 and at most 1")
+def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[NDArray[np.int64]]:
+    """Draw as many disjoint sets of about this fraction of the videos as there are.
+
+    Each view is cut at the same fractions, so a view with at least one video per draw is in every draw.
+
+    Args:
+        is_ego: (V,) view of each video.
+        fraction: Size of each set, in (0, 1].
+        seed: Random seed.
+
+    Returns:
+        Sorted indices of the videos of each set.
+
+    Example:
+        >>> sets = draw_videos(np.array([True, True, False, False]), 0.5, seed=0)
+        >>> [len(videos) for videos in sets]
+        [2, 2]
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be in (0, 1], not {fraction}")
     random = np.random.default_rng(seed)
     shuffled = [random.permutation(np.flatnonzero(is_ego == view)) for view in (True, False)]
-    draws = int(1 / share + 1e-9)
-    # Each view is cut at the same shares: a view with a video for each draw is in each draw.
-    cuts = [[int(share * len(videos) * draw + 0.5) for draw in range(draws + 1)] for videos in shuffled]
+    draws = int(1 / fraction + 1e-9)
+    cuts = [[int(fraction * len(videos) * draw + 0.5) for draw in range(draws + 1)] for videos in shuffled]
     sets = [
         np.sort(np.concatenate([videos[at[draw] : at[draw + 1]] for videos, at in zip(shuffled, cuts, strict=True)]))
         for draw in range(draws)
@@ -57,53 +72,9 @@ def draw_videos(is_ego: NDArray[np.bool_], share: float, seed: int) -> list[NDAr
     return [videos for videos in sets if len(videos)]
 
 
-def _over_draws(scores: Sequence[float | Missing]) -> FewShot:
-    given = [score for score in scores if isinstance(score, float)]
-    if not given:
-        return FewShot(next(iter(scores), Missing("no training videos")), Missing("no draw could be scored"), 0)
-    std = float(np.std(given, ddof=1)) if len(given) > 1 else Missing("only one draw")
-    return FewShot(float(np.mean(given)), std, len(given))
-
-
-def _score(data: TaskData, options: EvaluationOptions) -> dict[str, Score]:
-    train, test = data.training, data.test
-    full = phase_f1(train, test) if 1.0 in options.shares else None  # classification's, which keeps its fit
-    scores = few_shot_f1(train, test, shares=options.shares, seed=options.seed, full=full)
-    return {
-        f"few_shot/{_share_text(share)}/{setting}": _score_of(of_setting)
-        for share, by_setting in scores.items()
-        for setting, of_setting in by_setting.items()
-    }
-
-
-def _score_of(few_shot: FewShot) -> Score:
-    if isinstance(few_shot.mean, Missing):
-        return Score.of(few_shot.mean)
-    deviation = None if isinstance(few_shot.std, Missing) else few_shot.std
-    return Score(few_shot.mean, deviation=deviation, draws=few_shot.draws)
-
-
-def _share_text(share: float) -> str:
-    """0.1 → "10%"."""
-    return f"{100 * share:g}%"
-
-
-def _columns(options: EvaluationOptions) -> tuple[Column, ...]:
-    return tuple(
-        Column(f"few_shot/{share}/{setting}", f"{name} few-shot (F1)", share, f"{name} F1")
-        for setting, name in SETTING_NAMES.items()
-        for share in map(_share_text, options.shares)
-    )
-
-
-TASK = EvaluationTask(
-    name="few-shot",
-    prefix="few_shot",
-    subject="Few-shot phase classification",
-    score=_score,
-    columns=_columns,
-    needs_labels=True,
-    needs_training=True,
-    in_all=False,  # it takes as long as the others together
-    remark="few-shot: mean ± sample standard deviation over disjoint draws of the training videos",
-)
+def _summarize(scores: Sequence[float | Missing]) -> FewShotScore:
+    values = [score for score in scores if isinstance(score, float)]
+    if not values:
+        return FewShotScore(next(iter(scores), Missing("no training videos")))
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return FewShotScore(float(np.mean(values)), std, len(values))

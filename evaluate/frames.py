@@ -1,6 +1,6 @@
-"""What every task sees: the frames of some videos, joined into arrays.
+"""Frame embeddings of several videos as flat arrays: the input of every metric.
 
-V videos, F frames in all, D dimensions.
+Shapes: V videos, F frames in total, D dimensions, C actions.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byov.records import UNLABELED
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
-# By setting: is_ego of the training (or query) videos and of the test (or candidate) videos; None is both.
+# is_ego of the training (or query) videos and of the test (or candidate) videos; None means both views.
 VIEWS: dict[str, tuple[bool | None, bool | None]] = {
     "regular": (None, None),
     "ego2exo": (True, False),
@@ -23,29 +23,42 @@ VIEWS: dict[str, tuple[bool | None, bool | None]] = {
 
 @dataclass(frozen=True)
 class Missing:
-    """A score that cannot be given, and why; printed as n/a."""
+    """A score that cannot be computed, with the reason; printed as n/a."""
 
     reason: str
 
 
-@dataclass(frozen=True, eq=False)  # one set of frames is equal to itself alone
+@dataclass(frozen=True, eq=False)
 class Frames:
-    """The frames of V videos, one video after the other."""
+    """Frames of V videos (or sub-clips), concatenated.
 
-    embeddings: NDArray[np.float32]  # (F, D)
-    labels: NDArray[np.int64] | None  # (F,) phase index of each frame; UNLABELED in some; None: in all
-    lengths: NDArray[np.int64]  # (V,) frames of each video, each at least 1
-    is_ego: NDArray[np.bool_]  # (V,)
-    names: tuple[str, ...]  # (V,)
+    Attributes:
+        embeddings: (F, D) float32.
+        labels: (F,) phase index of each frame, UNLABELED for frames without one; None if no frame has a label.
+        lengths: (V,) number of frames of each video, at least 1.
+        is_ego: (V,) bool.
+        names: V names.
+        recordings: (V,) non-decreasing index of the recording each sub-clip was cut from. Sub-clips of one recording
+            are never matched with each other. None: every video is its own recording.
+        actions: (V, C) bool, the actions each video shows; None if unknown.
+    """
+
+    embeddings: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+    lengths: NDArray[np.int64]
+    is_ego: NDArray[np.bool_]
+    names: tuple[str, ...]
+    recordings: NDArray[np.int64] | None = None
+    actions: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         frames, videos = len(self.embeddings), len(self.lengths)
-        if self.embeddings.ndim != 2 or self.lengths.sum() != frames:
-            raise ValueError(f"{self.embeddings.shape} embeddings of videos of {self.lengths.sum()} frames in all")
-        if len(self.is_ego) != videos or len(self.names) != videos or (self.lengths < 1).any():
+        if self.embeddings.ndim != 2 or self.lengths.sum() != frames or (self.lengths < 1).any():
+            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos of {self.lengths.sum()} frames")
+        if len(self.is_ego) != videos or len(self.names) != videos:
             raise ValueError(f"{videos} lengths, {len(self.is_ego)} views, {len(self.names)} names")
         if self.labels is not None and self.labels.shape != (frames,):
-            raise ValueError(f"{len(self.labels)} labels of {frames} frames")
+            raise ValueError(f"{len(self.labels)} labels for {frames} frames")
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -54,70 +67,57 @@ class Frames:
 
     @cached_property
     def video_of_frame(self) -> NDArray[np.int64]:
-        """(F,) index of the video that a frame belongs to."""
+        """(F,) index of each frame's video."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @cached_property
     def index_in_video(self) -> NDArray[np.int64]:
-        """(F,) 0, 1, ... in each video."""
+        """(F,) position of each frame in its video, from 0."""
         return np.arange(len(self.embeddings)) - self.starts[self.video_of_frame]
 
     @property
+    def recording_of_video(self) -> NDArray[np.int64]:
+        """(V,) index of each video's recording."""
+        return np.arange(len(self.lengths)) if self.recordings is None else self.recordings
+
+    @property
     def phases(self) -> NDArray[np.int64]:
-        """(F,) the labels, of frames that have them."""
+        """(F,) the labels. Raises ValueError if there are none."""
         if self.labels is None:
-            raise ValueError("frames without phase labels")
+            raise ValueError("these frames have no phase labels")
         return self.labels
-
-    @cached_property
-    def labeled(self) -> Self:
-        """The videos that have labels; the same object every time, and this one if all have, or none has."""
-        return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
-
-    @cached_property
-    def labeled_frames(self) -> Self:
-        """The frames that have labels; the same object every time, and this one if all have, or none has.
-
-        A frame's place in its video is then none in time.
-        """
-        kept = self.labeled.is_labeled
-        return self.labeled if self.labels is None or kept.all() else self.labeled._keep(kept)
 
     @property
     def is_labeled(self) -> NDArray[np.bool_]:
-        """(F,)"""
+        """(F,) whether each frame has a label."""
         return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELED
 
     @cached_property
     def has_labels(self) -> NDArray[np.bool_]:
-        """(V,) whether some frame of each video is labeled."""
+        """(V,) whether each video has at least one labeled frame."""
         return np.logical_or.reduceat(self.is_labeled, self.starts)
 
-    @property
-    def without_labels(self) -> tuple[str, ...]:
-        """The names of the videos that have no labels."""
-        return tuple(self.names[video] for video in np.flatnonzero(~self.has_labels))
+    @cached_property
+    def labeled(self) -> Self:
+        """The videos with labels; `self` if all or none have them."""
+        return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
+
+    @cached_property
+    def labeled_frames(self) -> Self:
+        """The labeled frames of the labeled videos; `self` if all or none are labeled."""
+        kept = self.labeled.is_labeled
+        return self.labeled if self.labels is None or kept.all() else self.labeled._keep(kept)
 
     def of_view(self, is_ego: bool | None) -> Self:
-        """The videos of one view; None is both."""
+        """Return the videos of one view; None selects both."""
         return self if is_ego is None else self.select(self.is_ego == is_ego)
 
     def every(self, stride: int) -> Self:
-        """Every stride-th frame of each video, from its first."""
+        """Return every stride-th frame of each video, starting with its first."""
         return self._keep(self.index_in_video % stride == 0)
 
-    def _keep(self, frames: NDArray[np.bool_]) -> Self:
-        """(F,) → some frames of each video, at least one."""
-        return type(self)(
-            self.embeddings[frames],
-            None if self.labels is None else self.labels[frames],
-            np.add.reduceat(frames, self.starts, dtype=np.int64),
-            self.is_ego,
-            self.names,
-        )
-
     def select(self, videos: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Some of the videos, by mask or by indices, which also give their order."""
+        """Return some of the videos, given as a mask or as indices in the order wanted."""
         chosen = np.arange(len(self.lengths))[videos]
         frames = np.concatenate(
             [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen] or [np.empty(0, np.int64)]
@@ -128,11 +128,38 @@ class Frames:
             self.lengths[chosen],
             self.is_ego[chosen],
             tuple(self.names[v] for v in chosen),
+            None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
+            None if self.actions is None else self.actions[chosen],
+        )
+
+    def merge_recordings(self) -> Self:
+        """Return the sub-clips of each recording as one video."""
+        if self.recordings is None:
+            return self
+        first = np.flatnonzero(np.diff(self.recordings, prepend=-1))
+        lengths = np.add.reduceat(self.lengths, first)
+        names = tuple(self.names[v] for v in first)
+        return type(self)(self.embeddings, self.labels, lengths, self.is_ego[first], names)
+
+    def _keep(self, frames: NDArray[np.bool_]) -> Self:
+        """Return the frames of an (F,) mask that keeps at least one frame of each video."""
+        return type(self)(
+            self.embeddings[frames],
+            None if self.labels is None else self.labels[frames],
+            np.add.reduceat(frames, self.starts, dtype=np.int64),
+            self.is_ego,
+            self.names,
+            self.recordings,
+            self.actions,
         )
 
 
-def absent(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
-    """Why videos of these views cannot play a role ("training", "test"), if they cannot."""
+def missing_view(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
+    """Return why no video can play a role ("training", "test"), or None if one can.
+
+    >>> missing_view(np.array([True, True]), False, "test")
+    Missing(reason='no exo test videos')
+    """
     if len(is_ego) == 0:
         return Missing(f"no {role} videos")
     if wanted is None or (is_ego == wanted).any():

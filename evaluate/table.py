@@ -1,210 +1,26 @@
-"""Rows of scores → tables of texts with their footnotes; byov.evaluate.table draws them."""
+"""Rows of scores, and one table type that renders them as Markdown, LaTeX and HTML.
 
+The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/val, progression/train,
+kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
+"""
+
+import html
 import json
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean, stdev
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, Literal, Self
 
-from byov import __version__
 from byov.cache.atomic import write_text
-from byov.evaluate.evaluation import Comparison
-from byov.evaluate.protocols import CLIPS_PER_VIDEO, LONGEST, SEED, SHORTEST, Protocol
-from byov.evaluate.scores import Row
-from byov.evaluate.task import Column, EvaluationOptions
-from byov.evaluate.tasks import TASKS, task_of
-from byov.text import pluralize, printable
+from byov.evaluate.frames import Missing
+from byov.text import printable
 
-SATURATED = 0.9  # from here on, time alone leaves an embedding nothing to show
-TIME_COLUMN = "with AE2's time column: the frame index / 1000 is part of what the regressor sees"
-TRIMMED = (
-    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded as if it were a video; "
-    "progression and Time only's clock run over the sub-clip; sub-clips of one video do not search each other"
-)
-STANDARDIZED = "standardized: each dimension with zero mean and unit deviation over the video, or over the sub-clip"
+Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
+SATURATED = 0.9  # a Time only score from which a column says little about embeddings
 ABSENT = "-"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One table: what it shows, and its columns."""
-
-    subject: str
-    columns: tuple[Column, ...]
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    marks: str = ""  # letters of footnotes
-    below: tuple[str, ...] = ()  # interval, Time only's score; on lines of their own where there is little room
-
-
-Lines = tuple[tuple[str, tuple[Cell, ...]], ...]  # (name of the row, its cells)
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: tuple[Column, ...]
-    column_marks: tuple[str, ...]
-    measured: Lines
-    published: Lines
-    footnotes: tuple[tuple[str, str], ...]  # (letter, text)
-    remarks: tuple[str, ...]  # below the table, of the table as a whole
-
-
-@dataclass
-class _Footnotes:
-    """Letters for texts, each text once."""
-
-    texts: list[str] = field(default_factory=list)
-
-    def mark(self, text: str | None) -> str:
-        if text is None:
-            return ""
-        if text not in self.texts:
-            self.texts.append(text)
-        return letter(self.texts.index(text))
-
-
-def letter(index: int) -> str:
-    """0 → a, 25 → z, 26 → aa."""
-    more, rest = divmod(index, len(ascii_lowercase))
-    return (letter(more - 1) if more else "") + ascii_lowercase[rest]
-
-
-def tables(comparison: Comparison) -> list[Table]:
-    """The paper's tables, each under every protocol."""
-    scope = comparison.scope
-    return [
-        build_table(
-            layout,
-            f"{comparison.title}, {scope.split} split, {protocol} protocol: {layout.subject} "
-            f"({_counts_text(comparison.counts[protocol], protocol)})",
-            rows,
-            comparison.published(protocol),
-            time_column=any(row.time_column for row in rows),
-            remarks=_remarks(comparison, protocol),
-        )
-        for layout in layouts(scope.tasks, scope.options)
-        for protocol, rows in comparison.rows.items()
-    ]
-
-
-def layouts(tasks: Sequence[str], options: EvaluationOptions) -> list[Layout]:
-    """The paper's tables if all tasks of its main table were scored, else one table for each task."""
-    single = [Layout(TASKS[task].subject, TASKS[task].columns(options)) for task in TASKS if task in tasks]
-    main = [task for task in TASKS.values() if task.main_columns is not None]
-    if not {task.name for task in main} <= set(tasks):
-        return single
-    wide = tuple(column for task in main if task.main_columns for column in task.main_columns(options))
-    return [Layout("Phase tasks", wide), *(layout for layout in single if not set(layout.columns) <= set(wide))]
-
-
-def _counts_text(counts: Mapping[str, int], protocol: Protocol) -> str:
-    videos = pluralize(counts["videos"], "video" if protocol == "standard" else "sub-clip")
-    return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {pluralize(counts['frames'], 'frame')}"
-
-
-def _remarks(comparison: Comparison, protocol: Protocol) -> list[str]:
-    scope, rows = comparison.scope, comparison.rows[protocol]
-    remarks = list(dict.fromkeys(note for row in rows for note in row.notes))
-    if any(row.origin.get("standardized") for row in rows):
-        remarks.append(STANDARDIZED)
-    if any(row.kind == "mean" for row in rows):
-        remarks.append("mean ± sample standard deviation over runs")
-    if scope.options.bootstrap:
-        remarks.append(f"[ , ]: 95% interval over {scope.options.bootstrap} resamplings of the scored videos")
-    if scope.split == "val":
-        remarks.append("the val split is for choosing; scores to report are those of the test split")
-    return [*remarks, *([TRIMMED] if protocol == "trimmed" else [])]
-
-
-def build_table(
-    layout: Layout,
-    title: str,
-    measured: Sequence[Row],
-    published: Sequence[Row] = (),
-    *,
-    time_column: bool = False,
-    remarks: Sequence[str] = (),
-) -> Table:
-    """The rows in their order, without those that have none of the scores."""
-    footnotes = _Footnotes()
-    shown = [column.score for column in layout.columns]
-    beside = {score: _time_beside(score, measured) for score in shown}
-
-    def lines(rows: Sequence[Row]) -> Lines:
-        return tuple(
-            (row.name, tuple(_cell(row, column, beside[column.score], footnotes) for column in layout.columns))
-            for row in rows
-            if any(score in row.scores for score in shown)
-        )
-
-    of_tasks = dict.fromkeys(remark for score in shown if (remark := task_of(score).remark))
-    return Table(
-        title=title,
-        columns=layout.columns,
-        column_marks=tuple(_column_marks(score, beside[score], time_column, footnotes) for score in shown),
-        measured=lines(measured),
-        published=lines(published),
-        footnotes=tuple((letter(index), text) for index, text in enumerate(footnotes.texts)),
-        remarks=(*of_tasks, *remarks),
-    )
-
-
-def number(value: float, *, percent: bool) -> str:
-    """As the paper prints: percent with two digits, correlations with four."""
-    return f"{100 * value:.2f}" if percent else f"{value:.4f}"
-
-
-def _time_beside(score: str, rows: Sequence[Row]) -> float | None:
-    """Time only's score, where time alone gives nearly all that there is, or as much as any embedding of the table."""
-    if not task_of(score).saturated_by_time:
-        return None
-    time = next((row.value(score) for row in rows if row.kind == "time"), None)
-    others = [value for row in rows if row.kind != "time" and (value := row.value(score)) is not None]
-    return time if time is not None and others and (time >= SATURATED or time >= max(others)) else None
-
-
-def _saturation(score: str, beside: float | None) -> str | None:
-    if beside is None:
-        return None
-    what = task_of(score).measured
-    how = f"saturates {what}" if beside >= SATURATED else f"gives as much {what} as any embedding"
-    return f"in brackets, Time only's score: normalized time alone {how} here"
-
-
-def _column_marks(score: str, beside: float | None, time_column: bool, footnotes: _Footnotes) -> str:
-    has_time_column = time_column and score == "progression/val"
-    marks = footnotes.mark(_saturation(score, beside)), footnotes.mark(TIME_COLUMN if has_time_column else None)
-    return ",".join(filter(None, marks))
-
-
-def _cell(row: Row, column: Column, beside: float | None, footnotes: _Footnotes) -> Cell:
-    score = row.scores.get(column.score)
-    if score is None:
-        return Cell(ABSENT)
-    if score.value is None:
-        return Cell("n/a", footnotes.mark(score.missing))
-    text = number(score.value, percent=column.percent)
-    if score.deviation is not None:
-        text += f" ± {number(score.deviation, percent=column.percent)}"
-    below = []
-    if score.interval is not None:
-        low, high = (number(end, percent=column.percent) for end in score.interval)
-        below.append(f"[{low}, {high}]")
-    if beside is not None and row.kind not in ("time", "published"):
-        below.append(f"({number(beside, percent=column.percent)})")
-    return Cell(text, footnotes.mark(score.remark), tuple(below))
-
-
-SCHEMA_VERSION = 1
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -216,127 +32,350 @@ _LATEX = {
 }
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
-    """All that is known, for machines."""
-    scope = comparison.scope
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "dataset": comparison.title,
-        "split": scope.split,
-        "tasks": list(scope.tasks),
-        **_how(scope.options),
-        "left_out": comparison.left_out,
-        "protocols": {
-            protocol: {**comparison.counts[protocol], "rows": [row.as_dict() for row in rows]}
-            for protocol, rows in comparison.rows.items()
-        },
-        "published": [row.as_dict() for row in comparison.published("standard")],
-    }
+@dataclass(frozen=True)
+class Score:
+    """One score, or None with the reason why it is missing.
+
+    Attributes:
+        value: Fraction or correlation, not percent.
+        missing: Why there is no value.
+        deviation: Sample standard deviation over draws or runs.
+        draws: Number of draws the mean is over.
+        interval: 95% interval from resampling videos.
+        pairs: Number of video pairs (Kendall's tau).
+        pairs_with_tau: Number of pairs that have a tau.
+        remark: Footnote for this score.
+    """
+
+    value: float | None
+    missing: str | None = None
+    deviation: float | None = None
+    draws: int | None = None
+    interval: tuple[float, float] | None = None
+    pairs: int | None = None
+    pairs_with_tau: int | None = None
+    remark: str | None = None
+
+    @classmethod
+    def of(cls, value: float | Missing, **details: Any) -> Self:
+        if isinstance(value, Missing):
+            return cls(None, missing=value.reason, **details)
+        return cls(float(value), **details)
 
 
-def npz_document(comparison: Comparison) -> dict[str, Any]:
-    """The document of somebody's file: its scores at the top, in the shape of the golden files."""
-    row, *others = comparison.rows["standard"]
-    return {
-        **row.nested_scores(),
-        **({"time_only": others[0].nested_scores()} if others else {}),
-        "details": row.details(),
-        "notes": list(row.notes),
-        "origin": row.origin,
-        "split": comparison.scope.split,
-        **comparison.counts["standard"],
-        **_how(comparison.scope.options),
-    }
+@dataclass(frozen=True)
+class Row:
+    """Scores of one set of embeddings.
+
+    Attributes:
+        name: First column of tables.
+        kind: Where the embeddings come from.
+        scores: Score by name.
+        origin: Run, model digest, encoder and so on; written to JSON.
+        notes: Lines printed below the table.
+        time_column: Progression was scored with AE2's time column.
+    """
+
+    name: str
+    kind: Kind
+    scores: dict[str, Score]
+    origin: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    time_column: bool = False
+
+    def value(self, name: str) -> float | None:
+        """Return a score's value; None if it is missing."""
+        return self.scores[name].value if name in self.scores else None
+
+    def nested_scores(self) -> dict[str, Any]:
+        """Return the values as nested dicts: {"retrieval": {"map@5": {"regular": ...}}}.
+
+        Kendall's tau over all pairs is a plain number, as in AE2's evaluator; tau by views has its own key.
+        """
+        nested: dict[str, Any] = {}
+        for name, score in self.scores.items():
+            *groups, last = name.split("/")
+            if groups == ["kendalls_tau"]:
+                groups, last = ([], "kendalls_tau") if last == "all" else (["kendalls_tau_by_views"], last)
+            inner = nested
+            for group in groups:
+                inner = inner.setdefault(group, {})
+            inner[last] = score.value
+        if "progression" in nested:
+            nested["progression"]["time_column"] = self.time_column
+        return nested
+
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Return what is known about each score besides its value."""
+        known = {
+            name: {key: value for key, value in asdict(score).items() if value is not None and key != "value"}
+            for name, score in self.scores.items()
+        }
+        return {name: detail for name, detail in known.items() if detail}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "scores": self.nested_scores(),
+            "details": self.details(),
+            "origin": self.origin,
+            "notes": list(self.notes),
+        }
 
 
-def _how(options: EvaluationOptions) -> dict[str, Any]:
-    """What a score depends on beside the embeddings."""
-    clips = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
-    return {
-        "settings": asdict(options),
-        "trimmed_clips": clips,
-        "versions": versions(),
-    }
+def mean_row(rows: Sequence[Row], name: str) -> Row:
+    """Return the mean and sample standard deviation over rows; a score that one of them lacks is missing."""
+    scores = {score: _mean([row.scores[score] for row in rows]) for score in rows[0].scores}
+    return Row(name, "mean", scores, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
 
 
-def versions() -> dict[str, str]:
-    """Of what may decide the last digit of a score."""
-    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    return {"python": platform.python_version(), "byov": __version__} | packages
+def _mean(scores: Sequence[Score]) -> Score:
+    values = [score.value for score in scores if score.value is not None]
+    if len(values) < len(scores):
+        return next(score for score in scores if score.value is None)
+    remarks = dict.fromkeys(score.remark for score in scores if score.remark)
+    return Score(
+        fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None
+    )
 
 
-def write_results(folder: Path, stem: str, results: Mapping[str, Any], drawn: Sequence[Table]) -> list[Path]:
-    """<stem>.json, .md and .tex; each whole or not at all."""
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        score: Name of the score it shows.
+        group: Heading shared by neighboring columns.
+        heading: Heading of this column.
+        short: Shorter form of `group`, for terminals.
+        percent: Print as percent with two digits; otherwise with four digits.
+        saturated_by_time: Normalized time alone can reach the maximum; show Time only's score when it does.
+        footnote: Footnote of the heading.
+        note: Line below tables with this column.
+    """
+
+    score: str
+    group: str
+    heading: str
+    short: str
+    percent: bool = True
+    saturated_by_time: bool = False
+    footnote: str = ""
+    note: str = ""
+
+    def format(self, value: float) -> str:
+        return f"{100 * value:.2f}" if self.percent else f"{value:.4f}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell: `marks` are footnote letters, `extra` lines (interval, Time only's score) go below."""
+
+    text: str
+    marks: str = ""
+    extra: tuple[str, ...] = ()
+    is_best: bool = False
+
+
+class Table:
+    """Scores of several rows under common columns.
+
+    Args:
+        title: Caption.
+        columns: Columns in order.
+        rows: Measured rows, in order. Rows without any of the columns' scores are dropped.
+        published: Rows quoted from the paper; shown below the measured ones.
+        notes: Lines below the table, after those of the columns.
+
+    Attributes:
+        headings: Cell of each column's heading.
+        measured: (row, cells) of the measured rows.
+        published: (row, cells) of the published rows.
+        footnotes: (letter, text).
+    """
+
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        rows: Sequence[Row],
+        published: Sequence[Row] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.title, self.columns = title, tuple(columns)
+        self.notes = tuple(dict.fromkeys([*(column.note for column in columns if column.note), *notes]))
+        self._footnotes: list[str] = []
+        shown = [row for row in rows if _has_any(row, columns)]
+        time_scores = [_saturating_time(column, rows) for column in columns]
+        best = [_best(column, shown) for column in columns]
+        self.headings = tuple(map(self._heading, columns, time_scores))
+        self.measured = tuple(
+            (row, tuple(self._cell(row, *details) for details in zip(columns, time_scores, best, strict=True)))
+            for row in shown
+        )
+        self.published = tuple(
+            (row, tuple(self._cell(row, column) for column in columns)) for row in published if _has_any(row, columns)
+        )
+        self.footnotes = tuple((_letter(index), text) for index, text in enumerate(self._footnotes))
+
+    @property
+    def column_groups(self) -> list[tuple[str, int]]:
+        """(group, number of columns) of neighboring columns with the same group."""
+        return [(group, len(list(columns))) for group, columns in groupby(self.columns, key=lambda one: one.group)]
+
+    def to_markdown(self) -> str:
+        """Return a pipe table with its title, footnotes and notes."""
+        headings = [
+            f"{column.group} {cell.text}{_sup(cell.marks)}"
+            for column, cell in zip(self.columns, self.headings, strict=True)
+        ]
+        lines = [f"**{_markdown_text(self.title)}**", "", _markdown_line(["", *headings])]
+        lines.append("|---|" + "---:|" * len(self.columns))
+        lines += [_markdown_row(row.name, cells) for row, cells in self.measured]
+        if self.published:
+            lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in self.columns)]))
+            lines += [_markdown_row(f"{row.name} (published)", cells) for row, cells in self.published]
+        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for mark, text in self.footnotes)]
+        lines += [f"{_markdown_text(note)}  " for note in self.notes]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def to_latex(self) -> str:
+        """Return a table environment; needs the package booktabs."""
+        groups, rules, first = [], [], 2
+        for group, width in self.column_groups:
+            groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+            first += width
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex_text(self.title)}}}",
+            rf"\begin{{tabular}}{{l{'c' * len(self.columns)}}}",
+            r"\toprule",
+            " & ".join(["", *groups]) + r" \\",
+            " ".join(rules),
+            _latex_row("Method", self.headings),
+            r"\midrule",
+            *(_latex_row(row.name, cells) for row, cells in self.measured),
+        ]
+        if self.published:
+            lines += [r"\midrule", rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
+            lines += [_latex_row(f"{row.name} (published)", cells) for row, cells in self.published]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for mark, text in self.footnotes]
+        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+    def to_html(self, highlight: Collection[str] = ()) -> str:
+        """Return a scrollable table and its notes; the best measured value of each column is bold.
+
+        Args:
+            highlight: Names of rows to emphasize (CSS class "own").
+        """
+        label = _html_text(self.title)
+        groups = "".join(
+            f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
+            for group, width in self.column_groups
+        )
+        headings = "".join(f'<th scope="col">{_html_text(cell.text)}{_sup(cell.marks)}</th>' for cell in self.headings)
+        body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
+        if self.published:
+            heading = f'<th scope="rowgroup" colspan="{1 + len(self.columns)}" class="apart"><span>{PUBLISHED}</span></th>'
+            rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
+            body += f'</tbody><tbody class="published"><tr>{heading}</tr>{rows}'
+        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for mark, text in self.footnotes]
+        notes += [f"<p>{_html_text(note)}</p>" for note in self.notes]
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
+            f'<thead><tr class="groups"><td></td>{groups}</tr>'
+            f'<tr><th scope="col">Method</th>{headings}</tr></thead><tbody>{body}</tbody></table></div>'
+            + (f'<div class="notes">{"".join(notes)}</div>' if notes else "")
+        )
+
+    def _heading(self, column: Column, time_score: float | None) -> Cell:
+        marks = [self._mark(column.footnote)]
+        if time_score is not None:
+            how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
+            marks.insert(0, self._mark(f"in parentheses, the score of Time only: normalized time alone {how} here"))
+        return Cell(column.heading, ",".join(filter(None, marks)))
+
+    def _cell(
+        self, row: Row, column: Column, time_score: float | None = None, best: str | None = None
+    ) -> Cell:
+        score = row.scores.get(column.score)
+        if score is None:
+            return Cell(ABSENT)
+        if score.value is None:
+            return Cell("n/a", self._mark(score.missing))
+        text = column.format(score.value)
+        is_best = text == best
+        if score.deviation is not None:
+            text += f" ± {column.format(score.deviation)}"
+        extra = []
+        if score.interval is not None:
+            low, high = map(column.format, score.interval)
+            extra.append(f"[{low}, {high}]")
+        if time_score is not None and row.kind != "time":
+            extra.append(f"({column.format(time_score)})")
+        return Cell(text, self._mark(score.remark), tuple(extra), is_best)
+
+    def _mark(self, footnote: str | None) -> str:
+        """Return the letter of a footnote; equal footnotes share one."""
+        if not footnote:
+            return ""
+        if footnote not in self._footnotes:
+            self._footnotes.append(footnote)
+        return _letter(self._footnotes.index(footnote))
+
+
+def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
+    """Write <stem>.json, .md and .tex, each atomically, and return their paths."""
     texts = {
         ".json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
-        ".md": "\n".join(map(markdown, drawn)),
-        ".tex": "% \\usepackage{booktabs}\n" + "\n".join(map(latex, drawn)),
+        ".md": "\n".join(table.to_markdown() for table in tables),
+        ".tex": "% \\usepackage{booktabs}\n" + "\n".join(table.to_latex() for table in tables),
     }
     for suffix, text in texts.items():
         write_text(folder / f"{stem}{suffix}", text)
     return [folder / f"{stem}{suffix}" for suffix in texts]
 
 
-def markdown(table: Table) -> str:
-    headings = [
-        f"{column.group} {column.heading}{_markdown_marks(marks)}"
-        for column, marks in zip(table.columns, table.column_marks, strict=True)
-    ]
-    lines = [f"**{_markdown_text(table.title)}**", "", _markdown_line(["", *headings])]
-    lines.append("|---|" + "---:|" * len(table.columns))
-    lines += [_markdown_row(name, cells) for name, cells in table.measured]
-    if table.published:
-        lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in table.columns)]))
-        lines += [_markdown_row(f"{name} (published)", cells) for name, cells in table.published]
-    lines += ["", *(f"<sup>{mark}</sup> {_markdown_text(text)}  " for mark, text in table.footnotes)]
-    lines += [f"{_markdown_text(remark)}  " for remark in table.remarks]
-    return "\n".join(lines).rstrip() + "\n"
+def _has_any(row: Row, columns: Sequence[Column]) -> bool:
+    return any(column.score in row.scores for column in columns)
 
 
-def latex(table: Table) -> str:
-    """A table environment; needs the package booktabs."""
-    spans = list(_groups(table))
-    rules, first = [], 2
-    for _, width in spans:
-        rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
-        first += width
-    headings = [
-        f"{_latex_text(column.heading)}{_latex_marks(marks)}"
-        for column, marks in zip(table.columns, table.column_marks, strict=True)
-    ]
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex_text(table.title)}}}",
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        r"\toprule",
-        " & " + " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}" for group, width in spans) + r" \\",
-        " ".join(rules),
-        "Method & " + " & ".join(headings) + r" \\",
-        r"\midrule",
-        *(_latex_row(name, cells) for name, cells in table.measured),
-    ]
-    if table.published:
-        lines += [r"\midrule", rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
-        lines += [_latex_row(f"{name} (published)", cells) for name, cells in table.published]
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    below = [f"$^{{{mark}}}$ {_latex_text(text)}" for mark, text in table.footnotes]
-    below += [_latex_text(remark) for remark in table.remarks]
-    lines += [rf"\par\footnotesize {line}" for line in below]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
+    """Return Time only's score if it is near the maximum or at least as high as every other row's."""
+    if not column.saturated_by_time:
+        return None
+    time = next((row.value(column.score) for row in rows if row.kind == "time"), None)
+    others = [value for row in rows if row.kind != "time" and (value := row.value(column.score)) is not None]
+    return time if time is not None and others and (time >= SATURATED or time >= max(others)) else None
 
 
-def _line(cell: Cell) -> str:
-    return " ".join((cell.text, *cell.below))
+def _best(column: Column, rows: Sequence[Row]) -> str | None:
+    """Return the highest value as printed; None for a single row, where it means nothing."""
+    values = [value for row in rows if (value := row.value(column.score)) is not None]
+    return column.format(max(values)) if values and len(rows) > 1 else None
 
 
-def _groups(table: Table) -> Iterator[tuple[str, int]]:
-    for group, columns in groupby(table.columns, key=lambda column: column.group):
-        yield group, len(list(columns))
+def _letter(index: int) -> str:
+    """0 → a, 25 → z, 26 → aa."""
+    more, rest = divmod(index, len(ascii_lowercase))
+    return (_letter(more - 1) if more else "") + ascii_lowercase[rest]
+
+
+def _one_line(cell: Cell) -> str:
+    return " ".join((cell.text, *cell.extra))
+
+
+def _sup(marks: str) -> str:
+    return f"<sup>{marks}</sup>" if marks else ""
 
 
 def _markdown_row(name: str, cells: Sequence[Cell]) -> str:
-    return _markdown_line([_markdown_text(name), *(_line(cell) + _markdown_marks(cell.marks) for cell in cells)])
+    return _markdown_line([_markdown_text(name), *(_one_line(cell) + _sup(cell.marks) for cell in cells)])
 
 
 def _markdown_line(texts: Sequence[str]) -> str:
@@ -344,17 +383,13 @@ def _markdown_line(texts: Sequence[str]) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Names may hold anything: neither columns, nor markup, nor links may come of them."""
+    """Escape names so that they cannot add columns, markup or links."""
     escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
 
 
-def _markdown_marks(marks: str) -> str:
-    return f"<sup>{marks}</sup>" if marks else ""
-
-
 def _latex_row(name: str, cells: Sequence[Cell]) -> str:
-    texts = [_latex_text(_line(cell)) + _latex_marks(cell.marks) for cell in cells]
+    texts = [_latex_text(_one_line(cell)) + (f"$^{{{cell.marks}}}$" if cell.marks else "") for cell in cells]
     return " & ".join([_latex_text(name), *texts]) + r" \\"
 
 
@@ -362,5 +397,16 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in printable(text))
 
 
-def _latex_marks(marks: str) -> str:
-    return f"$^{{{marks}}}$" if marks else ""
+def _html_row(name: str, cells: Sequence[Cell], *, own: bool = False) -> str:
+    heading = _html_text(name) + ('<span class="unseen"> (this run)</span>' if own else "")
+    row = '<tr class="own">' if own else "<tr>"
+    return f'{row}<th scope="row">{heading}</th>{"".join(map(_html_cell, cells))}</tr>'
+
+
+def _html_cell(cell: Cell) -> str:
+    text = f"<b>{_html_text(cell.text)}</b>" if cell.is_best else _html_text(cell.text)
+    return f"<td>{text}{_sup(cell.marks)}{''.join(f'<small>{_html_text(line)}</small>' for line in cell.extra)}</td>"
+
+
+def _html_text(text: str) -> str:
+    return html.escape(printable(text), quote=True)

@@ -1,19 +1,314 @@
-"""All tasks, each by its name. To add one: its file, and its line here."""
+"""Evaluation tasks: what each one scores, its table columns, and its bootstrap estimates.
 
-from byov.evaluate import action_probe, classification, few_shot, kendalls_tau, progression, retrieval
-from byov.evaluate.task import EvaluationTask
+To add a task, subclass `Task` and add an instance to TASKS.
+"""
 
-# In the order of the columns and of the tables: the paper's, then what it does not print.
-TASKS: dict[str, EvaluationTask] = {
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.evaluate.action_probe import action_map
+from byov.evaluate.classification import phase_f1, predict_phases, weighted_f1
+from byov.evaluate.few_shot import few_shot_f1
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing
+from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
+from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
+from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, fewest_candidates, mean_average_precision
+from byov.evaluate.table import Column, Score
+from byov.progress import NO_PROGRESS, Progress, track
+
+Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
+Estimates = NDArray[np.float64]  # (N,) a score under each resampling; NaN where it is undefined
+SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
+MAIN_K = 10  # paper, Table 1
+TIME_COLUMN = "with AE2's time column: the frame index / 1000 is an additional input of the regressor"
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What scores depend on besides the embeddings.
+
+    Attributes:
+        ks: K of map@K.
+        tau_stride: Kendall's tau uses every n-th frame.
+        fractions: Fractions of the training videos for few-shot classification.
+        time_column: Append the frame index to the inputs of progression.
+        training_progression: Score progression on the training videos too.
+        seed: Random seed of few-shot draws and resampling.
+        bootstrap: Number of resamplings for 95% intervals; 0 for none.
+    """
+
+    ks: tuple[int, ...] = (5, 10, 15)  # paper
+    tau_stride: int = 5  # published code
+    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # paper, appendix
+    time_column: bool = False  # published code: for Pour Liquid only
+    training_progression: bool = False
+    seed: int = 0
+    bootstrap: int = 0
+
+
+class Task(ABC):
+    """A task: scores of test frames, fitted on training frames if `needs_training`.
+
+    Attributes:
+        name: Value of --task.
+        prefix: First part of the names of its scores.
+        title: Title of its own table.
+        needs_labels: Uses phase labels; videos without any are left out.
+        needs_all_frames: Uses the unlabeled frames of labeled videos too.
+        needs_actions: Uses action labels of whole videos.
+        needs_training: Is fitted on training videos.
+        in_all: Part of --task all.
+    """
+
+    name: str
+    prefix: str
+    title: str
+    needs_labels = False
+    needs_all_frames = False
+    needs_actions = False
+    needs_training = False
+    in_all = True
+
+    @abstractmethod
+    def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        """Return the scores by name. `train` is `test` for tasks that need no training."""
+
+    @abstractmethod
+    def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        """Return the columns of the task's own table."""
+
+    def main_columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        """Return the columns in the paper's main table."""
+        return ()
+
+    def resample(
+        self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /
+    ) -> dict[str, Estimates]:
+        """Return estimates of the scores with the test videos weighted; nothing is fitted or searched again."""
+        return {}
+
+    def select(self, frames: Frames) -> Frames:
+        """Return the frames that the task uses."""
+        if not self.needs_labels:
+            return frames
+        return frames.labeled if self.needs_all_frames else frames.labeled_frames
+
+
+class Classification(Task):
+    name = prefix = "classification"
+    title = "Phase classification"
+    needs_labels = needs_training = True
+
+    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
+        return {f"classification/{setting}": Score.of(f1) for setting, f1 in phase_f1(train, test).items()}
+
+    def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        return _columns_by_setting("classification", "Classification (F1)", "F1")
+
+    main_columns = columns
+
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /
+    ) -> dict[str, Estimates]:
+        estimates = {}
+        for setting, predicted in predict_phases(train, test).items():
+            if not isinstance(predicted, Missing):
+                view = VIEWS[setting][1]
+                of_view = weights if view is None else weights[:, test.is_ego == view]
+                confusion = _confusion(test.of_view(view), predicted)
+                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(of_view, confusion, 1))
+        return estimates
+
+
+class Retrieval(Task):
+    name = prefix = "retrieval"
+    title = "Frame retrieval"
+    needs_labels = True
+
+    def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        scores = mean_average_precision(test, options.ks)
+        fewest = {setting: fewest_candidates(test, setting) for setting in SETTINGS}
+        remarks = {setting: f"some frames have only {count} candidates" for setting, count in fewest.items()}
+        return {
+            f"retrieval/map@{k}/{setting}": Score.of(
+                scores[setting][k], remark=remarks[setting] if 0 < fewest[setting] < k else None
+            )
+            for k in options.ks
+            for setting in SETTINGS
+        }
+
+    def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        if len(options.ks) == 1:
+            return self.main_columns(options)
+        return tuple(
+            Column(f"retrieval/map@{k}/{setting}", f"{name} retrieval", f"map@{k}", name)
+            for setting, name in SETTING_NAMES.items()
+            for k in options.ks
+        )
+
+    def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        k = MAIN_K if MAIN_K in options.ks else options.ks[0]
+        return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
+
+    def resample(
+        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> dict[str, Estimates]:
+        """Resample the queries; their candidates stay the same."""
+        if test.labels is None:
+            return {}
+        first = np.unique(test.recording_of_video, return_index=True)[1]
+        weights = weights[:, first][:, np.argsort(~test.is_ego[first], kind="stable")]
+        test = ego_first(test)
+        estimates: dict[str, Estimates] = {}
+        for setting, precisions in average_precision_of_each_query(test, options.ks).items():
+            queries = weights * _of_view(test.is_ego, VIEWS[setting][0])
+            sums = np.add.reduceat(precisions, test.starts)  # (V, K)
+            with np.errstate(invalid="ignore"):
+                means = (queries @ sums) / (queries @ test.lengths)[:, None]
+            estimates |= {f"retrieval/map@{k}/{setting}": means[:, i] for i, k in enumerate(options.ks)}
+        return estimates
+
+
+class Progression(Task):
+    name = prefix = "progression"
+    title = "Phase progression"
+    needs_labels = needs_all_frames = needs_training = True
+
+    def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        scored = {"train": train, "val": test} if options.training_progression else {"val": test}
+        return {
+            f"progression/{split}": Score.of(phase_progression(train, frames, time_column=options.time_column))
+            for split, frames in scored.items()
+        }
+
+    def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        return (
+            Column(
+                "progression/val",
+                "Phase progression",
+                "R²",
+                "progression",
+                percent=False,
+                saturated_by_time=True,
+                footnote=TIME_COLUMN if options.time_column else "",
+            ),
+        )
+
+    main_columns = columns
+
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> dict[str, Estimates]:
+        if train.labels is None or test.labels is None:
+            return {}
+        inputs, scores = regressor_inputs(test, options.time_column), []
+        for regressor in fit_regressors(train, options.time_column):
+            targets = progression_targets(test, np.array([regressor.phase]))[:, 0]
+            known = ~np.isnan(targets)
+            targets = np.where(known, targets, 0)
+            errors = np.where(known, targets - regressor.predict(inputs), 0)
+            counts, sums, squares, losses = (
+                weights @ np.add.reduceat(values, test.starts)
+                for values in (known.astype(np.float64), targets, targets**2, errors**2)
+            )
+            with np.errstate(invalid="ignore", divide="ignore"):
+                scores.append(1 - losses / (squares - sums**2 / counts))
+        if not scores:
+            return {}
+        finite = np.isfinite(scores)  # (P, N): a resampling may lack all videos of a phase
+        with np.errstate(invalid="ignore"):
+            means = np.where(finite, scores, 0).sum(axis=0) / finite.sum(axis=0)
+        return {"progression/val": means}
+
+
+class FewShot(Task):
+    name, prefix = "few-shot", "few_shot"
+    title = "Few-shot phase classification"
+    needs_labels = needs_training = True
+    in_all = False  # takes as long as all other tasks together
+
+    def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        scores = few_shot_f1(train, test, fractions=options.fractions, seed=options.seed)
+        return {
+            f"few_shot/{100 * fraction:g}%/{setting}": Score.of(f1.mean, deviation=f1.std, draws=f1.draws or None)
+            for fraction, by_setting in scores.items()
+            for setting, f1 in by_setting.items()
+        }
+
+    def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        note = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
+        return tuple(
+            Column(f"few_shot/{share}/{setting}", f"{name} few-shot (F1)", share, f"{name} F1", note=note)
+            for setting, name in SETTING_NAMES.items()
+            for share in (f"{100 * fraction:g}%" for fraction in options.fractions)
+        )
+
+
+class ActionRecognition(Task):
+    name = prefix = "actions"
+    title = "Action recognition by linear probe"
+    needs_actions = needs_training = True
+
+    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
+        return {f"actions/{setting}": Score.of(score) for setting, score in action_map(train, test).items()}
+
+    def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        return _columns_by_setting("actions", "Actions (mAP)", "mAP")
+
+
+class KendallsTau(Task):
+    name, prefix = "tau", "kendalls_tau"
+    title = "Kendall's tau, by the views of query and candidates"
+
+    def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        scores = {}
+        for views, tau in kendalls_tau(test, stride=options.tau_stride).items():
+            counts = {"pairs": tau.pairs, "pairs_with_tau": tau.pairs_with_tau} if tau.pairs else {}
+            remark = f"mean over {tau.pairs_with_tau} of {tau.pairs} pairs; the others have no tau"
+            partial = 0 < tau.pairs_with_tau < tau.pairs
+            scores[f"kendalls_tau/{views}"] = Score.of(tau.mean, **counts, remark=remark if partial else None)
+        return scores
+
+    def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        return tuple(
+            Column(
+                f"kendalls_tau/{views}",
+                "Kendall's tau",
+                "all pairs" if views == "all" else views,
+                "tau",
+                percent=False,
+                saturated_by_time=True,
+            )
+            for views in PAIRS
+        )
+
+    def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
+        return self.columns(options)[:1]
+
+    def resample(
+        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> dict[str, Estimates]:
+        """Resample the videos; a video drawn twice is not compared with itself."""
+        taus = tau_of_each_pair(test.every(options.tau_stride))
+        has_tau = (~np.isnan(taus)).astype(np.float64)
+        estimates = {}
+        for views, (query_view, candidate_view) in PAIRS.items():
+            queries = weights * _of_view(test.is_ego, query_view)
+            candidates = weights * _of_view(test.is_ego, candidate_view)
+            sums = np.einsum("ni,ij,nj->n", queries, np.nan_to_num(taus), candidates, optimize=True)
+            counts = np.einsum("ni,ij,nj->n", queries, has_tau, candidates, optimize=True)
+            estimates[f"kendalls_tau/{views}"] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        return estimates
+
+
+# In the order of the paper's columns and tables, then what it does not print.
+TASKS: dict[str, Task] = {
     task.name: task
-    for task in (
-        classification.TASK,
-        retrieval.TASK,
-        progression.TASK,
-        few_shot.TASK,
-        action_probe.TASK,
-        kendalls_tau.TASK,
-    )
+    for task in (Classification(), Retrieval(), Progression(), FewShot(), ActionRecognition(), KendallsTau())
 }
 ALL_TASKS = tuple(name for name, task in TASKS.items() if task.in_all)
 NEED_LABELS = frozenset(name for name, task in TASKS.items() if task.needs_labels)
@@ -21,7 +316,73 @@ NEED_ACTIONS = frozenset(name for name, task in TASKS.items() if task.needs_acti
 NEED_TRAINING = frozenset(name for name, task in TASKS.items() if task.needs_training)
 
 
-def task_of(score: str) -> EvaluationTask:
-    """The task that a score is of, by the score's name."""
+def task_of(score: str) -> Task:
+    """Return the task that a score belongs to."""
     prefix = score.partition("/")[0]
     return next(task for task in TASKS.values() if task.prefix == prefix)
+
+
+def main_columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    """Return the columns of the paper's main table."""
+    return tuple(column for task in TASKS.values() for column in task.main_columns(options))
+
+
+def table_columns(tasks: Sequence[str], options: EvaluationOptions) -> dict[str, tuple[Column, ...]]:
+    """Return the columns of each table by title: the main table if all its tasks were scored, then one per task."""
+    tables = {task.title: task.columns(options) for task in TASKS.values() if task.name in tasks}
+    main = main_columns(options)
+    if not {task_of(column.score).name for column in main} <= set(tasks):
+        return tables
+    return {"Phase tasks": main} | {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
+
+
+def bootstrap_intervals(
+    train: Frames | None,
+    test: Frames,
+    tasks: Sequence[str],
+    options: EvaluationOptions,
+    progress: Progress = NO_PROGRESS,
+) -> dict[str, tuple[float, float]]:
+    """Compute 95% intervals by resampling the test videos within each view.
+
+    Returns:
+        (low, high) by name of the score. Few-shot scores have their spread over draws instead; actions have none.
+    """
+    estimates: dict[str, Estimates] = {}
+    for task in track([TASKS[name] for name in tasks], progress, "resampling", unit="task", brief=True):
+        scored = task.select(test)
+        weights = draw_weights(scored, options.bootstrap, options.seed)
+        estimates |= task.resample(task.select(train or test), scored, weights, options)
+    percentiles = {
+        name: np.nanpercentile(values, (2.5, 97.5)) for name, values in estimates.items() if np.isfinite(values).any()
+    }
+    return {name: (float(low), float(high)) for name, (low, high) in percentiles.items()}
+
+
+def draw_weights(test: Frames, count: int, seed: int) -> Weights:
+    """Draw recordings with replacement within each view: (count, V) weights; sub-clips of one share its weight."""
+    recordings = test.recording_of_video
+    is_ego = test.is_ego[np.unique(recordings, return_index=True)[1]]
+    random = np.random.default_rng(seed)
+    drawn = np.zeros((count, len(is_ego)))
+    for view in (True, False):
+        of_view = np.flatnonzero(is_ego == view)
+        if len(of_view):
+            drawn[:, of_view] = random.multinomial(len(of_view), np.full(len(of_view), 1 / len(of_view)), count)
+    return drawn[:, recordings]
+
+
+def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
+    return tuple(Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items())
+
+
+def _of_view(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
+    return np.ones_like(is_ego) if view is None else is_ego == view
+
+
+def _confusion(test: Frames, predicted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(V, P, P) number of frames of each video by true and predicted phase."""
+    phases = np.union1d(test.phases, predicted)
+    counts = np.zeros((len(test.lengths), len(phases), len(phases)))
+    np.add.at(counts, (test.video_of_frame, *np.searchsorted(phases, (test.phases, predicted))), 1)
+    return counts
