@@ -17,10 +17,10 @@ from byov.data.video import DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device, pick_device
 from byov.errors import ApplyError, VideoError
 from byov.evaluate.embeddings import RunEmbeddings
-from byov.evaluate.evaluation import evaluate, refuse_missing_labels
+from byov.evaluate.evaluation import Scope, evaluate, require_labels, tasks_of
 from byov.evaluate.protocols import Protocol, ScoredSplit, segments
-from byov.evaluate.scores import Row
-from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.table import Row
+from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import pluralize
@@ -198,7 +198,7 @@ class Run:
         reader = self._reader(untrained=untrained)
         wanted = {segment.video.id: segment for segment in segments(reader.manifest, split)}
         videos = of_split(reader.manifest, [segment.video for segment in wanted.values()], split, view)
-        reader.refuse_absent([wanted[video.id] for video in videos], split)
+        reader.require_files([wanted[video.id] for video in videos], split)
 
         def read(video: VideoEntry) -> NDArray[np.float32]:
             return reader.rows(wanted[video.id])
@@ -226,15 +226,9 @@ class Run:
         ['kendalls_tau/all', 'kendalls_tau/ego-ego']
         """
         reader = self._reader(untrained=untrained)
-        refuse_missing_labels(reader.manifest, split, tasks)
-        return evaluate(
-            reader,
-            split=split,
-            protocol=protocol,
-            tasks=tasks or None,
-            options=options,
-            progress=Stoppable(progress, stop),
-        )
+        require_labels(reader.manifest, split, tasks)
+        scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
+        return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
 
     @cached_property
     def _embedder(self) -> "RunEmbedder":

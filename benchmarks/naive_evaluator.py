@@ -1,6 +1,6 @@
-"""The tasks as the protocol words them, in plain loops: slow, and what the fast ones are checked and timed against.
+"""The metrics in plain loops: the reference for the tests and the benchmark of the fast ones.
 
-Takes byov.evaluate.frames.Frames; assumes that both views and all phases are there.
+Inputs are byov.evaluate.frames.Frames with both views and all phases.
 """
 
 import numpy as np
@@ -20,11 +20,18 @@ def of_view(frames, is_ego):
     return frames if is_ego is None else frames.select(frames.is_ego == is_ego)
 
 
+def fit(train):
+    classifiers = {}
+    for setting, (train_view, _) in VIEWS.items():
+        fitted = of_view(train, train_view)
+        classifiers[setting] = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
+    return classifiers
+
+
 def phase_f1(train, test):
     scores = {}
-    for setting, (train_view, test_view) in VIEWS.items():
-        fitted, scored = of_view(train, train_view), of_view(test, test_view)
-        classifier = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
+    for setting, classifier in fit(train).items():
+        scored = of_view(test, VIEWS[setting][1])
         scores[setting] = f1_score(scored.labels, classifier.predict(scored.embeddings), average="weighted")
     return scores
 
@@ -35,7 +42,7 @@ def average_precision(relevant):
 
 
 def retrieval_at(test, setting, k):
-    """One setting and one K: every query on its own, every distance from differences."""
+    """One setting and one K, query by query."""
     embeddings = test.embeddings.astype(np.float64)
     frame_is_ego = test.is_ego[test.video_of_frame]
     query_view, candidate_view = VIEWS[setting]
@@ -60,7 +67,7 @@ def mean_average_precision(test, ks=(5, 10, 15)):
 
 
 def with_progress(frames, phase, time_column, precision=np.float64):
-    """Embeddings and targets of the videos that have the phase."""
+    """Return inputs and targets of the videos that have the phase."""
     inputs, targets = [], []
     for start, length in zip(frames.starts, frames.lengths, strict=True):
         own = slice(start, start + length)
@@ -75,7 +82,7 @@ def with_progress(frames, phase, time_column, precision=np.float64):
 
 
 def phase_progression(train, test, *, time_column=False, precision=np.float64):
-    """AE2's own precision is single, but with the time column, which makes it double."""
+    """AE2 uses single precision, and double with the time column."""
     scores = []
     for phase in np.unique(train.labels):
         regressor = LinearRegression().fit(*with_progress(train, phase, time_column, precision))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from byov.apply.run import Run, VideoArrays, load_features, load_run, train_run
     from byov.errors import ByovError, Interrupted
-    from byov.evaluate.task import EvaluationOptions
+    from byov.evaluate.tasks import EvaluationOptions
     from byov.extract.extract_features import ExtractedFeatures, extract_features
 
     __version__: str
@@ -42,7 +42,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # Where each name is from: imported when it is first asked for, since torch, h5py and NumPy take their time.
 _HOMES = {
     "ByovError": "byov.errors",
-    "EvaluationOptions": "byov.evaluate.task",
+    "EvaluationOptions": "byov.evaluate.tasks",
     "ExtractedFeatures": "byov.extract.extract_features",
     "Interrupted": "byov.errors",
     "Run": "byov.apply.run",

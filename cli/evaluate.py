@@ -16,22 +16,21 @@ from byov.cli.command import BARS, UsageMistake, interruptible, note
 from byov.cli.score_table import deliver
 from byov.cli.shares import refuse_percent
 from byov.cli.unfinished import say_unfinished
-from byov.evaluate.embedding_files import evaluate_own, is_embedded
+from byov.evaluate.embedding_files import is_embedded
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
     Scope,
     compare,
-    entries,
+    evaluate_file,
     frozen_columns,
-    refuse_missing_labels,
+    readers_to_compare,
+    require_labels,
     scope_of_all,
     scope_of_runs,
 )
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.published import published_rows
-from byov.evaluate.table import document, npz_document, tables
-from byov.evaluate.task import EvaluationOptions
-from byov.evaluate.tasks import TASKS
+from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
 
 ALL = "all"
@@ -122,16 +121,16 @@ def evaluate(
         _explain(scope, manifest, runs, columns)
         return
     if task != ALL:
-        refuse_missing_labels(manifest, split, scope.tasks)
+        require_labels(manifest, split, scope.tasks)
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
     compared = task == ALL and not features
     frozen = frozen_columns(features_dir, name, [record.column for record in runs]) if compared else []
     if compared and not any(folder.startswith("random--") for folder, _ in frozen):
         note(f"no row of Random features: {_extraction(name, 'random/clip-vit-base-patch16')}")
-    wanted = entries(runs_dir, features_dir, name, runs, requested=columns, frozen=frozen)
-    comparison = interruptible(lambda: compare(manifest, wanted, scope, BARS))
+    readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=frozen)
+    results = interruptible(lambda: compare(manifest, readers, scope, BARS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    deliver(document(comparison), tables(comparison), folder, _stem(task, protocol, split), as_json=as_json)
+    deliver(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -265,8 +264,8 @@ def _score_npz(
     as_json: bool,
 ) -> None:
     options, tasks = replace(options, training_progression=True), None if task == ALL else [task]
-    comparison = interruptible(lambda: evaluate_own(path, tasks, options, BARS, manifest))
-    deliver(npz_document(comparison), tables(comparison), out, _stem(task, None, "test"), as_json=as_json)
+    results = interruptible(lambda: evaluate_file(path, tasks, options, BARS, manifest))
+    deliver(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:

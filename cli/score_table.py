@@ -25,10 +25,10 @@ def print_table(table: Table, console: Console) -> None:
     for columns in _blocks(table, console.width):
         drawn = _drawn(table, columns)
         console.print(drawn, width=max(_needed(table, columns), console.width), crop=False, soft_wrap=False)
-    for mark, text in table.footnotes:
+    for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
-    for remark in table.remarks:
-        console.print(Text(printable(remark)))
+    for line in table.all_notes:
+        console.print(Text(printable(line)))
 
 
 def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
@@ -36,13 +36,15 @@ def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
     drawn.add_column("", overflow="fold", min_width=NAME_WIDTH)
     for column in columns:
         drawn.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=_width(table, column))
-    for name, cells in table.measured:
-        drawn.add_row(Text(printable(name)), *(_terminal_cell(cells[column]) for column in columns))
+    for row, cells in table.measured:
+        drawn.add_row(Text(printable(row.name)), *(_terminal_cell(cells[column]) for column in columns))
     if table.published:
         drawn.add_row()
         drawn.add_row(Text(f"{PUBLISHED}:", style="italic"))
-        for name, cells in table.published:
-            drawn.add_row(Text(printable(name)), *(_terminal_cell(cells[column]) for column in columns), style="dim")
+        for row, cells in table.published:
+            drawn.add_row(
+                Text(printable(row.name)), *(_terminal_cell(cells[column]) for column in columns), style="dim"
+            )
     return drawn
 
 
@@ -69,12 +71,12 @@ def _width(table: Table, column: int) -> int:
 
 
 def _heading(table: Table, column: int) -> Text:
-    about, marks = table.columns[column], table.column_marks[column]
-    return Text(f"{about.short}\n{about.heading}{marks.translate(_SUPERSCRIPTS)}")
+    heading = table.headings[column]
+    return Text(f"{table.columns[column].short}\n{heading.text}{heading.marks.translate(_SUPERSCRIPTS)}")
 
 
 def _terminal_cell(cell: Cell) -> Text:
-    return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.below)))
+    return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.extra)))
 
 
 def deliver(

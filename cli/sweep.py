@@ -41,11 +41,12 @@ from byov.cluster.sweep import (
     sweep,
     swept_runs,
 )
-from byov.cluster.sweep_tables import comparisons, with_single_runs
+from byov.cluster.sweep_tables import sweep_results, with_single_runs
 from byov.cluster.workers import LocalWorkers, Workers
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, Interrupted
-from byov.evaluate.table import SCHEMA_VERSION, Table, tables
+from byov.evaluate.evaluation import SCHEMA_VERSION
+from byov.evaluate.table import Table
 from byov.text import format_duration, pluralize, printable
 
 REDRAWN_SECONDS = 1.0
@@ -114,9 +115,9 @@ def sweep_grid(
     if plan:
         _deliver_paper(draw_paper(plan, result, folders), result, out, as_json=as_json)
     else:
-        compared = comparisons(swept, result, folders)
+        compared = sweep_results(swept, result, folders)
         documents = {one.title: with_single_runs(one, swept, result, folders) for one in compared}
-        drawn = [table for one in compared for table in tables(one)]
+        drawn = [table for one in compared for table in one.tables()]
         deliver_sweep(result, {"datasets": documents}, drawn, out, as_json=as_json)
 
 

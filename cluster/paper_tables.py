@@ -14,22 +14,19 @@ from byov.cluster.sweep import SweepResult, SweptRun, swept_runs
 from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untrained_rows
 from byov.errors import SweepError
 from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import counts_in
+from byov.evaluate.evaluation import MEANS, count_videos, options_for
 from byov.evaluate.frames import SETTINGS
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
-from byov.evaluate.scores import Row, Score
-from byov.evaluate.table import Layout, Table, build_table, layouts
-from byov.evaluate.task import SETTING_NAMES, Column, EvaluationOptions
-from byov.evaluate.tasks import TASKS
+from byov.evaluate.table import Column, Row, Score, Table
+from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.score_panels import ScoreCurve, ScorePanel
 from byov.text import pluralize
 
 STANDARD: Protocol = "standard"
 PLAIN_COLUMNS = ("cls", "merged/1.0")
-MEANS = "mean ± sample standard deviation over runs"
 _OPTIONS = EvaluationOptions()
-_MAIN = layouts(tuple(TASKS), _OPTIONS)[0].columns
+_MAIN = main_columns(_OPTIONS)
 _CORRELATIONS = tuple(column for column in _MAIN if not column.percent)
 _COMPONENTS = (
     Column(MEAN_F1, "Mean of the settings", "F1", "mean"),
@@ -171,26 +168,32 @@ def _drawn(
     table, split = PAPER_TABLES[name], swept[0].scope.split
     measured = [group.mean(STANDARD) for group in groups]
     if table.frozen:
-        columns = {*PLAIN_COLUMNS, *(f"merged/{ratio_key(one.run.ratio)}" for one in swept)}
-        beside = [row for row in baseline_rows(baselines, STANDARD) if row.origin.get("column", "cls") in columns]
+        kept = {*PLAIN_COLUMNS, *(f"merged/{ratio_key(one.run.ratio)}" for one in swept)}
+        beside = [row for row in baseline_rows(baselines, STANDARD) if row.origin.get("column", "cls") in kept]
         measured = [*beside, *untrained_rows(groups, STANDARD), *measured]
     published = table.published(dataset)
-    counts = counts_in(read_manifest(folders.features, dataset), split, STANDARD)
+    counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{table.subject}: {dataset}, {split} split ({videos}, {frames})"
-    drawn = build_table(
-        Layout(table.subject, table.columns),
-        title,
-        measured,
-        published,
-        time_column=any(row.time_column for row in measured),
-        remarks=[MEANS] if any(row.kind == "mean" for row in measured) else [],
-    )
+    # Footnotes and notes depend on the dataset.
+    described = {
+        column.score: column
+        for task in TASKS.values()
+        for column in task.columns(options_for(dataset, EvaluationOptions()))
+    }
+    columns = [
+        replace(column, footnote=described[column.score].footnote, note=described[column.score].note)
+        if column.score in described
+        else column
+        for column in table.columns
+    ]
+    notes = [MEANS] if any(row.kind == "mean" for row in measured) else []
+    drawn = Table(title, tuple(columns), (*measured, *published), tuple(notes))
     document = {
         "table": name,
         "dataset": dataset,
-        "rows": [row.as_dict() for row in measured],
-        "published": [row.as_dict() for row in published],
+        "rows": [row.to_dict() for row in measured],
+        "published": [row.to_dict() for row in published],
     }
     if table.along is None:
         return DrawnTable(f"{name}-{dataset}", drawn, document)

@@ -17,10 +17,9 @@ from byov.cache.digests import blank_seal, check_seal, sealed
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
 from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
-from byov.evaluate.evaluation import Scope, evaluate
+from byov.evaluate.evaluation import Scope, evaluate, versions
 from byov.evaluate.protocols import Protocol, segments
-from byov.evaluate.scores import Row
-from byov.evaluate.table import versions
+from byov.evaluate.table import Row
 from byov.evaluate.tasks import task_of
 from byov.progress import NO_PROGRESS, Progress
 
@@ -67,12 +66,7 @@ def measured_rows(
     kept = kept_rows(path, reader, features_dir, scope)
     if kept is not None:
         return kept
-    rows: Rows = {
-        protocol: evaluate(
-            reader, split=scope.split, protocol=protocol, tasks=scope.tasks, options=scope.options, progress=progress
-        )
-        for protocol in scope.protocols
-    }
+    rows: Rows = evaluate(reader, scope, progress)
     record = asdict(ScoreFile(SCHEMA_VERSION, _facts(reader, features_dir, scope), scope.tasks, rows))
     write_text(path, sealed((json.dumps(blank_seal() | record, indent=1) + "\n").encode()).decode())
     return kept_rows(path, reader, features_dir, scope)

@@ -18,10 +18,9 @@ from byov.cluster.workers import Workers
 from byov.device import Device
 from byov.errors import CacheError, Interrupted, SweepError
 from byov.evaluate.embeddings import RunEmbeddings, read_manifest
-from byov.evaluate.evaluation import Scope, frozen_columns, refuse_missing_labels, scope_of_all
+from byov.evaluate.evaluation import Scope, frozen_columns, require_labels, scope_of_all
 from byov.evaluate.protocols import PROTOCOLS, segments
-from byov.evaluate.task import EvaluationOptions
-from byov.evaluate.tasks import TASKS
+from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.progress import Stop, never
 from byov.train.method_settings import settings_of
 from byov.train.settings import differences
@@ -229,7 +228,7 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
     manifest = read_manifest(features_dir, dataset)
     usual = scope_of_all(manifest, choice.split, EvaluationOptions())
     wanted = {*choice.tasks, *(usual.tasks if ALL in choice.tasks else ())}
-    refuse_missing_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
+    require_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
     segments(manifest, choice.split)  # there are such videos
     protocols = usual.protocols if choice.protocol == "both" else tuple(p for p in PROTOCOLS if p == choice.protocol)
     return replace(usual, tasks=tuple(task for task in TASKS if task in wanted), protocols=protocols)

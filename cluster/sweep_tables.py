@@ -9,10 +9,9 @@ from byov.cluster.run_work import Folders
 from byov.cluster.score_files import Rows
 from byov.cluster.sweep import SweepResult, SweptRun, kept_run_rows
 from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import KIND_ORDER, Comparison, Scope, counts_in
+from byov.evaluate.evaluation import KIND_ORDER, Results, Scope, count_videos
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.scores import Row, mean_row
-from byov.evaluate.table import document
+from byov.evaluate.table import Row, mean_row
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ def row_groups(swept: Sequence[SweptRun], result: SweepResult, folders: Folders)
     return found
 
 
-def comparisons(swept: Sequence[SweptRun], result: SweepResult, folders: Folders) -> list[Comparison]:
-    """A comparison for each dataset."""
+def sweep_results(swept: Sequence[SweptRun], result: SweepResult, folders: Folders) -> list[Results]:
+    """Return the results of each dataset."""
     found = []
     for dataset in dict.fromkeys(one.run.dataset for one in swept):
         of_dataset = [one for one in swept if one.run.dataset == dataset]
@@ -64,23 +63,23 @@ def comparisons(swept: Sequence[SweptRun], result: SweepResult, folders: Folders
     return found
 
 
-def compared(dataset: str, scope: Scope, rows: Mapping[Protocol, list[Row]], folders: Folders) -> Comparison:
+def compared(dataset: str, scope: Scope, rows: Mapping[Protocol, list[Row]], folders: Folders) -> Results:
     manifest = read_manifest(folders.features, dataset)
-    counts = {protocol: counts_in(manifest, scope.split, protocol) for protocol in scope.protocols}
-    return Comparison(dataset, scope, dict(rows), counts)
+    counts = {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols}
+    return Results(dataset, scope, dict(rows), counts)
 
 
 def with_single_runs(
-    comparison: Comparison, swept: Sequence[SweptRun], result: SweepResult, folders: Folders
+    results: Results, swept: Sequence[SweptRun], result: SweepResult, folders: Folders
 ) -> dict[str, Any]:
-    """The document of a comparison, with the rows of the runs that its means are of."""
-    of_dataset = [one for one in swept if one.run.dataset == comparison.title]
+    """Return the JSON document of a dataset's results, including the rows that its means are over."""
+    of_dataset = [one for one in swept if one.run.dataset == results.title]
     groups = [group for group in row_groups(of_dataset, result, folders) if len(group.trained) > 1]
     rows = {
         protocol: [*rows, *(run[protocol] for group in groups for run in group.trained)]
-        for protocol, rows in comparison.rows.items()
+        for protocol, rows in results.rows.items()
     }
-    return document(replace(comparison, rows=rows))
+    return replace(results, rows=rows).to_dict()
 
 
 def _table_rows(groups: Sequence[RowGroup], baselines: Sequence[Rows], protocol: Protocol) -> list[Row]:

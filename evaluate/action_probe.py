@@ -18,8 +18,8 @@ def video_means(frames: Frames) -> NDArray[np.float64]:
 def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:
     """Compute the mean average precision of a linear probe on mean video embeddings.
 
-    The probe is ridge regression to 0/1 targets on standardized embeddings: deterministic, all classes at once, with the
-    penalty chosen by leave-one-out on the training videos. The mean is over the classes with a positive test video.
+    The probe is ridge regression to 0/1 targets on standardized embeddings: deterministic, all classes at once. The
+    penalty is chosen by leave-one-out on the training videos. The mean is over the classes with a positive test video.
 
     Args:
         train: Training videos with `actions`.

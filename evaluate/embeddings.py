@@ -1,12 +1,9 @@
-"""Embeddings of a dataset's videos: what all readers have in common, and the reader of a run. All become Frames.
-
-Readers read from the cache; nothing here runs a model.
-"""
+"""Readers of a dataset's frame embeddings: a run's, cached features, and time only. None of them runs a model."""
 
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,109 +15,166 @@ from byov.cache.embeddings import EmbeddingProvenance, read_embedding
 from byov.cache.features import Header, check_same_identity, read_header, standardize
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
-from byov.evaluate.scores import Kind
+from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
 from byov.text import pluralize
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
-SHOWN_NAMES = 3  # of the videos that an error is about
 
 
 class EmbeddingReader(ABC):
-    """Reads embeddings of a dataset's videos."""
+    """Reads embeddings of a dataset's videos and joins them into `Frames`.
 
-    name: str  # of its row in a table
+    Attributes:
+        name: Name of the table row.
+        kind: Kind of the table row.
+        manifest: Manifest of the dataset.
+        remedy: What to do if files are absent or stale; the end of error messages.
+        standardized: The embeddings of every segment have zero mean.
+        optional: Tables can do without this row.
+    """
+
+    name: str
     kind: Kind
     manifest: Manifest
-    remedy: str  # what to do if files are absent or do not fit
-    standardized: bool = False  # over each segment: the mean of every one is zero
-    _training: Frames | None = None
+    remedy: str = ""
+    standardized: bool = False
+    optional: bool = False
 
     @abstractmethod
     def path(self, segment: Segment) -> Path | None:
-        """The file that holds a segment's embeddings; None if none is needed."""
+        """Return the file with a segment's embeddings; None if they need no file."""
 
     @abstractmethod
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        """(T, D) embeddings of a segment."""
+        """Return the (T, D) embeddings of a segment."""
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """Where the embeddings come from; complete once frames were read."""
+        """Return where the embeddings come from; complete after frames were read."""
 
     def notes(self) -> tuple[str, ...]:
-        """What whoever reads the scores must know of the embeddings."""
+        """Return notes for tables with these embeddings."""
         return ()
 
-    def training_frames(self, progress: Progress = NO_PROGRESS) -> Frames:
-        """Whole training videos, under any protocol; read once."""
-        if self._training is None:
-            self._training = self.frames("train", progress=progress)
-        return self._training
-
-    def video_means(self, split: str, progress: Progress = NO_PROGRESS) -> Frames:
-        """Each video as one frame, the mean of its own: all that is needed of videos too many to hold."""
-        wanted = segments(self.manifest, split)
-        self.refuse_absent(wanted, split)
-        means = ((segment, _mean_row(self.rows(segment))) for segment in self._track(wanted, progress))
-        return _frames_of(wanted, _join(means, len(wanted)), np.ones(len(wanted), np.int64), labels=None)
-
     def frames(self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS) -> Frames:
+        """Read all frames of a split."""
         return self.frames_of(segments(self.manifest, split, protocol), split, progress)
 
     def frames_of(self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS) -> Frames:
-        """Of some segments of a split."""
-        self.refuse_absent(wanted, split)
-        lengths = np.array([len(segment) for segment in wanted])
-        rows = ((segment, self.rows(segment)) for segment in self._track(wanted, progress))
-        return _frames_of(wanted, _join(rows, int(lengths.sum())), lengths, _labels(wanted, self.manifest))
+        """Read all frames of some segments of a split."""
+        labels = _labels(wanted, self.manifest)
+        return self._read(wanted, split, np.array([len(segment) for segment in wanted]), self.rows, labels, progress)
 
-    def _track(self, wanted: Sequence[Segment], progress: Progress) -> Iterable[Segment]:
-        return track(wanted, progress, f"reading {self.name}", unit="video", brief=True)
+    def video_means(self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS) -> Frames:
+        """Read each video as one frame, the mean of its own: for videos too many to hold in memory."""
+        wanted = segments(self.manifest, split, protocol)
 
-    def refuse_absent(self, wanted: Sequence[Segment], split: str) -> None:
-        """Raise if some segments have no file, and say what makes them."""
+        def mean(segment: Segment) -> NDArray[np.float32]:
+            mean: NDArray[np.float64] = self.rows(segment).mean(axis=0, keepdims=True, dtype=np.float64)
+            return mean.astype(np.float32)
+
+        return self._read(wanted, split, np.ones(len(wanted), np.int64), mean, None, progress)
+
+    def require_files(self, wanted: Sequence[Segment], split: str) -> None:
+        """Raise EvaluationError if some segments have no file."""
         paths = {segment.name: self.path(segment) for segment in wanted}
         absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
         if absent:
-            folder = next(iter(absent.values())).parents[1]
-            what = f"no embeddings of {len(absent)} of {len(wanted)} {split} videos"
-            raise EvaluationError(f"{folder}: {what} ({_some(list(absent))}); {self.remedy}")
+            folder, names = next(iter(absent.values())).parents[1], list(absent)
+            some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise EvaluationError(
+                f"{folder}: no embeddings of {len(absent)} of {len(wanted)} {split} videos ({some}); {self.remedy}"
+            )
+
+    def _read(
+        self,
+        wanted: Sequence[Segment],
+        split: str,
+        lengths: NDArray[np.int64],
+        read: Callable[[Segment], NDArray[np.float32]],
+        labels: NDArray[np.int64] | None,
+        progress: Progress,
+    ) -> Frames:
+        """Fill one array as segments are read, so that memory is needed once."""
+        self.require_files(wanted, split)
+        embeddings: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        filled = 0
+        for segment in track(wanted, progress, f"reading {self.name}", unit="video", brief=True):
+            rows = read(segment)
+            require_finite(rows, segment.name)
+            if not filled:
+                embeddings = np.empty((lengths.sum(), rows.shape[1]), np.float32)
+            if rows.shape[1] != embeddings.shape[1]:
+                raise EvaluationError(
+                    f"{segment.name} has {rows.shape[1]} dimensions, other videos have {embeddings.shape[1]}; "
+                    f"{self.remedy}"
+                )
+            embeddings[filled : filled + len(rows)] = rows
+            filled += len(rows)
+        is_trimmed = any(segment.clip for segment in wanted)
+        return Frames(
+            embeddings,
+            labels,
+            lengths,
+            np.array([segment.video.view == "ego" for segment in wanted]),
+            tuple(segment.name for segment in wanted),
+            _recordings(wanted) if is_trimmed else None,
+            None if is_trimmed else _actions(wanted, self.manifest),
+        )
 
 
 class RunEmbeddings(EmbeddingReader):
-    """What a run's model made of the videos; with `untrained`, what it made of them at its initialization."""
+    """Embeddings that a run wrote, from its trained model or from the untrained one.
+
+    Args:
+        runs_dir: Folder of runs.
+        features_dir: Folder of the feature cache.
+        run: Name of the run.
+        untrained: Read the embeddings through the initial weights.
+    """
 
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
         self.untrained = untrained
         self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder, self.run.training)
         self.manifest = read_manifest(features_dir, self.run.dataset)
-        self.name = f"Untrained ({run})" if untrained else _named(run, self.run.title, self.run.encoder)
+        self._title = row_title(self.run.title, self.run.encoder) if self.run.title else ""
+        self.name = f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
-        self._first: EmbeddingProvenance | None = None  # the first file's; all others must agree with it
-        self._features = FeatureDigests()
+        self._first: EmbeddingProvenance | None = None  # all other files must agree with the first
+        self._features_sha256: dict[tuple[str, str], str] = {}
 
     def path(self, segment: Segment) -> Path:
-        trimmed = segment.clip is not None
-        folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=trimmed)
+        folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=segment.clip is not None)
         return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
         embedding, provenance = read_embedding(path)
-        self._check_provenance(path, provenance, segment)
+        self._first = self._first or provenance
+        expected = {
+            "model_sha256": self.model_sha256,
+            "dataset": self.run.dataset,
+            "video": segment.video.id,
+            "column": self.run.column,
+            "first_frame": segment.first,
+            **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
+        }
+        for key, value in expected.items():
+            if (found := getattr(provenance, key)) != value:
+                raise EvaluationError(f"{path}: {key} is {found!r}, expected {value!r}; {self.remedy}")
         if len(embedding) != len(segment):
-            there = f"{pluralize(len(embedding), 'embedding')} of {pluralize(len(segment), 'frame')}"
+            there = f"{pluralize(len(embedding), 'embedding')} for {pluralize(len(segment), 'frame')}"
             raise EvaluationError(f"{path}: {there}; {self.remedy}")
-        self._features.add(segment.video, provenance.column_sha256)
+        self._features_sha256[segment.video.view, segment.video.id] = provenance.column_sha256
         return embedding
 
     def origin(self) -> dict[str, Any]:
@@ -132,41 +186,29 @@ class RunEmbeddings(EmbeddingReader):
             "model_sha256": self.model_sha256,
             "dataset": self.run.dataset,
             "recipe": self.run.recipe,
-            "title": self.run.title and row_title(self.run.title, self.run.encoder),
+            "title": self._title,
             "seed": self.run.seed,
             "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
             **{key: made[key] for key in kept if key in made},
-            "features_sha256": self._features.digest(),
+            "features_sha256": _joint_digest(self._features_sha256),
         }
 
     def notes(self) -> tuple[str, ...]:
-        """A table outlives the training that it was made amid: it must not pass for one of all its epochs."""
-        said = None if self.untrained else unfinished_text(self.run)
-        return () if said is None else (f"{self.run.name}: {said}",)
-
-    def _check_provenance(self, path: Path, provenance: EmbeddingProvenance, segment: Segment) -> None:
-        if provenance.model_sha256 != self.model_sha256:
-            model = "the run's untrained model" if self.untrained else "the run's model"
-            raise EvaluationError(
-                f"{path}: embeddings of model {provenance.model_sha256[:12]}, {model} is {self.model_sha256[:12]}; "
-                f"{self.remedy}"
-            )
-        self._first = self._first or provenance
-        expected = {
-            "dataset": self.run.dataset,
-            "video": segment.video.id,
-            "column": self.run.column,
-            "first_frame": segment.first,
-            **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
-        }
-        for key, value in expected.items():
-            if getattr(provenance, key) != value:
-                raise EvaluationError(f"{path}: {key} {getattr(provenance, key)!r}, expected {value!r}; {self.remedy}")
+        """Flag results of an unfinished run."""
+        unfinished = None if self.untrained else unfinished_text(self.run)
+        return () if unfinished is None else (f"{self.run.name}: {unfinished}",)
 
 
 class CachedFeatures(EmbeddingReader):
-    """A column of the feature cache as it is: what the frozen encoder gives. With `standardized`, as a model that
-    standardizes is given it: every video, and every sub-clip on its own, on a common scale."""
+    """A column of the feature cache: the output of a frozen encoder.
+
+    Args:
+        features_dir: Folder of the feature cache.
+        dataset: Name of the dataset.
+        encoder_folder: Folder of the encoder, like openai--clip-vit-base-patch16.
+        column: "cls" or "merged/<ratio>".
+        standardized: Standardize each segment, as models trained with --standardize video see it.
+    """
 
     def __init__(
         self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
@@ -177,12 +219,10 @@ class CachedFeatures(EmbeddingReader):
         self.standardized = standardized
         self.remedy = f"extract them with byov-extract --dataset {dataset}"
         self.encoder = first_header(self.folder, self.remedy).provenance.encoder
-        self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}"
-        if standardized:
-            self.name += ", standardized"
+        self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
         self.kind = "random" if self.encoder.startswith("random/") else "frozen"
-        self._first: Header | None = None  # the first file's that was read; all others must agree with it
-        self._features = FeatureDigests()
+        self._first: Header | None = None  # all other files must agree with the first
+        self._features_sha256: dict[tuple[str, str], str] = {}
 
     def path(self, segment: Segment) -> Path:
         return video_path(self.folder, segment.video.view, segment.video.id)
@@ -194,11 +234,14 @@ class CachedFeatures(EmbeddingReader):
         check_same_identity(header, self._first)
         if header.frames != segment.frames_of_video:
             raise EvaluationError(
-                f"{path}: {header.frames} frames, {segment.frames_of_video} in the manifest; run byov-extract again"
+                f"{path}: {header.frames} frames, but {segment.frames_of_video} in the manifest; run byov-extract again"
             )
         features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
-        self._features.add(segment.video, read_digest(path, self.column))
-        return _standardized(features, segment.name) if self.standardized else features
+        self._features_sha256[segment.video.view, segment.video.id] = read_digest(path, self.column)
+        if self.standardized:
+            require_finite(features, segment.name)  # one bad frame would spoil all others
+            features = standardize(features.astype(np.float64)).astype(np.float32)
+        return features
 
     def origin(self) -> dict[str, Any]:
         made = asdict(self._first.provenance) if self._first else {"encoder": self.encoder}
@@ -208,54 +251,57 @@ class CachedFeatures(EmbeddingReader):
             **{key: made[key] for key in kept if key in made},
             "column": self.column,
             "standardized": self.standardized,
-            "features_sha256": self._features.digest(),
+            "features_sha256": _joint_digest(self._features_sha256),
         }
 
 
 class TimeOnly(EmbeddingReader):
-    """Nothing but a frame's normalized position in its video, or in its sub-clip."""
+    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding."""
 
     name, kind = "Time only", "time"
-    remedy = ""
 
     def __init__(self, features_dir: Path, dataset: str) -> None:
         self.manifest = read_manifest(features_dir, dataset)
 
-    def path(self, segment: Segment) -> None:  # noqa: ARG002
+    def path(self, _segment: Segment, /) -> None:
         return None
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        return clock(len(segment))
+        return normalized_time(len(segment))
 
     def origin(self) -> dict[str, Any]:
         return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
 
 
-def clock(frames: int) -> NDArray[np.float32]:
-    """(T, 1) positions.
+def normalized_time(frames: int) -> NDArray[np.float32]:
+    """Return (T, 1) normalized times.
 
-    >>> clock(3).ravel().tolist()
+    >>> normalized_time(3).ravel().tolist()
     [0.0, 0.5, 1.0]
     """
     return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
 
 
 def time_only(frames: Frames) -> Frames:
-    """The same videos with nothing left but time."""
-    clocks = np.concatenate([clock(length) for length in frames.lengths])
-    return Frames(clocks, frames.labels, frames.lengths, frames.is_ego, frames.names)
+    """Replace the embeddings by normalized time."""
+    times = np.concatenate([normalized_time(length) for length in frames.lengths])
+    return Frames(times, frames.labels, frames.lengths, frames.is_ego, frames.names)
+
+
+def read_manifest(features_dir: Path, dataset: str) -> Manifest:
+    return load_manifest(manifest_path(features_dir, dataset))
 
 
 def first_header(folder: Path, remedy: str) -> Header:
-    """The header of one feature file of an encoder's folder."""
+    """Read the header of one feature file of an encoder's folder."""
     path = next(cached_files(folder), None)
     if path is None:
-        raise EvaluationError(f"{folder}: no features; {remedy}")
+        raise EvaluationError(f"{folder} has no features; {remedy}")
     return read_header(path)
 
 
 def features_name(encoder: str) -> str:
-    """The row of an encoder's features, by the paper's name where it has one."""
+    """Return the row name of an encoder's features, as the paper calls them if it does."""
     model = encoder.rsplit("/", 1)[-1]
     if encoder.startswith("random/"):
         return f"Random features ({model})"
@@ -267,7 +313,7 @@ def features_name(encoder: str) -> str:
 
 
 def row_title(method: str, encoder: str) -> str:
-    """What a run's row is: its method on features that stay as they are, unlike in most publications.
+    """Return the row title of a method on frozen features.
 
     >>> row_title("TCC", "openai/clip-vit-base-patch16")
     'TCC (ViT-B/16, frozen)'
@@ -277,99 +323,53 @@ def row_title(method: str, encoder: str) -> str:
     return f"{method} ({model}, frozen)"
 
 
-def _named(run: str, method: str, encoder: str) -> str:
-    return f"{run}: {row_title(method, encoder)}" if method else run
-
-
-def read_manifest(features_dir: Path, dataset: str) -> Manifest:
-    return load_manifest(manifest_path(features_dir, dataset))
-
-
-def refuse_not_finite(rows: NDArray[np.float32], name: str) -> None:
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        bad = np.flatnonzero(~finite)
+def require_finite(rows: NDArray[np.float32], name: str) -> None:
+    """Raise EvaluationError if (T, D) rows have NaN or infinite values."""
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
         raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first in {bad[0]}")
 
 
-def _standardized(rows: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    """(T, D) of one segment; one frame that is not finite would spoil all others."""
-    refuse_not_finite(rows, name)
-    return standardize(rows.astype(np.float64)).astype(np.float32)
-
-
-def _mean_row(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(T, D) → (1, D)"""
-    mean: NDArray[np.float64] = rows.mean(axis=0, keepdims=True, dtype=np.float64)
-    return mean.astype(np.float32)
-
-
-def _frames_of(
-    wanted: Sequence[Segment],
-    embeddings: NDArray[np.float32],
-    lengths: NDArray[np.int64],
-    labels: NDArray[np.int64] | None,
-) -> Frames:
-    is_ego = np.array([segment.video.view == "ego" for segment in wanted])
-    return Frames(embeddings, labels, lengths, is_ego, tuple(segment.name for segment in wanted))
-
-
-def _join(parts: Iterable[tuple[Segment, NDArray[np.float32]]], frames: int) -> NDArray[np.float32]:
-    """All rows in one array, which is filled as they come: memory for one copy."""
-    joined: NDArray[np.float32] = np.empty((0, 0), np.float32)
-    filled = 0
-    for segment, rows in parts:
-        if not filled:
-            joined = np.empty((frames, rows.shape[1]), np.float32)
-        if rows.shape[1] != joined.shape[1]:
-            raise EvaluationError(f"{segment.name}: {rows.shape[1]} dimensions, other videos have {joined.shape[1]}")
-        refuse_not_finite(rows, segment.name)
-        joined[filled : filled + len(rows)] = rows
-        filled += len(rows)
-    return joined
-
-
 def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Phase indices of all frames, UNLABELED where there is none; None if no frame has any."""
-    if not manifest.phases:
+    """(F,) phase indices, UNLABELED where there are none; None if no frame has a label."""
+    labels = []
+    for segment in wanted:
+        if segment.labels is None or not manifest.phases:
+            labels.append(np.full(len(segment), UNLABELED))
+            continue
+        whole = np.array(segment.video.labels)
+        if len(whole) != segment.frames_of_video or whole.min() < UNLABELED or whole.max() >= len(manifest.phases):
+            raise EvaluationError(
+                f"{segment.name}: {segment.frames_of_video} frames, but {len(whole)} labels from {whole.min()} to "
+                f"{whole.max()} for {len(manifest.phases)} phases in the manifest; correct the labels and run "
+                "byov-extract again"
+            )
+        labels.append(np.array(segment.labels, np.int64))
+    joined = np.concatenate(labels)
+    return joined if (joined != UNLABELED).any() else None
+
+
+def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
+    """(V,) index of each segment's video; segments of one video follow each other."""
+    numbers: dict[tuple[str, str], int] = {}
+    return np.array([numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted])
+
+
+def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:
+    """(V, C) actions of each video; None if the dataset has none."""
+    if not manifest.actions:
         return None
-    labels = np.concatenate([_labels_of(segment, manifest) for segment in wanted])
-    return labels if (labels != UNLABELED).any() else None
+    shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)
+    for row, segment in enumerate(wanted):
+        for action in segment.video.actions or ():
+            if not 0 <= action < len(manifest.actions):
+                raise EvaluationError(
+                    f"{segment.name}: action {action}, but {manifest.dataset} has {len(manifest.actions)}; "
+                    "run byov-extract again"
+                )
+            shown[row, action] = True
+    return shown
 
 
-def _labels_of(segment: Segment, manifest: Manifest) -> NDArray[np.int64]:
-    if segment.labels is None:
-        return np.full(len(segment), UNLABELED)
-    _check_labels(segment, manifest)
-    return np.array(segment.labels, np.int64)
-
-
-def _check_labels(segment: Segment, manifest: Manifest) -> None:
-    labels = segment.video.labels or ()
-    if len(labels) != segment.frames_of_video:
-        raise EvaluationError(
-            f"{segment.name}: {segment.frames_of_video} frames, {len(labels)} labels in the manifest; "
-            "run byov-extract again"
-        )
-    if min(labels) < UNLABELED or max(labels) >= len(manifest.phases):
-        raise EvaluationError(
-            f"{segment.name}: phases from {min(labels)} to {max(labels)}, but {manifest.dataset} has "
-            f"{len(manifest.phases)} phases, from 0; correct the labels and run byov-extract again"
-        )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
-
-
-class FeatureDigests:
-    """One digest for the columns of many videos."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], str] = {}
-
-    def add(self, video: VideoEntry, sha256: str) -> None:
-        self._known[video.view, video.id] = sha256
-
-    def digest(self) -> str:
-        return hashlib.sha256(repr(sorted(self._known.items())).encode()).hexdigest()
+def _joint_digest(digests: dict[tuple[str, str], str]) -> str:
+    return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()

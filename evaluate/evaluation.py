@@ -55,8 +55,8 @@ KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
 SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column")
 MEANS = "mean ± sample standard deviation over runs"
 TRIMMED = (
-    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; progression "
-    "and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
+    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
+    "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
 )
 STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video or the sub-clip"
 
@@ -99,8 +99,7 @@ class Results:
             Table(
                 f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})",
                 columns,
-                rows,
-                self.published(protocol),
+                (*rows, *self.published(protocol)),
                 self._notes(protocol),
             )
             for subject, columns in table_columns(self.scope.tasks, self.scope.options).items()
@@ -149,16 +148,16 @@ class Results:
         videos = pluralize(counts["videos"], "video" if protocol == "standard" else "sub-clip")
         return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {pluralize(counts['frames'], 'frame')}"
 
-    def _notes(self, protocol: Protocol) -> list[str]:
+    def _notes(self, protocol: Protocol) -> tuple[str, ...]:
         rows, bootstrap = self.rows[protocol], self.scope.options.bootstrap
-        return [
+        return (
             *(note for row in rows for note in row.notes),
             *([STANDARDIZED] if any(row.origin.get("standardized") for row in rows) else []),
             *([MEANS] if any(row.kind == "mean" for row in rows) else []),
             *([f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos"] if bootstrap else []),
             *(["the val split is for model selection; report scores of the test split"] * (self.scope.split == "val")),
             *([TRIMMED] if protocol == "trimmed" else []),
-        ]
+        )
 
 
 def versions() -> dict[str, str]:
@@ -185,14 +184,18 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
     manifest = reader.manifest
     tasks = tuple(task for task in scope.tasks if not (reader.standardized and task in NEED_ACTIONS))
     if not tasks:
-        raise EvaluationError(f"The mean of a standardized video is zero; {', '.join(scope.tasks)} would see only that.")
+        raise EvaluationError(
+            f"The mean of a standardized video is zero; {', '.join(scope.tasks)} would see only that."
+        )
     options = options_for(manifest.dataset, scope.options)
     read = reader.video_means if set(tasks) == NEED_ACTIONS else reader.frames  # whole videos may not fit in memory
     train = read("train", progress=progress) if NEED_TRAINING & set(tasks) else None
     rows = {}
     for protocol in scope.protocols:
         test = read(scope.split, protocol, progress)
-        row = score_row(reader.name, reader.kind, train, test, tasks, options, phases=manifest.phases, progress=progress)
+        row = score_row(
+            reader.name, reader.kind, train, test, tasks, options, phases=manifest.phases, progress=progress
+        )
         rows[protocol] = replace(row, origin=reader.origin(), notes=(*reader.notes(), *row.notes))
     return rows
 
@@ -436,7 +439,9 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
             if bare or not manifest.phases:
                 which = f" for any {bare[0]} video" if bare else ""
                 others = " and ".join(name for name in TASKS if name not in NEED_LABELS | NEED_ACTIONS)
-                raise EvaluationError(f"{manifest.dataset} has no phase labels{which}; {task} needs them, {others} does not")
+                raise EvaluationError(
+                    f"{manifest.dataset} has no phase labels{which}; {task} needs them, {others} does not"
+                )
 
 
 def _has_labels(manifest: Manifest, split: str) -> bool:

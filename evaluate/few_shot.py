@@ -35,7 +35,9 @@ def few_shot_f1(
     """
     scores = {}
     for fraction in fractions:
-        draws = [train] if fraction == 1 else [train.select(videos) for videos in draw_videos(train.is_ego, fraction, seed)]
+        draws = (
+            [train] if fraction == 1 else [train.select(videos) for videos in draw_videos(train.is_ego, fraction, seed)]
+        )
         f1 = [phase_f1(draw, test) for draw in draws]
         scores[fraction] = {setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS}
     return scores

@@ -30,8 +30,8 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, MeanTau]:
     """Compute the mean Kendall's tau over ordered pairs of different videos.
 
     For a query and a candidate video, tau-b compares the order of the query frames with the order of their nearest
-    candidate frames. A pair has no tau if all nearest frames are the same one or there is a single query; such pairs are
-    left out, as in AE2's evaluator.
+    candidate frames. A pair has no tau if all nearest frames are the same one or there is a single query; such pairs
+    are left out, as in AE2's evaluator.
 
     Args:
         test: Frames; labels are not needed.

@@ -6,7 +6,7 @@ and cross-view retrieval, and the table of Charades-Ego. Methods other than BYOV
 
 from byov.evaluate.frames import SETTINGS
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
-from byov.evaluate.scores import Row, Score
+from byov.evaluate.table import Row, Score
 
 PAPER = "Park et al., CVPR 2025"
 # F1 and map@10 (regular, ego2exo, exo2ego); progression, Kendall's tau; F1 on 10% and 50%; map@5; map@15.

@@ -21,9 +21,9 @@ def mean_average_precision(
 ) -> dict[str, dict[int, float | Missing]]:
     """Compute map@K of frame retrieval.
 
-    Every frame is a query; its candidates are the frames of other recordings ("regular") or of the other view. AP@K is the
-    mean of precision@j over the ranks j <= K of relevant frames (same phase), 0 if there are none. With fewer than K
-    candidates, all are ranked. Among equally distant candidates the first in order comes first.
+    Every frame is a query; its candidates are the frames of other recordings ("regular") or of the other view. AP@K is
+    the mean of precision@j over the ranks j <= K of relevant frames (same phase), 0 if there are none. With fewer than
+    K candidates, all are ranked. Among equally distant candidates the first in order comes first.
 
     Args:
         test: Labeled frames.

@@ -1,13 +1,14 @@
 """Rows of scores, and one table type that renders them as Markdown, LaTeX and HTML.
 
-The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/val, progression/train,
+The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
 kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
 import html
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
@@ -135,9 +136,7 @@ def _mean(scores: Sequence[Score]) -> Score:
     if len(values) < len(scores):
         return next(score for score in scores if score.value is None)
     remarks = dict.fromkeys(score.remark for score in scores if score.remark)
-    return Score(
-        fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None
-    )
+    return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
 
 
 @dataclass(frozen=True)
@@ -178,46 +177,67 @@ class Cell:
     is_best: bool = False
 
 
+@dataclass(frozen=True)
 class Table:
     """Scores of several rows under common columns.
 
-    Args:
+    Attributes:
         title: Caption.
         columns: Columns in order.
-        rows: Measured rows, in order. Rows without any of the columns' scores are dropped.
-        published: Rows quoted from the paper; shown below the measured ones.
+        rows: Rows in order; those of kind "published" are set apart below the others. Rows without any of the columns'
+            scores are not shown.
         notes: Lines below the table, after those of the columns.
-
-    Attributes:
-        headings: Cell of each column's heading.
-        measured: (row, cells) of the measured rows.
-        published: (row, cells) of the published rows.
-        footnotes: (letter, text).
     """
 
-    def __init__(
-        self,
-        title: str,
-        columns: Sequence[Column],
-        rows: Sequence[Row],
-        published: Sequence[Row] = (),
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.title, self.columns = title, tuple(columns)
-        self.notes = tuple(dict.fromkeys([*(column.note for column in columns if column.note), *notes]))
-        self._footnotes: list[str] = []
-        shown = [row for row in rows if _has_any(row, columns)]
-        time_scores = [_saturating_time(column, rows) for column in columns]
-        best = [_best(column, shown) for column in columns]
-        self.headings = tuple(map(self._heading, columns, time_scores))
-        self.measured = tuple(
-            (row, tuple(self._cell(row, *details) for details in zip(columns, time_scores, best, strict=True)))
-            for row in shown
-        )
-        self.published = tuple(
-            (row, tuple(self._cell(row, column) for column in columns)) for row in published if _has_any(row, columns)
-        )
-        self.footnotes = tuple((_letter(index), text) for index, text in enumerate(self._footnotes))
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def headings(self) -> tuple[Cell, ...]:
+        """The heading of each column."""
+        return tuple(map(self._heading, self.columns, self._time_scores))
+
+    @cached_property
+    def measured(self) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
+        """(row, cells) of the measured rows."""
+        shown = [row for row in self._shown if row.kind != "published"]
+        best = [_best(column, shown) for column in self.columns]
+        details = list(zip(self.columns, self._time_scores, best, strict=True))
+        return tuple((row, tuple(self._cell(row, *detail) for detail in details)) for row in shown)
+
+    @cached_property
+    def published(self) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
+        """(row, cells) of the rows quoted from the paper."""
+        shown = [row for row in self._shown if row.kind == "published"]
+        return tuple((row, tuple(self._cell(row, column) for column in self.columns)) for row in shown)
+
+    @cached_property
+    def footnotes(self) -> dict[str, str]:
+        """Letter of each distinct footnote, in order of first use."""
+        texts = [
+            text
+            for column, time in zip(self.columns, self._time_scores, strict=True)
+            for text in _heading_notes(column, time)
+        ]
+        for row in self._shown:
+            scores = [row.scores[column.score] for column in self.columns if column.score in row.scores]
+            texts += [score.missing or "" if score.value is None else score.remark or "" for score in scores]
+        return {text: _letter(index) for index, text in enumerate(dict.fromkeys(filter(None, texts)))}
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Notes of the columns, then of the table, each once."""
+        return tuple(dict.fromkeys([*(column.note for column in self.columns if column.note), *self.notes]))
+
+    @cached_property
+    def _shown(self) -> list[Row]:
+        return [row for row in self.rows if any(column.score in row.scores for column in self.columns)]
+
+    @cached_property
+    def _time_scores(self) -> list[float | None]:
+        return [_saturating_time(column, self.rows) for column in self.columns]
 
     @property
     def column_groups(self) -> list[tuple[str, int]]:
@@ -236,8 +256,8 @@ class Table:
         if self.published:
             lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in self.columns)]))
             lines += [_markdown_row(f"{row.name} (published)", cells) for row, cells in self.published]
-        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for mark, text in self.footnotes)]
-        lines += [f"{_markdown_text(note)}  " for note in self.notes]
+        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items())]
+        lines += [f"{_markdown_text(note)}  " for note in self.all_notes]
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
@@ -263,8 +283,8 @@ class Table:
             lines += [r"\midrule", rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
             lines += [_latex_row(f"{row.name} (published)", cells) for row, cells in self.published]
         lines += [r"\bottomrule", r"\end{tabular}"]
-        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for mark, text in self.footnotes]
-        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
+        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for text, mark in self.footnotes.items()]
+        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.all_notes)]]
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
     def to_html(self, highlight: Collection[str] = ()) -> str:
@@ -281,11 +301,13 @@ class Table:
         headings = "".join(f'<th scope="col">{_html_text(cell.text)}{_sup(cell.marks)}</th>' for cell in self.headings)
         body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
         if self.published:
-            heading = f'<th scope="rowgroup" colspan="{1 + len(self.columns)}" class="apart"><span>{PUBLISHED}</span></th>'
+            heading = (
+                f'<th scope="rowgroup" colspan="{1 + len(self.columns)}" class="apart"><span>{PUBLISHED}</span></th>'
+            )
             rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
             body += f'</tbody><tbody class="published"><tr>{heading}</tr>{rows}'
-        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for mark, text in self.footnotes]
-        notes += [f"<p>{_html_text(note)}</p>" for note in self.notes]
+        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for text, mark in self.footnotes.items()]
+        notes += [f"<p>{_html_text(note)}</p>" for note in self.all_notes]
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
             f'<thead><tr class="groups"><td></td>{groups}</tr>'
@@ -294,15 +316,9 @@ class Table:
         )
 
     def _heading(self, column: Column, time_score: float | None) -> Cell:
-        marks = [self._mark(column.footnote)]
-        if time_score is not None:
-            how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
-            marks.insert(0, self._mark(f"in parentheses, the score of Time only: normalized time alone {how} here"))
-        return Cell(column.heading, ",".join(filter(None, marks)))
+        return Cell(column.heading, ",".join(self.footnotes[text] for text in _heading_notes(column, time_score)))
 
-    def _cell(
-        self, row: Row, column: Column, time_score: float | None = None, best: str | None = None
-    ) -> Cell:
+    def _cell(self, row: Row, column: Column, time_score: float | None = None, best: str | None = None) -> Cell:
         score = row.scores.get(column.score)
         if score is None:
             return Cell(ABSENT)
@@ -321,12 +337,7 @@ class Table:
         return Cell(text, self._mark(score.remark), tuple(extra), is_best)
 
     def _mark(self, footnote: str | None) -> str:
-        """Return the letter of a footnote; equal footnotes share one."""
-        if not footnote:
-            return ""
-        if footnote not in self._footnotes:
-            self._footnotes.append(footnote)
-        return _letter(self._footnotes.index(footnote))
+        return self.footnotes[footnote] if footnote else ""
 
 
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
@@ -341,8 +352,12 @@ def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: S
     return [folder / f"{stem}{suffix}" for suffix in texts]
 
 
-def _has_any(row: Row, columns: Sequence[Column]) -> bool:
-    return any(column.score in row.scores for column in columns)
+def _heading_notes(column: Column, time_score: float | None) -> list[str]:
+    notes = [column.footnote] if column.footnote else []
+    if time_score is not None:
+        how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
+        notes.insert(0, f"in parentheses, the score of Time only: normalized time alone {how} here")
+    return notes
 
 
 def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
@@ -350,7 +365,11 @@ def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
     if not column.saturated_by_time:
         return None
     time = next((row.value(column.score) for row in rows if row.kind == "time"), None)
-    others = [value for row in rows if row.kind != "time" and (value := row.value(column.score)) is not None]
+    others = [
+        value
+        for row in rows
+        if row.kind not in ("time", "published") and (value := row.value(column.score)) is not None
+    ]
     return time if time is not None and others and (time >= SATURATED or time >= max(others)) else None
 
 

@@ -16,7 +16,12 @@ from byov.evaluate.few_shot import few_shot_f1
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
-from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, fewest_candidates, mean_average_precision
+from byov.evaluate.retrieval import (
+    average_precision_of_each_query,
+    ego_first,
+    fewest_candidates,
+    mean_average_precision,
+)
 from byov.evaluate.table import Column, Score
 from byov.progress import NO_PROGRESS, Progress, track
 
@@ -268,7 +273,7 @@ class KendallsTau(Task):
         scores = {}
         for views, tau in kendalls_tau(test, stride=options.tau_stride).items():
             counts = {"pairs": tau.pairs, "pairs_with_tau": tau.pairs_with_tau} if tau.pairs else {}
-            remark = f"mean over {tau.pairs_with_tau} of {tau.pairs} pairs; the others have no tau"
+            remark = f"{tau.pairs_with_tau} of {tau.pairs} pairs have a tau"
             partial = 0 < tau.pairs_with_tau < tau.pairs
             scores[f"kendalls_tau/{views}"] = Score.of(tau.mean, **counts, remark=remark if partial else None)
         return scores
@@ -333,7 +338,9 @@ def table_columns(tasks: Sequence[str], options: EvaluationOptions) -> dict[str,
     main = main_columns(options)
     if not {task_of(column.score).name for column in main} <= set(tasks):
         return tables
-    return {"Phase tasks": main} | {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
+    return {"Phase tasks": main} | {
+        title: columns for title, columns in tables.items() if not set(columns) <= set(main)
+    }
 
 
 def bootstrap_intervals(

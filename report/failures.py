@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from byov.apply.align import nearest
 from byov.evaluate.evaluation import tasks_of
 from byov.evaluate.kendalls_tau import tau_of_each_pair
-from byov.evaluate.task import EvaluationOptions
+from byov.evaluate.tasks import EvaluationOptions
 from byov.report.content import Failures, Unavailable, WorstVideo
 from byov.report.gallery import Gallery
 from byov.report.material import Material

@@ -6,11 +6,10 @@ from typing import get_args
 
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
-from byov.evaluate.evaluation import compare, entries, frozen_columns, scope_of_all, scope_of_runs
+from byov.evaluate.evaluation import compare, frozen_columns, readers_to_compare, scope_of_all, scope_of_runs
 from byov.evaluate.protocols import ScoredSplit
-from byov.evaluate.table import Table, tables
-from byov.evaluate.task import EvaluationOptions
-from byov.evaluate.tasks import NEED_TRAINING
+from byov.evaluate.table import Table
+from byov.evaluate.tasks import NEED_TRAINING, EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress
 from byov.report.content import Unavailable
 
@@ -33,5 +32,5 @@ def score(
         return Unavailable(f"{manifest.dataset} has no train videos, and {', '.join(scope.tasks)} learn from them")
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=False)
     frozen = frozen_columns(features_dir, manifest.dataset, [run.column for run in runs])
-    wanted = entries(runs_dir, features_dir, manifest.dataset, runs, frozen=frozen)
-    return tuple(tables(compare(manifest, wanted, scope, progress)))
+    readers = readers_to_compare(runs_dir, features_dir, manifest.dataset, runs, baselines=frozen)
+    return tuple(compare(manifest, readers, scope, progress).tables())

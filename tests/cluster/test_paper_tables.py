@@ -135,8 +135,8 @@ def test_a_table_has_our_rows_and_below_them_the_papers(features, tmp_path, here
         "kendalls_tau/all",
     ]
     names = ["BYOV", "- Token selection", "- Causal mask", "- MSM", "- MCM"]
-    assert [name for name, _ in table.measured] == names
-    assert [(name, cells[0].text) for name, cells in table.published] == list(
+    assert [row.name for row, _ in table.measured] == names
+    assert [(row.name, cells[0].text) for row, cells in table.published] == list(
         zip(names, ["73.53", "71.84", "72.29", "62.12", "57.43"], strict=True)
     )
     scores = drawn.document["rows"][0]["scores"]["classification"]

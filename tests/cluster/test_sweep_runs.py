@@ -11,7 +11,7 @@ from byov.cluster.grids import parse_grid
 from byov.cluster.run_work import FAILURE_NAME, Folders, RunResult
 from byov.cluster.score_files import SCORES_NAME
 from byov.cluster.sweep import standings, sweep, swept_runs
-from byov.cluster.sweep_tables import comparisons, row_groups, with_single_runs
+from byov.cluster.sweep_tables import row_groups, sweep_results, with_single_runs
 from byov.errors import Interrupted, SweepError
 
 TRIMMED = {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False}
@@ -159,7 +159,7 @@ def test_scores_are_measured_again_when_what_they_depend_on_has_changed(run, fin
 
 def test_the_table_has_the_mean_over_seeds_beside_what_needs_no_training(run, folders):
     swept, result = run(seed=[0, 1], mask_self=[0.4, 0.6], evaluation=QUICK | {"untrained": True})
-    (comparison,) = comparisons(swept, result, folders)
+    (comparison,) = sweep_results(swept, result, folders)
     rows = comparison.rows["standard"]
     assert [row.name for row in rows] == [
         "Random features (tiny), merged 1.0",
@@ -182,4 +182,4 @@ def test_the_table_has_the_mean_over_seeds_beside_what_needs_no_training(run, fo
 def test_a_row_says_how_many_of_its_runs_there_are(run, finished, folders):
     swept, result = run(**finished)
     result.runs[1] = RunResult(swept[1].run.name, "failed", "lost")
-    assert comparisons(swept, result, folders)[0].rows["standard"][-1].name.endswith(", 1 of 2 runs")
+    assert sweep_results(swept, result, folders)[0].rows["standard"][-1].name.endswith(", 1 of 2 runs")

@@ -134,5 +134,5 @@ def test_labels_are_needed(test):
 
 @pytest.mark.parametrize("ks", [(), (0,), (5, -1)])
 def test_impossible_ks_are_refused(test, ks):
-    with pytest.raises(ValueError, match="K of at least 1"):
+    with pytest.raises(ValueError, match="K must be at least 1"):
         mean_average_precision(test, ks)

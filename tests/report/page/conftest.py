@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from byov.evaluate.table import Cell, Table
-from byov.evaluate.task import Column
+from byov.evaluate.table import Column, Row, Score, Table
 from byov.report.content import (
     Content,
     Curve,
@@ -71,14 +70,19 @@ def _video(name: str, frames: int) -> ShownVideo:
 
 
 def _table(title: str, columns: tuple[Column, ...]) -> Table:
-    measured = (
-        ("this run", tuple(Cell(f"{60 + index}.25", "", ("[50.00, 70.00]",)) for index in range(len(columns)))),
-        ("untrained", tuple(Cell("n/a", "a") for _ in columns)),
+    own = {column.score: Score(0.6025 + 0.01 * index, interval=(0.5, 0.7)) for index, column in enumerate(columns)}
+    untrained = {column.score: Score(None, missing="this run has no untrained model") for column in columns}
+    published = {column.score: Score(0.7516) for column in columns}
+    return Table(
+        title,
+        (replace(columns[0], footnote=PUBLISHED_NOTE), *columns[1:]),
+        (
+            Row("this run", "run", own),
+            Row("untrained", "untrained", untrained),
+            Row("BYOV", "published", published),
+        ),
+        ("intervals: 95% over videos",),
     )
-    published = (("BYOV", tuple(Cell("75.16") for _ in columns)),)
-    marks = ("b", *("" for _ in columns[1:]))
-    footnotes = (("a", "this run has no untrained model"), ("b", PUBLISHED_NOTE))
-    return Table(title, columns, marks, measured, published, footnotes, ("intervals: 95% over videos",))
 
 
 def _tables() -> tuple[Table, ...]:
@@ -200,12 +204,12 @@ HOSTILE = "</script></style><script>alert(1)</script>\"'><img src=x onerror=aler
 def _hostile(value: Any) -> Any:
     """Every text in a report made hostile, but those that name a view or a figure."""
     if isinstance(value, str):
-        return f"{value}{HOSTILE}"
+        return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):
         return tuple(map(_hostile, value))
     if not is_dataclass(value):
         return value
-    kept = ("view", "split", "figure", "marks", "column_marks", "rows")
+    kept = ("view", "split", "figure", "kind", "score")
     names = [each.name for each in fields(value) if each.name not in kept]
     return replace(value, **{name: _hostile(getattr(value, name)) for name in names})
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from byov.evaluate.table import Cell
+from byov.evaluate.table import Row, Score, Table
 from byov.records import UNLABELED
 from byov.report.content import Curve, Curves, FrameRef, PointMap, Projection, RunVectors, Unavailable
 from byov.report.frame_text import phase_of, tile_index
@@ -127,17 +127,17 @@ def test_hostile_texts_add_no_element(page, hostile, hostile_text):
 
 def test_tables_show_groups_marks_and_published_rows_apart(page):
     assert '<th colspan="3" scope="colgroup"><span>Classification (F1)</span></th>' in page
-    assert '<th scope="col">Regular<sup>b</sup></th>' in page
+    assert '<th scope="col">Regular<sup>a</sup></th>' in page
     assert "<td><b>60.25</b><small>[50.00, 70.00]</small></td>" in page
-    assert "<td>n/a<sup>a</sup></td>" in page
+    assert "<td>n/a<sup>b</sup></td>" in page
     assert page.index("published in the paper, not measured here") < page.index('<th scope="row">BYOV</th>')
 
 
 def test_the_best_measured_value_is_bold_and_the_run_s_row_marked(content):
     (first, *_) = content.tables
-    rows = [("this run", "60.00"), ("other", "70.00 ± 1.00"), ("third", "-"), ("fourth", "70.00")]
-    measured = tuple((name, tuple(Cell(text) for _ in first.columns)) for name, text in rows)
-    page = render(replace(content, tables=(replace(first, measured=measured),)))
+    values = {"this run": Score(0.6), "other": Score(0.7, deviation=0.01), "third": Score(None), "fourth": Score(0.7)}
+    rows = [Row(name, "run", {column.score: score for column in first.columns}) for name, score in values.items()]
+    page = render(replace(content, tables=(Table(first.title, first.columns, tuple(rows)),)))
     table = page[page.index('id="scores"') : page.index('id="projection"')]
     body = re.findall(r"<tr[^>]*>.*?</tr>", table[table.index("<tbody>") :])[:4]
     assert [("<b>" in row, 'class="own"' in row) for row in body] == [

@@ -52,19 +52,21 @@ def test_videos_are_those_of_the_test_split_with_their_own_times_and_labels(cont
 
 def test_tables_are_those_of_the_evaluator(content, whole_project):
     from byov.evaluate.embeddings import RunEmbeddings
-    from byov.evaluate.evaluation import evaluate
+    from byov.evaluate.evaluation import Scope, evaluate
+    from byov.evaluate.tasks import EvaluationOptions
 
     titles = [table.title for table in content.tables]
     assert any("standard protocol" in title for title in titles)
     assert any("trimmed protocol" in title for title in titles)
-    names = [name for name, _ in content.tables[0].measured]
+    names = [row.name for row, _ in content.tables[0].measured]
     assert names[-1:] == list(content.own_rows) == ["first: BYOV, paper (tiny, frozen)"]
     assert {"Time only", "Untrained (first)"} <= set(names)
     assert {"Random features (tiny), merged 0.3", "Random features (tiny), merged 0.3, standardized"} <= set(names)
-    scored = evaluate(RunEmbeddings(whole_project.runs_dir, whole_project.features_dir, "first"))
+    reader = RunEmbeddings(whole_project.runs_dir, whole_project.features_dir, "first")
+    scored = evaluate(reader, Scope("test", ("standard",), ("tau",), EvaluationOptions()))["standard"]
     column = [column.score for column in content.tables[0].columns].index("kendalls_tau/all")
-    row = dict(content.tables[0].measured)[names[-1]]
-    assert row[column].text == f"{scored.value('kendalls_tau/all'):.4f}"
+    _, cells = content.tables[0].measured[-1]
+    assert cells[column].text == f"{scored.value('kendalls_tau/all'):.4f}"
 
 
 def test_strips_query_both_ways_and_retrieve_the_nearest_frame_of_each_video(content, embeddings):
