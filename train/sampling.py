@@ -1,7 +1,10 @@
-"""Which frames of which videos make up each training step.
+"""Training batches: which frames of which videos each step sees.
 
-Every draw is a function of the seed, the epoch and the item's number alone: the same whether features are preloaded
-or read lazily, ahead or not, in one go or after a resume, by one process or by several.
+Every draw depends on the seed, the epoch and the item's number only, so batches are the same whether features are
+preloaded or read lazily, in one go or after a resume, by one process or by several.
+
+Shapes: B clips, T sampled frames, `width` features. Padding masks are True for padding: repeats of the last frame that
+fill up a clip with fewer than T frames.
 """
 
 from collections import deque
@@ -20,22 +23,23 @@ from byov.cache.layout import VIEWS
 from byov.errors import TrainError
 from byov.train.feature_store import CachedVideo, FeatureStore
 
+PREFETCH = 4  # batches read ahead
+
 
 @dataclass(frozen=True)
 class Clips:
-    """B clips of T frames: one clip of each of a step's items, or of those of them that this process takes."""
+    """One clip of each item of a step, or of those items that this process trains on."""
 
-    features: Tensor  # (B, T, width), as the method takes them
-    index: Tensor  # (B, T) number of each frame in its clip
-    first: Tensor  # (B,) the number in its video of the clip's first frame
+    features: Tensor  # (B, T, width), prepared by the method
+    index: Tensor  # (B, T) frame number within the clip
+    first: Tensor  # (B,) number of the clip's first frame within its video
     length: Tensor  # (B,) frames of the clip, of which T were sampled
     video_length: Tensor  # (B,) frames of the whole video
-    video: Tensor  # (B,) number of the video among the training videos
-    view: Tensor  # (B,) 0: ego, 1: exo
-    padding: Tensor | None  # (B, T) True for what fills up a clip that is too short; None: nowhere
-    first_item: int  # of the step's items
-    items: int  # of the whole step
-    context: Tensor | None = None  # (B, T, width) features of an earlier frame of the clip, where a method asks for it
+    video: Tensor  # (B,) index of the video among the training videos
+    padding: Tensor  # (B, T) bool
+    first_item: int  # number of the first of these items within the step
+    items: int  # items of the whole step, over all processes
+    context: Tensor | None = None  # (B, T, width) features of an earlier frame, for backbones that use one
 
     @property
     def sampled(self) -> int:
@@ -43,160 +47,163 @@ class Clips:
         return self.features.shape[1]
 
     @property
-    def repeated(self) -> Tensor:
-        """(B, T) the padding, also where there is none."""
-        return torch.zeros_like(self.index, dtype=torch.bool) if self.padding is None else self.padding
-
-    @property
     def frame(self) -> Tensor:
-        """(B, T) number of each frame in its video."""
+        """(B, T) frame number within the video."""
         return self.first[:, None] + self.index
 
     @property
-    def share_of_clip(self) -> Tensor:
-        """(B, T) from 0 at the clip's first frame to 1 at its last."""
-        return self.index / (self.length - 1).clamp(min=1)[:, None]
-
-    @property
-    def share_of_video(self) -> Tensor:
+    def normalized_time(self) -> Tensor:
         """(B, T) from 0 at the video's first frame to 1 at its last."""
         return self.frame / (self.video_length - 1).clamp(min=1)[:, None]
 
-    def rand(self, *shape: int, random: torch.Generator) -> Tensor:
-        """(B, *shape) numbers from 0 to 1: an item's are the same wherever the others of its step are."""
-        drawn = torch.rand(self.items, *shape, generator=random)
+    def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
+        """Draw (B, *shape) uniform numbers; an item's numbers do not depend on how a step is split over processes."""
+        drawn = torch.rand(self.items, *shape, generator=generator)
         return drawn[self.first_item : self.first_item + len(self.features)].to(self.features.device)
 
-    def thinned(self, share: float, random: torch.Generator) -> Self:
-        """With a share of the features' values dropped, and the others larger by as much."""
-        if not share:
+    def feature_dropout(self, rate: float, generator: torch.Generator) -> Self:
+        """Return the clips with dropout applied to features and context."""
+        if not rate:
             return self
 
-        def thin(values: Tensor) -> Tensor:
-            return values * (self.rand(*values.shape[1:], random=random) >= share) / (1 - share)
+        def drop(values: Tensor) -> Tensor:
+            return values * (self.rand(*values.shape[1:], generator=generator) >= rate) / (1 - rate)
 
-        context = None if self.context is None else thin(self.context)
-        return replace(self, features=thin(self.features), context=context)
+        context = None if self.context is None else drop(self.context)
+        return replace(self, features=drop(self.features), context=context)
 
     def to(self, device: torch.device) -> Self:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
 
-Batch = tuple[Clips, ...]  # the first clip of each item, the second of each item, ...
-
-
-STEPS_AHEAD = 4
+Batch = tuple[Clips, ...]  # the first clip of each item, the second clip of each item, ...
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Frames of one video: `rows` within the interval from `first` to `end` that stands for the video."""
+    """Frames drawn from the part [first, end) of a video."""
 
     video: CachedVideo
     first: int
     end: int
     rows: NDArray[np.int64]  # counted from `first`
-    drawn: int  # so many of the rows; those after them are there for the shape alone
+    sampled: int  # rows before the padding
 
 
-Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # the videos of one item
-Cut = Callable[[Sequence[CachedVideo], np.random.Generator], Sequence[Draw]]  # the clips of these videos
-
-
-def ego_with_exo(videos: Sequence[CachedVideo], why: str) -> Pick:
-    """why: said where one of the views is not there."""
-    sides = _by_view(videos)
-    for view, side in zip(VIEWS, sides, strict=True):
-        if not side:
-            raise TrainError(f"the train split has no {view} video, and {why}")
-    return lambda random: [side[random.integers(len(side))] for side in sides]
-
-
-def any_two(videos: Sequence[CachedVideo]) -> Pick:
-    """Two different ones, views mixed; of a single video that one twice."""
-    _need(videos, 1, "there is nothing to learn from")
-    return lambda random: [videos[i] for i in random.choice(len(videos), 2, replace=len(videos) < 2)]
-
-
-def one(videos: Sequence[CachedVideo]) -> Pick:
-    _need(videos, 1, "there is nothing to learn from")
-    return lambda random: [videos[int(random.integers(len(videos)))]]
-
-
-def paired(videos: Sequence[CachedVideo], why: str) -> Pick:
-    """An ego and an exo video of the same performance; why: said where there is no such pair."""
-    ego, exo = ({video.pair: video for video in side if video.pair is not None} for side in _by_view(videos))
-    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
-    if not pairs:
-        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {why}")
-    return lambda random: pairs[random.integers(len(pairs))]
-
-
-def several(videos: Sequence[CachedVideo], count: int) -> Pick:
-    """`count` different ones, or as many as there are: half of each view, unless one has too few."""
-    _need(videos, 2, "videos are compared with each other")
-    sides = _by_view(videos)
-    total = min(count, len(videos))
-    of_ego = min(max(total // 2, total - len(sides[1])), len(sides[0]))
-    counts = (of_ego, total - of_ego)
-    return lambda random: [
-        side[i] for side, n in zip(sides, counts, strict=True) for i in random.choice(len(side), n, replace=False)
-    ]
-
-
-def part(frames: int, crop: tuple[float, float], whole: float = 0.0) -> Cut:
-    """Of each video some frames of a random part: of a share within `crop`, or, with probability `whole`, of all."""
-
-    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
-        return [cut_one(video, random) for video in videos]
-
-    def cut_one(video: CachedVideo, random: np.random.Generator) -> Draw:
-        first, end = interval(video, (1.0, 1.0) if whole and random.random() < whole else crop, random)
-        return Draw(video, first, end, draw_rows(end - first, frames, random), min(end - first, frames))
-
-    return cut
-
-
-def interval(video: CachedVideo, crop: tuple[float, float], random: np.random.Generator) -> tuple[int, int]:
-    """First frame and end of a random part of a video, of a share of it from low to high."""
-    length = max(1, round(video.frames * random.uniform(*crop)))
-    first = int(random.integers(video.frames - length + 1))
-    return first, first + length
-
-
-def draw_rows(length: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """`count` of `length` frames, sorted, none twice; of shorter clips all, and the last one again and again."""
-    if length >= count:
-        return np.sort(random.choice(length, count, replace=False))
-    return np.minimum(np.arange(count), length - 1)
-
-
-def at_share(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
-    """The frames of another video that stand at the same share of it; of one just as long the same."""
-    beside: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
-    return beside.astype(np.int64)
+Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # draws the videos of one item
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """What a method wants: of which videos an item is made, and which clip of each."""
+    """How a method turns videos into training items."""
 
     videos: Sequence[CachedVideo]
-    pick: Pick
-    cut: Cut
+    draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # one draw per clip of an item
     items: int  # per epoch
-    context: int = 0  # with each frame the one so many frames before it, if that is not itself
+    context: int = 0  # frames back to the context frame; 0: none
 
     def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
-        random = np.random.default_rng([seed, epoch, item])
-        return self.cut(self.pick(random), random)
+        return self.draw_item(np.random.default_rng([seed, epoch, item]))
+
+
+def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick:
+    """Pick an ego and an exo video, independently.
+
+    Args:
+        videos: The training videos.
+        reason: Why both views are needed, for the error message.
+    """
+    views = _by_view(videos)
+    for name, view in zip(VIEWS, views, strict=True):
+        if not view:
+            raise TrainError(f"the train split has no {name} video, and {reason}")
+    return lambda rng: [view[rng.integers(len(view))] for view in views]
+
+
+def pick_any_two(videos: Sequence[CachedVideo]) -> Pick:
+    """Pick two different videos of any views; a single video is picked twice."""
+    _require(videos, 1, "there is nothing to learn from")
+    return lambda rng: [videos[i] for i in rng.choice(len(videos), 2, replace=len(videos) < 2)]
+
+
+def pick_one(videos: Sequence[CachedVideo]) -> Pick:
+    _require(videos, 1, "there is nothing to learn from")
+    return lambda rng: [videos[int(rng.integers(len(videos)))]]
+
+
+def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick:
+    """Pick an ego and an exo video of the same performance.
+
+    Args:
+        videos: The training videos.
+        reason: Why synchronized pairs are needed, for the error message.
+    """
+    ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
+    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
+    if not pairs:
+        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {reason}")
+    return lambda rng: pairs[rng.integers(len(pairs))]
+
+
+def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick:
+    """Pick up to `count` different videos, half of each view unless one view has too few."""
+    _require(videos, 2, "videos are compared with each other")
+    views = _by_view(videos)
+    total = min(count, len(videos))
+    num_ego = min(max(total // 2, total - len(views[1])), len(views[0]))
+    counts = (num_ego, total - num_ego)
+    return lambda rng: [
+        view[i] for view, n in zip(views, counts, strict=True) for i in rng.choice(len(view), n, replace=False)
+    ]
+
+
+def draw_clip(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
+    """Draw frames of a random part of a video."""
+    first, end = draw_part(video, crop, rng)
+    return Draw(video, first, end, draw_rows(end - first, frames, rng), min(end - first, frames))
+
+
+def draw_part(video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator) -> tuple[int, int]:
+    """Draw the first frame and the end of a part whose length is a fraction of the video within `crop`."""
+    length = max(1, round(video.frames * rng.uniform(*crop)))
+    first = int(rng.integers(video.frames - length + 1))
+    return first, first + length
+
+
+def draw_rows(length: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw `count` of `length` frames, sorted, without replacement; a shorter clip repeats its last frame."""
+    if length >= count:
+        return np.sort(rng.choice(length, count, replace=False))
+    return np.minimum(np.arange(count), length - 1)
+
+
+def same_time_frames(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
+    """Return the frames of `other` at the same normalized time as `frames` of `of`."""
+    scaled: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
+    return scaled.astype(np.int64)
+
+
+def context_rows(rows: Tensor, context: int) -> Tensor:
+    """Return the rows `context` frames earlier, at least 0."""
+    return (rows - context).clamp(min=0)
 
 
 class BatchSource:
-    """The batches of a run, by step."""
+    """The batches of a run by step.
+
+    Args:
+        sampler: The method's sampler.
+        store: Features of the sampler's videos.
+        seed: Seed of all draws.
+        batch_size: Items per step; the last step of an epoch may have fewer.
+        prepare: The method's `prepare`: (T, width) cached features of a clip -> what its networks take.
+        local_items: Maps the number of items of a step to the range of those that this process trains on. If that is
+            empty, the first item is used for its shapes.
+    """
 
     def __init__(
         self,
@@ -206,40 +213,38 @@ class BatchSource:
         seed: int,
         batch_size: int,
         prepare: Callable[[Tensor], Tensor],
-        own: Callable[[int], range] = range,
+        local_items: Callable[[int], range] = range,
     ) -> None:
-        """prepare: the method's own, (T, width) features of a clip to what it takes.
-        own: which of a step's so many items to give; where it is none, the first stands in, for the shapes."""
         self._sampler, self._store, self._seed = sampler, store, seed
-        self._batch_size, self._prepare, self._own = batch_size, prepare, own
-        self._numbers = {video.path: number for number, video in enumerate(sampler.videos)}
+        self._batch_size, self._prepare, self._local_items = batch_size, prepare, local_items
+        self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
         self.steps_per_epoch = -(-sampler.items // batch_size)
 
     def batch(self, step: int) -> Batch:
-        """The clips of a step's own items, the same for the same step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        items = range(place * self._batch_size, min((place + 1) * self._batch_size, self._sampler.items))
-        own = self._own(len(items)) or range(1)
-        draws = [self._sampler.draw(self._seed, epoch, items[number]) for number in own]
-        return tuple(self._clips(side, first_item=own.start, items=len(items)) for side in zip(*draws, strict=True))
+        """Return the clips of a step's items."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        first = step_in_epoch * self._batch_size
+        items = range(first, min(first + self._batch_size, self._sampler.items))
+        local = self._local_items(len(items)) or range(1)
+        draws = [self._sampler.draw(self._seed, epoch, items[number]) for number in local]
+        return tuple(self._clips(clip, first_item=local.start, items=len(items)) for clip in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
-        """Batches in order, read in a thread of their own while the model is busy with those before."""
+        """Yield the batches in order, reading the next ones in a background thread."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
             steps = iter(range(first_step, end_step))
-            waiting = deque(reader.submit(self.batch, step) for step in islice(steps, STEPS_AHEAD))
+            pending = deque(reader.submit(self.batch, step) for step in islice(steps, PREFETCH))
             try:
-                while waiting:
-                    batch = waiting.popleft().result()
-                    waiting.extend(reader.submit(self.batch, step) for step in islice(steps, 1))
+                while pending:
+                    batch = pending.popleft().result()
+                    pending.extend(reader.submit(self.batch, step) for step in islice(steps, 1))
                     yield batch
             finally:
-                for future in waiting:
+                for future in pending:
                     future.cancel()
 
     def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
-        rows, drawn = np.stack([draw.rows for draw in draws]), np.array([draw.drawn for draw in draws])
-        padding = np.arange(rows.shape[1]) >= drawn[:, None]
+        rows, sampled = np.stack([draw.rows for draw in draws]), np.array([draw.sampled for draw in draws])
         features, context = zip(*map(self._features, draws), strict=True)
         return Clips(
             features=torch.stack(features),
@@ -247,31 +252,24 @@ class BatchSource:
             first=torch.tensor([draw.first for draw in draws]),
             length=torch.tensor([draw.end - draw.first for draw in draws]),
             video_length=torch.tensor([draw.video.frames for draw in draws]),
-            video=torch.tensor([self._numbers[draw.video.path] for draw in draws]),
-            view=torch.tensor([VIEWS.index(draw.video.view) for draw in draws]),
-            padding=torch.from_numpy(padding) if padding.any() else None,
+            video=torch.tensor([self._video_index[draw.video.path] for draw in draws]),
+            padding=torch.from_numpy(np.arange(rows.shape[1]) >= sampled[:, None]),
             first_item=first_item,
             items=items,
             context=torch.stack(context) if self._sampler.context else None,
         )
 
     def _features(self, draw: Draw) -> tuple[Tensor, Tensor | None]:
-        """(N, width) the drawn frames, on the scale of the interval that they were drawn from; and their context."""
+        """(T, width) features of the drawn frames, prepared over the whole part, and of their context frames."""
         clip = self._prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
         rows = torch.from_numpy(draw.rows)
-        return clip[rows], clip[before(rows, self._sampler.context)] if self._sampler.context else None
-
-
-def before(rows: Tensor, frames: int) -> Tensor:
-    """The rows so many frames before, of those that have none the clip's first."""
-    return (rows - frames).clamp(min=0)
+        return clip[rows], clip[context_rows(rows, self._sampler.context)] if self._sampler.context else None
 
 
 def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
-    """The ego and the exo videos."""
     return [[video for video in videos if video.view == view] for view in VIEWS]
 
 
-def _need(videos: Sequence[CachedVideo], count: int, why: str) -> None:
+def _require(videos: Sequence[CachedVideo], count: int, reason: str) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {len(videos) or 'no'} video{'s' * (len(videos) != 1)}; {why}")
+        raise TrainError(f"the train split has {len(videos) or 'no'} video{'s' * (len(videos) != 1)}; {reason}")

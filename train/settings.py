@@ -1,147 +1,165 @@
-"""What can be chosen about a run, whatever its method. Each default says where it comes from; docs/fidelity.md has the
-whole story. What one method adds or changes is in train/method_settings.py.
+"""Settings shared by all methods, and how a run's settings are resolved.
 
-A setting that has a description is an option of byov-train, in the help panel of its group.
+Each method extends `TrainSettings` in its own file, `train/methods/<method>.py`. A setting with a description is an
+option of byov-train. Every default cites its source; docs/fidelity.md compares them with the paper.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
 from byov.records import Record, problem
 
-Backbone = Literal["frame", "transformer", "encoder"]
-Pairs = Literal["views", "any"]  # an ego with an exo video, or any two
-Position = Literal["interpolated", "share", "index", "none"]
-PositionIn = Literal["features", "latent"]
-Norm = Literal["after", "before"]  # the encoder's last LayerNorm: after its blocks, or before them
-Standardize = Literal["none", "video"]
-Optimizer = Literal["adam", "adamw"]
-Schedule = Literal["constant", "cosine"]
-Select = Literal["retrieval", "trimmed", "both", "tau", "last"]
-
-Settings = TypeVar("Settings", bound=Record)
-
+DEFAULT_METHOD = "byov"
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
 PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
-LARGEST = 1_000_000  # of any size; what is above is a slip
-Size = Annotated[int, Field(ge=1, le=LARGEST)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+LARGEST = 1_000_000  # upper limit of every size, against typing errors
+WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
+SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross"}  # options named differently from their setting
+
+RecordType = TypeVar("RecordType", bound=Record)
 
 
-def _rising_shares(crop: tuple[float, float]) -> tuple[float, float]:
+def _check_crop(crop: tuple[float, float]) -> tuple[float, float]:
     if not 0 < crop[0] <= crop[1] <= 1:
         raise ValueError(f"crop is {crop}; it must be LOW,HIGH with 0 < LOW <= HIGH <= 1")
     return crop
 
 
-def _pair(crop: Any) -> Any:
+def _check_pair(crop: Any) -> Any:
     if not isinstance(crop, tuple | list) or len(crop) != 2:
         raise ValueError(f"crop is {crop!r:.80}; it must be LOW,HIGH, like 0.5,1.0")
     return crop
 
 
-Crop = Annotated[tuple[float, float], BeforeValidator(_pair), AfterValidator(_rising_shares)]
+Size = Annotated[int, Field(ge=1, le=LARGEST)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+# One annotated type per setting, so that a method with another default repeats the name and the value only.
+Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
+Crop = Annotated[
+    tuple[float, float],
+    BeforeValidator(_check_pair),
+    AfterValidator(_check_crop),
+    Field(description="Sample frames from a random part of the video; its length is this fraction of the video."),
+]
+Standardize = Annotated[
+    Literal["none", "video"], Field(description="Scale each feature to zero mean and unit deviation per clip.")
+]
+Epochs = Annotated[int, Field(ge=1, description="Training epochs. An epoch has one item per training video.")]
+BatchSize = Annotated[Size, Field(description="Items (videos, pairs or groups of clips) per step.")]
+Optimizer = Annotated[Literal["adam", "adamw"], Field(description="AdamW decouples weight decay from the gradient.")]
+LearningRate = Annotated[Positive, Field(description="Learning rate.")]
+WeightDecay = Annotated[NonNegative, Field(description="Weight decay.")]
+Warmup = Annotated[NonNegative, Field(description="Epochs of linear learning-rate warm-up.")]
+Schedule = Annotated[Literal["constant", "cosine"], Field(description="Learning-rate schedule after warm-up.")]
+ClipGrad = Annotated[Positive | None, Field(description="Maximum gradient norm.")]
+Select = Annotated[
+    Literal["retrieval", "trimmed", "both", "tau", "last"],
+    Field(
+        description="Model selection on the val split: cross-view map@10 of whole videos, of sub-clips, or their mean; "
+        "Kendall's tau; or the last model."
+    ),
+]
+Backbone = Annotated[
+    Literal["frame", "transformer", "encoder"],
+    Field(description="Network: a per-frame MLP, CARL's transformer, or BYOV's encoder."),
+]
+Context = Annotated[
+    int, Field(ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0 disables it.")
+]
+Latent = Annotated[Size, Field(multiple_of=2, description="Latent width (even).")]
+Depth = Annotated[int, Field(ge=1, le=256, description="Encoder blocks.")]
+Heads = Annotated[Size, Field(description="Attention heads.")]
+Position = Annotated[
+    Literal["interpolated", "share", "index", "none"],
+    Field(
+        description="Positional encoding in the encoder: rank among the sampled frames, normalized time in the clip, "
+        "frame number in the clip, or none."
+    ),
+]
+PositionIn = Annotated[Literal["features", "latent"], Field(description="Where positions are added.")]
+AttentionWindow = Annotated[Size | None, Field(description="Encoder attention reaches this many frames either side.")]
+Pairs = Annotated[
+    Literal["views", "any"], Field(description="Pair an ego with an exo video, or any two training videos.")
+]
+Temperature = Annotated[Positive, Field(description="Softmax temperature of the frame similarities.")]
+FeatureDropout = Annotated[float, Field(ge=0, lt=1, description="Fraction of feature values set to zero.")]
+Norm = Literal["after", "before"]  # the encoder's final LayerNorm: after its blocks, or before them
 
 
 class SamplingSettings(Record):
-    # paper, sec. 4.2
-    frames: int = Field(32, ge=2, le=LARGEST, description="Frames sampled per clip (tcn triplets of one video: 36).")
-    # paper, sec. 4.2: frames that cover the whole video
-    crop: Crop = Field((1.0, 1.0), description="Sample from a random part of the video, of a share from LOW to HIGH.")
-    # neither paper nor published code does it
-    standardize: Standardize = Field("none", description="Each feature to zero mean, unit deviation per clip.")
+    frames: Frames = 32  # paper, sec. 4.2
+    crop: Crop = WHOLE_VIDEO  # paper, sec. 4.2: frames that cover the whole video
+    standardize: Standardize = "none"  # neither the paper nor the published code standardizes
 
 
 class OptimizerSettings(Record):
-    """The paper is silent on all of it."""
+    """Optimizer settings; the paper states none, so all are the published code's."""
 
-    # published code
-    epochs: int = Field(
-        300, ge=1, description="Of as many items (videos or pairs; clips in groups) as training videos."
-    )
-    batch_size: Size = Field(1, description="Items (videos, pairs or groups of clips) per step.")  # published code
-    optimizer: Optimizer = Field("adam", description="AdamW decays weights apart from the gradient.")  # published code
-    lr: float = Field(1e-5, gt=0, description="Learning rate.")  # published code
-    weight_decay: float = Field(5e-6, ge=0, description="Of the weights.")  # published code
-    warmup: float = Field(0.0, ge=0, description="Epochs of linear warm-up.")
-    schedule: Schedule = Field("constant", description="Of the learning rate.")  # published code
-    clip_grad: Positive | None = Field(None, description="Largest gradient norm.")  # published code
+    epochs: Epochs = 300
+    batch_size: BatchSize = 1
+    optimizer: Optimizer = "adam"
+    lr: LearningRate = 1e-5
+    weight_decay: WeightDecay = 5e-6
+    warmup: Warmup = 0.0
+    schedule: Schedule = "constant"
+    clip_grad: ClipGrad = None
 
 
 class ValidationSettings(Record):
     validate_every: int = Field(10, ge=1, description="Epochs between validations.")  # published code
-    select: Select = Field(
-        "retrieval",
-        description="What chooses the model on val: cross-view map@10 of whole videos, of sub-clips, the mean of both, "
-        "Kendall's tau; or the last model.",
-    )
+    select: Select = "retrieval"  # ours; the published code keeps every checkpoint
 
 
 class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
-    """All that decides the numbers of a run, beside the features it reads; a method's own settings build on it."""
+    """Base of every method's settings: everything that determines a run's numbers besides its features."""
 
     method: str
-    seed: int = Field(0, ge=0, lt=2**63, description="Of everything random.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Random seed.")
 
-    summary: ClassVar[str]  # for --help
-    name: ClassVar[str]  # for tables
-    DEFAULTS: ClassVar[dict[str, Any]] = {}  # a method's own, in the place of those that it inherits
-    OF_DATASETS: ClassVar[dict[str, dict[str, Any]]] = {}  # a method's own for a dataset, in the place of its defaults
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for name, value in cls.DEFAULTS.items():
-            cls.model_fields[name].default = value
-        cls.model_rebuild(force=True)
+    summary: ClassVar[str]  # one sentence for --help
+    name: ClassVar[str]  # row title in tables
+    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # the method's defaults per dataset
 
     @property
     def label(self) -> str:
-        """What names and tables call a run with these settings."""
+        """Short name of the method or recipe, for run names."""
         return self.method
 
     @property
     def title(self) -> str:
-        """What it is, for the rows of tables."""
+        """Row title in tables: the method and what distinguishes this variant."""
         return ", ".join((self.name, *self.variants()))
 
     def variants(self) -> Iterator[str]:
-        """What makes it another row than the method as it is."""
+        """Yield the differences from the method's default row."""
         if self.standardize != type(self).model_fields["standardize"].default:
             yield "standardized" if self.standardize == "video" else "not standardized"
 
-    @property
-    def blocks(self) -> int:
-        """Transformer blocks of all its networks: what a file says of them is checked before they are built."""
-        return 0
-
     @classmethod
-    def presets(cls, dataset: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        """What stands in the place of the defaults for a dataset, and with some settings given."""
-        return DATASETS.get(dataset, {}) | cls.OF_DATASETS.get(dataset, {})
+    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
+        """Return the defaults that depend on the dataset or on the given settings."""
+        return SHARED_PRESETS.get(dataset, {}) | cls.DATASET_PRESETS.get(dataset, {})
 
 
 class EncoderSettings(Record):
-    """Of the transformer that BYOV encodes clips with."""
+    """Settings of BYOV's encoder."""
 
-    latent: Size = Field(256, multiple_of=2, description="Latent width, even.")  # paper, sec. 4.2
-    depth: Size = Field(12, description="Encoder blocks.")  # paper, sec. 4.2
-    heads: Size = Field(16, description="Attention heads.")  # published code; the paper is silent
-    # published code; the paper describes the decoder's only
-    position: Position = Field(
-        "interpolated",
-        description="Positions in the encoder: a frame's place among those sampled, its share of the clip, its number "
-        "in the clip, or none.",
-    )
-    position_in: PositionIn = Field("features", description="What positions are added to.")  # published code
-    norm: Norm = "after"  # as MAE; the published code has it before the blocks
-    # neither has one
-    attention_window: Size | None = Field(None, description="Encoder attention reaches N frames either side.")
+    latent: Latent = 256  # paper, sec. 4.2
+    depth: Depth = 12  # paper, sec. 4.2
+    heads: Heads = 16  # published code; the paper does not say
+    position: Position = "interpolated"  # published code; the paper describes the decoder's positions only
+    position_in: PositionIn = "features"  # published code
+    norm: Norm = "after"  # as in MAE; the published code normalizes before the blocks
+    attention_window: AttentionWindow = None  # neither restricts attention
 
     @property
     def has_encoder(self) -> bool:
@@ -155,17 +173,13 @@ class EncoderSettings(Record):
 
 
 class BackboneSettings(Record):
-    """Of the network that a method learns embeddings with, where it can be chosen."""
+    """Choice of the network that embeds frames."""
 
-    backbone: Backbone = Field(
-        "frame",
-        description="Each frame by itself, with one context frame; or all frames of a clip together, by CARL's small "
-        "transformer or by BYOV's encoder.",
-    )
-    # TCC, GTA and AE2: frames t - 15 and t
-    context: int = Field(15, ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0: none.")
+    backbone: Backbone = "frame"  # TCC, GTA and AE2
+    context: Context = 15  # TCC, GTA and AE2: frames t - 15 and t
 
 
+# Help panels of byov-train; settings of a single method are listed under the method.
 GROUPS: dict[str, type[Record]] = {
     "Backbone": BackboneSettings,
     "Encoder": EncoderSettings,
@@ -174,35 +188,97 @@ GROUPS: dict[str, type[Record]] = {
     "Validation": ValidationSettings,
 }
 
-DATASETS: dict[str, dict[str, Any]] = {
-    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2: its videos are shorter
+SHARED_PRESETS: dict[str, dict[str, Any]] = {
+    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2: shorter videos
 }
 
 
-def checked(kind: type[Settings], **values: Any) -> Settings:
-    """Settings of these values, and the defaults of the others; raises SettingsError for what cannot be."""
+def option_name(setting: str) -> str:
+    """Return the name of a setting's option without dashes: "batch_size" -> "batch-size", "self_view" -> "self"."""
+    return SHORT_OPTIONS.get(setting, setting).replace("_", "-")
+
+
+def settings_classes() -> dict[str, type[TrainSettings]]:
+    """Return the settings class of each method."""
+    from byov.train.methods import METHODS  # imports PyTorch, and this module
+
+    return {name: method.settings_class for name, method in METHODS.items()}
+
+
+def methods_with(setting: str) -> list[str]:
+    """Return the methods that have a setting."""
+    return [method for method, cls in settings_classes().items() if setting in cls.model_fields]
+
+
+def resolve_settings(method: str, dataset: str, given: Mapping[str, Any]) -> TrainSettings:
+    """Complete the given settings with the defaults of a method for a dataset.
+
+    Args:
+        method: Name of the method, a key of `METHODS`.
+        dataset: Name of the dataset; some defaults depend on it.
+        given: Settings by name that replace the defaults.
+
+    Raises:
+        SettingsError: If the method is unknown or a setting is unknown or invalid.
+    """
+    cls = _settings_class(method)
+    check_names(method, given)
+    return checked(cls, **(cls.presets(dataset, given) | dict(given)))
+
+
+def check_names(method: str, given: Mapping[str, Any]) -> None:
+    """Raise SettingsError if the method lacks one of the given settings."""
+    for name in given:
+        owners = methods_with(name)
+        if not owners:
+            raise SettingsError(f"unknown setting {name!r}")
+        if method not in owners:
+            raise SettingsError(f"--{option_name(name)} is a setting of {', '.join(owners)}; the method is {method}")
+
+
+def checked(cls: type[RecordType], **values: Any) -> RecordType:
+    """Construct a record; raise SettingsError if a value is invalid."""
     try:
-        return kind(**values)
+        return cls(**values)
     except ValidationError as error:
         raise SettingsError(problem(error)) from None
 
 
-def refuse_unknown(config: Path, given: Iterable[str], known: Collection[str], training: Any) -> None:
-    """A setting that this version does not know would be left out, and something else be trained or loaded.
+def settings_of(run: RunRecord) -> TrainSettings:
+    """Return the settings that a run was started with."""
+    return read_settings(run.config, run.settings)
 
-    config, training: the run's file and what it says of the training, which names the byov that has written it.
+
+def read_settings(config: Path, raw: Any) -> TrainSettings:
+    """Read the settings of a run's config.json.
+
+    Args:
+        config: The file, for error messages.
+        raw: Its entry "settings".
+
+    Raises:
+        TrainError: If the settings are missing, unknown or invalid.
     """
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        versions = training.get("versions") if isinstance(training, dict) else None
-        version = versions.get("byov", "unknown") if isinstance(versions, dict) else "unknown"
-        raise TrainError(f"{config}: unknown setting {unknown[0]!r}; byov {version} has written it, use that version")
+    if not isinstance(raw, dict) or "method" not in raw:
+        raise TrainError(f"{config}: no settings of a method")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    try:
+        return checked(_settings_class(str(values["method"])), **values)
+    except SettingsError as error:
+        raise TrainError(f"{config}: {error}") from None
 
 
 def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:
-    """`name theirs, not ours` of each setting that is not the same."""
+    """List the settings that differ, as "NAME THEIRS, not OURS"."""
     return [
         f"{name} {getattr(theirs, name)!r}, not {getattr(ours, name)!r}"
         for name in type(theirs).model_fields
         if getattr(ours, name) != getattr(theirs, name)
     ]
+
+
+def _settings_class(method: str) -> type[TrainSettings]:
+    classes = settings_classes()
+    if method not in classes:
+        raise SettingsError(f"unknown method {method!r}; choose one of {', '.join(classes)}")
+    return classes[method]

@@ -1,50 +1,89 @@
-"""The alignment loss of AE2: two videos match in order, and worse if one of them runs backwards.
+"""AE2's alignment loss (Xue and Grauman, NeurIPS 2023), without its object-centric encoder.
 
-After Xue and Grauman, "Learning Fine-grained View-Invariant Representations from Unpaired Ego-Exo Videos via Temporal
-Alignment" (NeurIPS 2023): its loss, without its encoder of hands and objects.
+Two videos align in order, and worse if one of them is reversed.
 """
 
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Self
+
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from byov.train.baseline_settings import Ae2AlignmentSettings
-from byov.train.methods.base import AlignedClips, Losses
+from byov.train.methods.base import Losses, PairMethod, PairSettings
+from byov.train.networks import take_frames
 from byov.train.sampling import Batch, Clips
-from byov.train.soft_dtw import Minimum, ends, matching_costs, soft_dtw_tables
+from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
+from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-SCALE = 0.01  # of all costs of paths
+SCALE = 0.01  # of all alignment costs; published code
 
 
-class Ae2Alignment(AlignedClips):
-    """Two clips, and some frames of each, which AE2 chooses by its boxes and this by chance."""
+class Ae2AlignmentSettings(PairSettings):
+    """All defaults are those of the published scripts."""
 
+    summary = "AE2's alignment loss, without its object-centric encoder."
+    name = "AE2 alignment loss, no object encoder"
+
+    method: Literal["ae2-alignment"] = "ae2-alignment"
+    contrastive: bool = Field(True, description="Require reversed clips to align worse.")
+    subset: Size = Field(30, description="Frames per clip that are also aligned on their own, and reversed.")
+    reversed_weight: NonNegative = Field(1.0, description="Weight of the reversed clips.")
+    margin: NonNegative = Field(0.0, description="Margin by which reversed clips align worse, or negatives are farther.")
+    halves: bool = Field(False, description="Use a random half of the subset.")
+    temperature: Temperature = 0.1
+    gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
+    lr: LearningRate = 5e-5
+
+    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "pour_milk": {"contrastive": False, "lr": 1e-4},
+        "pour_liquid": {"subset": 16, "reversed_weight": 2.0, "halves": True},
+        "tennis_forehand": {"subset": 10, "reversed_weight": 4.0},
+    }
+
+    def variants(self) -> Iterator[str]:
+        if not self.contrastive:
+            yield "not contrastive"
+        yield from super().variants()
+
+    @model_validator(mode="after")
+    def _subset_fits_clip(self) -> Self:
+        if self.contrastive and self.subset > self.frames:
+            raise ValueError(f"subset {self.subset} of {self.frames} frames; give --subset a number up to --frames")
+        return self
+
+
+class Ae2Alignment(PairMethod):
+    """Two clips, and a subset of the frames of each, drawn at random (AE2 draws them by its detected boxes)."""
+
+    settings_class = Ae2AlignmentSettings
     settings: Ae2AlignmentSettings
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        s, (first, second) = self.settings, self.backbone(clips, random)
-        total, alignment, hinge = ae2_losses(
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+        s, (first, second) = self.settings, self.backbone(clips, generator)
+        alignment, hinge = ae2_losses(
             first,
             second,
-            clips[0].repeated,
-            clips[1].repeated,
-            self.positions(clips, random) if s.contrastive else None,
+            clips[0].padding,
+            clips[1].padding,
+            self.draw_subsets(clips, generator) if s.contrastive else None,
             hinge_weight=s.reversed_weight,
             margin=s.margin,
             gamma=s.gamma,
             temperature=s.temperature,
         )
-        return {"loss": total, "alignment": alignment, "reversed": hinge}
+        return {"loss": alignment + hinge, "alignment": alignment, "reversed": hinge}
 
-    def positions(self, clips: Batch, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(B, K) of each clip: in order, and padding only where there are not enough frames."""
-        first, second = (self.some(clip, random) for clip in clips)
+    def draw_subsets(self, clips: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw (B, K) frames of each clip, in order, padding only if there are too few frames."""
+        first, second = (self._draw_subset(clip, generator) for clip in clips)
         if self.settings.halves:
-            later = clips[0].rand(random=random) < 0.5  # the same half of both
-            first, second = half_of(first, later), half_of(second, later)
+            later = clips[0].rand(generator=generator) < 0.5  # the same half of both
+            first, second = take_half(first, later), take_half(second, later)
         return first, second
 
-    def some(self, clip: Clips, random: torch.Generator) -> Tensor:
-        order = (clip.rand(clip.sampled, random=random) + clip.repeated).argsort(dim=1)
+    def _draw_subset(self, clip: Clips, generator: torch.Generator) -> Tensor:
+        order = (clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1)
         return order[:, : self.settings.subset].sort(dim=1).values
 
 
@@ -53,64 +92,62 @@ def ae2_losses(
     second: Tensor,
     first_padding: Tensor,
     second_padding: Tensor,
-    positions: tuple[Tensor, Tensor] | None,
+    subsets: tuple[Tensor, Tensor] | None,
     *,
     hinge_weight: float = 1.0,
     margin: float = 0.0,
     gamma: float = 0.1,
     temperature: float = 0.1,
-    minimum: Minimum = "weighted",
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, T, D), (B, S, D) → the loss, and its two parts: of the alignment, and of the hinge, weighted.
+) -> tuple[Tensor, Tensor]:
+    """Alignment and hinge losses of AE2, whose sum is its loss.
 
-    R(A,B) is the cost of soft DTW between A and B; A', B' are the frames of A and B at `positions`, two of (B, K), in
-    order. With s = 0.01, each of the two a mean over the pairs:
-    (s R(A,B) + s R(A',B')) / 2 + hinge_weight max(0, s R(A',B') - s R(A', reversed B') + margin).
-    positions=None: s R(A,B) is all.
+    R(A,B) is the soft DTW cost of A and B; A', B' are subsets of their frames. With s = 0.01, means over the pairs of
 
-    Padding, (B, T) and (B, S), True at the end of a clip: no frame to align. B' is reversed without its padding.
+        (s R(A,B) + s R(A',B')) / 2 and hinge_weight max(0, s R(A',B') - s R(A', reversed B') + margin).
+
+    Args:
+        first: (B, T, D) embeddings of A.
+        second: (B, S, D) embeddings of B.
+        first_padding: (B, T), at the end of a clip; padded frames are not aligned.
+        second_padding: (B, S).
+        subsets: (B, K) sorted frames of A and of B; None: the alignment loss is s R(A,B), the hinge 0.
+        hinge_weight: Weight of the hinge.
+        margin: Margin of the hinge.
+        gamma: Smoothing of soft DTW.
+        temperature: Softmax temperature of the matching costs.
     """
     costs = [matching_costs(first, second, temperature, first_padding)]
-    paddings = [(first_padding, second_padding)]
-    if positions is not None:
-        own, own_padding = _frames_at(positions[0], first, first_padding)  # (B, K, D), (B, K)
-        other, other_padding = _frames_at(positions[1], second, second_padding)
-        in_order = matching_costs(own, other, temperature, own_padding)  # (B, K, K)
-        costs += [in_order, _columns(in_order, _reversed(other_padding))]
-        paddings += [(own_padding, other_padding)] * 2
-    tables = soft_dtw_tables(costs, gamma, minimum)
-    whole, *parts = (SCALE * ends(table, *padding) for table, padding in zip(tables, paddings, strict=True))  # (B,)
-    if not parts:
-        alignment, hinge = whole.mean(), torch.zeros_like(whole.mean())
-    else:
-        forwards, backwards = parts
-        alignment = (whole + forwards).mean() / 2
-        hinge = hinge_weight * (forwards - backwards + margin).clamp(min=0).mean()
-    return alignment + hinge, alignment, hinge
+    if subsets is None:
+        (table,) = soft_dtw_tables(costs, gamma)
+        alignment = (SCALE * final_costs(table, first_padding, second_padding)).mean()
+        return alignment, torch.zeros_like(alignment)
+    own, own_padding = _subset(first, first_padding, subsets[0])  # (B, K, D), (B, K)
+    other, other_padding = _subset(second, second_padding, subsets[1])
+    in_order = matching_costs(own, other, temperature, own_padding)  # (B, K, K)
+    reversed_order = _reversed_index(other_padding)[:, None].expand_as(in_order)
+    tables = soft_dtw_tables([*costs, in_order, in_order.gather(2, reversed_order)], gamma)
+    whole = SCALE * final_costs(tables[0], first_padding, second_padding)  # (B,)
+    forward, backward = (SCALE * final_costs(table, own_padding, other_padding) for table in tables[1:])
+    alignment = (whole + forward).mean() / 2
+    return alignment, hinge_weight * (forward - backward + margin).clamp(min=0).mean()
 
 
-def half_of(positions: Tensor, later: Tensor) -> Tensor:
-    """(B, K) → (B, K // 2), of one the one: the first or, where `later`, (B,), is True, the last ones.
+def take_half(subset: Tensor, later: Tensor) -> Tensor:
+    """(B, K) -> (B, K // 2), at least one: the first half, or the second where `later`, (B,), is True.
 
-    For actions that end as they began: the whole looks much the same backwards, a half does not.
+    For actions that end as they began: reversed, the whole looks much the same, but a half does not.
     """
-    count = max(1, positions.shape[1] // 2)
-    return torch.where(later[:, None], positions[:, -count:], positions[:, :count])
+    count = max(1, subset.shape[1] // 2)
+    return torch.where(later[:, None], subset[:, -count:], subset[:, :count])
 
 
-def _frames_at(positions: Tensor, clips: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, K) of (B, T, D) and (B, T) → (B, K, D) and (B, K); the first is a frame even if all are padding."""
-    frames = clips.gather(1, positions[..., None].expand(-1, -1, clips.shape[2]))
-    is_first = torch.arange(positions.shape[1], device=positions.device) == 0
-    return frames, padding.gather(1, positions) & ~is_first
+def _subset(clips: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
+    """Select (B, K) frames and their padding; the first counts as a frame even if all is padding."""
+    is_first = torch.arange(frames.shape[1], device=frames.device) == 0
+    return take_frames(clips, frames), padding.gather(1, frames) & ~is_first
 
 
-def _reversed(padding: Tensor) -> Tensor:
-    """(B, K) → (B, K): the numbers of the frames from the last that is no padding to the first, then of the padding."""
-    places = torch.arange(padding.shape[1], device=padding.device)
-    return torch.where(padding, places, (~padding).sum(dim=1, keepdim=True) - 1 - places)
-
-
-def _columns(table: Tensor, order: Tensor) -> Tensor:
-    """(B, K, K) with its columns in the order (B, K)."""
-    return table.gather(2, order[:, None].expand_as(table))
+def _reversed_index(padding: Tensor) -> Tensor:
+    """(B, K) indices that reverse the frames before the padding."""
+    index = torch.arange(padding.shape[1], device=padding.device)
+    return torch.where(padding, index, (~padding).sum(dim=1, keepdim=True) - 1 - index)

@@ -1,38 +1,91 @@
-"""Bootstrap Your Own Views (Park et al., CVPR 2025), its section 3.
+"""Bootstrap Your Own Views (Park et al., CVPR 2025).
 
-The paper's symbols: Z latents, Y reconstructions. The generators ask twice: what they yield first goes through the
-encoder, what they yield then through the decoder.
+Equation numbers are the paper's. X: frame features, Z: latents, Y: reconstructions.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from byov.train.cycle import cycle_loss
+from byov.errors import SettingsError
 from byov.train.feature_store import CachedVideo
-from byov.train.method_settings import ByovSettings
-from byov.train.methods.base import Features, Losses, Method
-from byov.train.networks import (
-    Asking,
-    Decoder,
-    Seen,
-    ToDecode,
-    build_encoder,
-    draw_visible,
-    initialize,
-    masked,
-    side_by_side,
-)
-from byov.train.sampling import Batch, Sampler, any_two, ego_with_exo, part
+from byov.train.methods.base import Features, Losses, Method, build_encoder
+from byov.train.networks import Decoder, DecoderInput, draw_visible, initialize, masked_frames
+from byov.train.sampling import Batch, Sampler, draw_clip, pick_any_two, pick_views
+from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
 
-Views = Sequence[Tensor]  # of the ego and of the exo clips
+CYCLE_TEMPERATURE = 0.1  # ours
+CYCLE_VARIANCE_WEIGHT = 0.1  # ours
+
+
+class ByovSettings(EncoderSettings, TrainSettings):
+    summary = "masked self-view and cross-view modeling, as in the paper."
+    name = "BYOV"
+
+    method: Literal["byov"] = "byov"
+    recipe: Literal["paper", "official", "cycle"] = Field(
+        "paper", description="Defaults of the paper, of its published code, or with a cycle-consistency term."
+    )
+    decoder_depth: int = Field(4, ge=1, le=256, description="Decoder blocks.")  # paper, sec. 4.2
+    self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
+    cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
+    causal: bool = Field(True, description="Causal attention in the self-view decoder.")  # paper, sec. 3.3
+    # paper, sec. 4.2
+    mask_self: Fraction = Field(0.4, description="Fraction of frames masked in self-view modeling.")
+    mask_cross: Fraction = Field(0.8, description="Fraction of frames masked in cross-view modeling.")
+    masked_only: bool = False  # paper, eq. 4 and 8: the loss covers all frames
+    pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
+    # ours, beyond the paper
+    cycle: NonNegative = Field(0.0, description="Weight of temporal cycle-consistency.")
+    order_prior: Positive | None = Field(
+        None, description="Standard deviation, in normalized time, of a prior that cycles keep the temporal order."
+    )
+
+    RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "official": {"pairs": "any", "norm": "before", "masked_only": True},
+        "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
+    }
+    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "break_eggs": {"batch_size": 4},  # published code
+    }
+
+    @property
+    def label(self) -> str:
+        return self.recipe
+
+    def variants(self) -> Iterator[str]:
+        yield self.recipe
+        if self.recipe != "cycle":  # which standardizes by default
+            yield from super().variants()
+
+    @classmethod
+    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = given.get("recipe", "paper")
+        if recipe not in cls.RECIPES:
+            raise SettingsError(f"unknown recipe {recipe!r}; choose one of {', '.join(cls.RECIPES)}")
+        return super().presets(dataset, given) | cls.RECIPES[recipe]
+
+    @model_validator(mode="after")
+    def _has_a_loss(self) -> Self:
+        if self.order_prior is not None and not self.cycle:
+            raise ValueError("order_prior needs cycle-consistency; give --cycle a weight")
+        if not (self.self_view or self.cross_view or self.cycle):
+            raise ValueError("nothing to learn from: --no-self, --no-cross, and no --cycle")
+        masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
+        if self.masked_only and not masks and not self.cycle:
+            raise ValueError("nothing to learn from: the loss is over masked frames, and none is masked")
+        return self
 
 
 class Byov(Method):
-    """Masked self-view and masked cross-view modeling of an ego and an exo clip of the same action."""
+    """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) of an ego and an exo clip."""
 
+    settings_class = ByovSettings
     settings: ByovSettings
 
     def __init__(self, width: int, settings: ByovSettings, training: dict[str, Any] | None = None) -> None:
@@ -52,64 +105,102 @@ class Byov(Method):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s = self.settings
         if s.pairs == "views":
-            why = f"the {s.recipe} recipe pairs ego with exo videos (official: any two)"
-            pick = ego_with_exo(videos, why)
+            pick = pick_views(videos, f"the {s.recipe} recipe pairs ego with exo videos (official: any two)")
         else:
-            pick = any_two(videos)
-        return Sampler(videos, pick, part(s.frames, s.crop), items=len(videos))
+            pick = pick_any_two(videos)
+        draw_item = lambda rng: [draw_clip(video, s.frames, s.crop, rng) for video in pick(rng)]  # noqa: E731
+        return Sampler(videos, draw_item, items=len(videos))
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        """L = L_MSM + L_MCM, side by side; and, if they are on, cycles."""
-        s = self.settings
-        kept_self = [draw_visible(view, s.mask_self, random) for view in clips]
-        kept_cross = [draw_visible(view, s.mask_cross, random) for view in clips]
-        whole = [self.encoder.see(view) for view in clips]
-        parts: dict[str, Asking] = {}
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+        s, encoder, decoder = self.settings, self.encoder, self.decoder
+        ego, exo = clips
+        visible_msm = [draw_visible(view, s.mask_self, generator) for view in clips]
+        visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
+
+        # One encoder pass over the visible frames of MSM (eq. 3), all frames (eq. 5) and those of MCM (eq. 6).
+        msm = [encoder.select(*view) for view in zip(clips, visible_msm, strict=True)] if s.self_view else []
+        full = [encoder.select(view) for view in clips] if s.cross_view or s.cycle else []
+        mcm = [encoder.select(*view) for view in zip(clips, visible_mcm, strict=True)] if s.cross_view else []
+        z = encoder([*full, *msm, *mcm])
+        z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
+
+        # One decoder pass over the mask-filled tokens of MSM (eq. 4) and MCM (eq. 7).
+        inputs = []
         if s.self_view:
-            parts["self"] = self.self_view(clips, kept_self)
+            for view, latents, visible in zip(clips, z_msm, visible_msm, strict=True):
+                inputs.append(DecoderInput(decoder.mask_filled(view, latents, visible), causal=s.causal))
         if s.cross_view:
-            parts["cross"] = self.cross_view(clips, kept_cross, whole)
+            context = [decoder.add_positions(exo, z_full[1]), decoder.add_positions(ego, z_full[0])]
+            for view, latents, visible, other in zip(clips, z_mcm, visible_mcm, context, strict=True):
+                inputs.append(DecoderInput(decoder.mask_filled(view, latents, visible), context=other))
+        y = decoder(inputs) if inputs else []
+
+        losses = {}
+        if s.self_view:
+            losses["self"] = self.reconstruction_loss(clips, visible_msm, y[:2])  # eq. 4
+        if s.cross_view:
+            losses["cross"] = self.reconstruction_loss(clips, visible_mcm, y[-2:])  # eq. 8
         if s.cycle:
-            parts["cycle"] = self.cycles(clips, whole)
-        losses = side_by_side(self.encoder, self.decoder, parts)
+            there, back = (z_full[0], ego.padding), (z_full[1], exo.padding)
+            losses["cycle"] = cycle_loss(*there, *back, s.order_prior) + cycle_loss(*back, *there, s.order_prior)
         weights = {"self": 1.0, "cross": 1.0, "cycle": s.cycle}
         weighted = (weights[name] * loss for name, loss in losses.items())
-        return {"loss": sum(weighted, start=clips[0].features.new_zeros(()))} | losses
+        return {"loss": sum(weighted, start=ego.features.new_zeros(()))} | losses  # eq. 9
 
-    def self_view(self, clips: Batch, kept: Views) -> Asking:
-        """Masked self-view modeling: both views, each from its own visible frames."""
-        z = yield [self.encoder.see(*view) for view in zip(clips, kept, strict=True)]
-        filled = [self.decoder.mask_filled(*view) for view in zip(clips, z, kept, strict=True)]
-        y = yield [ToDecode(tokens, causal=self.settings.causal) for tokens in filled]
-        return self.error(clips, kept, y)
-
-    def cross_view(self, clips: Batch, kept: Views, whole: list[Seen]) -> Asking:
-        """Masked cross-view modeling: both views, each from its own visible frames and all frames of the other."""
-        ego, exo, *z = yield whole + [self.encoder.see(*view) for view in zip(clips, kept, strict=True)]
-        filled = [self.decoder.mask_filled(*view) for view in zip(clips, z, kept, strict=True)]
-        others = [self.decoder.placed(*view) for view in zip(reversed(clips), (exo, ego), strict=True)]
-        y = yield [ToDecode(tokens, beside=other) for tokens, other in zip(filled, others, strict=True)]
-        return self.error(clips, kept, y)
-
-    def cycles(self, clips: Batch, whole: list[Seen]) -> Asking:
-        """Beyond the paper: from each view to the other, and home."""
-        z = yield whole
-        yield []
-        there, back = zip(z, (view.padding for view in clips), strict=True)
-        prior = self.settings.order_prior
-        return cycle_loss(*there, *back, prior) + cycle_loss(*back, *there, prior)
-
-    def error(self, clips: Batch, kept: Views, y: Views) -> Tensor:
-        """Mean squared error between X and Y over the frames of each view, summed over the views."""
+    def reconstruction_loss(self, clips: Batch, visible: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+        """Mean squared error between X and Y over the frames of each view, summed over the views (eq. 4 and 8)."""
         total = torch.zeros((), device=y[0].device)
-        for view, visible, reconstructed in zip(clips, kept, y, strict=True):
+        for view, view_visible, reconstructed in zip(clips, visible, y, strict=True):
             error = (reconstructed.float() - view.features).square().mean(dim=-1)  # (B, T)
             if self.settings.masked_only:
-                removed = masked(visible, view.sampled)
-                total = total + (error * removed).sum() / removed.sum().clamp(min=1)
+                masked = masked_frames(view_visible, view.sampled)
+                total = total + (error * masked).sum() / masked.sum().clamp(min=1)
             else:
                 total = total + error.mean()
         return total
 
     def embed(self, features: Features) -> Tensor:
         return self.encoder.embed(self.prepare(features))
+
+
+def cycle_loss(
+    home: Tensor, home_padding: Tensor, away: Tensor, away_padding: Tensor, order_prior: float | None = None
+) -> Tensor:
+    """Temporal cycle-consistency, after Dwibedi et al. (CVPR 2019): regression with a variance penalty.
+
+    Each frame's soft nearest neighbor in the other clip looks for its own soft nearest neighbor at home, whose index
+    has mean mu and variance var. For frame t of T: ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
+
+    Args:
+        home: (B, T, D) latents of the clip where cycles start and end.
+        home_padding: (B, T); padded frames are never found and have no loss.
+        away: (B, S, D) latents of the other clip.
+        away_padding: (B, S).
+        order_prior: Standard deviation of a Gaussian around the same normalized time of the other clip, which weights
+            the way there. Without it, a map that reverses time is as consistent as one that keeps it.
+    """
+    with torch.autocast(home.device.type, enabled=False):  # bfloat16 is too coarse for frame indices
+        home, away = F.normalize(home.float(), dim=-1), F.normalize(away.float(), dim=-1)
+        similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
+        if order_prior is not None:
+            apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
+            similarity = similarity - apart.square() / (2 * order_prior**2)
+        neighbors = _softmax(similarity, away_padding) @ away  # (B, T, D)
+        returns = _softmax(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding)  # (B, T, T)
+        index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
+        mean = returns @ index  # (B, T)
+        variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
+        cost = (mean - index).square() / (variance + 1) + CYCLE_VARIANCE_WEIGHT * torch.log1p(variance)
+        counts = (~home_padding).sum(dim=-1)  # (B,)
+        return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
+
+
+def _softmax(similarity: Tensor, padding: Tensor) -> Tensor:
+    """Softmax of (B, T, S) over S without the padding (B, S)."""
+    return similarity.masked_fill(padding[:, None], -torch.inf).softmax(dim=-1)
+
+
+def _normalized_time(padding: Tensor) -> Tensor:
+    """(B, T) from 0 at the first sampled frame to 1 at the last."""
+    index = torch.arange(padding.shape[1], dtype=torch.float32, device=padding.device)
+    return index / ((~padding).sum(dim=-1, keepdim=True) - 1).clamp(min=1)

@@ -1,30 +1,63 @@
-"""Contrastive action representations: frames of two crops of a video are as alike as they are near in time.
+"""CARL (Chen et al., CVPR 2022): frames of two crops of a video are as similar as they are close in time."""
 
-After Chen et al., "Frame-wise Action Representations for Long Videos via Sequence Contrastive Learning" (CVPR 2022).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, log
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from byov.train.baseline_settings import CarlSettings
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, Losses
-from byov.train.networks import initialize
-from byov.train.padded_frames import wide
-from byov.train.sampling import Batch, Cut, Draw, Sampler, draw_rows, one
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses
+from byov.train.networks import at_least_float32, initialize
+from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
+from byov.train.settings import (
+    Backbone,
+    ClipGrad,
+    FeatureDropout,
+    Fraction,
+    Frames,
+    Positive,
+    Schedule,
+    Temperature,
+)
 
-SMALL = 1e-6  # the weight of padding, and what keeps the logarithm of a probability finite: published code
+SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published code
+
+
+class CarlSettings(BackboneMethodSettings):
+    """All defaults are the published code's unless noted."""
+
+    summary = "sequence contrastive loss of two crops of one video."
+    name = "CARL"
+
+    method: Literal["carl"] = "carl"
+    variance: Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
+    temperature: Temperature = 0.1
+    overlap: Fraction = 0.2  # smallest overlap of the crops
+    feature_dropout: FeatureDropout = 0.0  # ours: cached features rule out image augmentation
+    backbone: Backbone = "transformer"
+    frames: Frames = 80
+    schedule: Schedule = "cosine"
+    clip_grad: ClipGrad = 10.0
+
+    @classmethod
+    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
+        return {}  # short videos are padded
+
+    @model_validator(mode="after")
+    def _has_its_own_crops(self) -> Self:
+        self.require_whole_videos("carl has its own rule for crops")
+        return self
 
 
 class Carl(BackboneMethod):
-    """Frames of two crops of a video; what is judged are the unit vectors before the projection."""
+    """Two crops of a video; embeddings are the unit vectors before the projection."""
 
+    settings_class = CarlSettings
     settings: CarlSettings
 
     def __init__(self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None) -> None:
@@ -36,91 +69,89 @@ class Carl(BackboneMethod):
         self.projection.apply(initialize)
 
     @property
-    def unit(self) -> bool:
+    def unit_norm(self) -> bool:
         return True
 
     @property
-    def needs_whole_steps(self) -> str:
+    def needs_whole_batch(self) -> str:
         return "the BatchNorm of its projection sees all clips of a step together"
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        return self.sampled(videos, one(videos), two_crops(self.settings.frames, self.settings.overlap))
+        s, pick = self.settings, pick_one(videos)
+        return self.build_sampler(videos, lambda rng: draw_two_crops(*pick(rng), s.frames, s.overlap, rng))
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
-        latents = torch.cat(self.backbone([clip.thinned(s.feature_dropout, random) for clip in clips], random))
+        dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
+        latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
-        first, second = F.normalize(wide(projected), dim=-1).chunk(2)
-        loss = sequence_contrast(
+        first, second = F.normalize(at_least_float32(projected), dim=-1).chunk(2)
+        loss = sequence_contrastive_loss(
             first,
             second,
             *(clip.frame for clip in clips),
-            *(clip.repeated for clip in clips),
+            *(clip.padding for clip in clips),
             variance=s.variance,
             temperature=s.temperature,
         )
         return {"loss": loss}
 
 
-def two_crops(frames: int, overlap: float) -> Cut:
-    """Twice so many frames of a part of one video, from as long as that to half as long again."""
-
-    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
-        (video,) = videos
-        usual = min(video.frames, frames)
-        lengths = [min(video.frames, ceil(usual * random.uniform(1, 1.5))) for _ in range(2)]
-        start = int(random.integers(video.frames - lengths[0] + 1))
-        reach = int((1 - overlap) * usual)
-        low, high = max(0, start - reach), min(video.frames - lengths[1], start + reach)
-        starts = [start, int(random.integers(min(low, high), high + 1))]
-        return [
-            Draw(video, first, first + length, draw_rows(length, frames, random), min(length, frames))
-            for first, length in zip(starts, lengths, strict=True)
-        ]
-
-    return cut
+def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.random.Generator) -> list[Draw]:
+    """Draw frames from two overlapping parts of a video, each 1 to 1.5 times as long as a clip."""
+    length = min(video.frames, frames)
+    lengths = [min(video.frames, ceil(length * rng.uniform(1, 1.5))) for _ in range(2)]
+    start = int(rng.integers(video.frames - lengths[0] + 1))
+    reach = int((1 - overlap) * length)
+    low, high = max(0, start - reach), min(video.frames - lengths[1], start + reach)
+    starts = [start, int(rng.integers(min(low, high), high + 1))]
+    return [
+        Draw(video, first, first + length, draw_rows(length, frames, rng), min(length, frames))
+        for first, length in zip(starts, lengths, strict=True)
+    ]
 
 
-def sequence_contrast(
+def sequence_contrastive_loss(
     first: Tensor,
     second: Tensor,
-    frames_first: Tensor,
-    frames_second: Tensor,
-    padding_first: Tensor,
-    padding_second: Tensor,
+    first_frames: Tensor,
+    second_frames: Tensor,
+    first_padding: Tensor,
+    second_padding: Tensor,
     *,
     variance: float = 10.0,
     temperature: float = 0.1,
-    all_negatives: bool = False,
 ) -> Tensor:
-    """(B, T, D) unit vectors of two crops of each video, (B, T) the frames' numbers → how far p is from q.
+    """Sequence contrastive loss of two crops: the divergence of the predictions p from the targets q.
 
     For frame i of one crop and the frames j of the other: q_ij ∝ exp(-(a_i - b_j)² / 2 variance) and
-    p_ij ∝ exp(z_i·z_j / temperature); sum_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both
-    crops, then over the items. all_negatives: the p_ij of frame i add up to 1 over the frames of the whole batch, its
-    own crop and itself too, and not over those of the other crop.
+    p_ij ∝ exp(z_i·z_j / temperature); Σ_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both crops,
+    then over the items.
 
-    Padding, (B, T), True: neither an i nor a target, but an exp(z_i·z_j / temperature) of both crops (all_negatives: of
-    the whole batch) that counts 1e-6 in the sum that p is divided by.
+    Args:
+        first: (B, T, D) unit vectors of one crop.
+        second: (B, T, D) unit vectors of the other.
+        first_frames: (B, T) frame numbers within the video.
+        second_frames: (B, T).
+        first_padding: (B, T). Padded frames are neither an i nor a target, but those of both crops count with weight
+            1e-6 in the denominator of p, as published.
+        second_padding: (B, T).
+        variance: Variance of q in squared frames.
+        temperature: Softmax temperature of p.
     """
     with torch.autocast(first.device.type, enabled=False):
-        z = wide(torch.stack([first, second]))  # (2, B, T, D)
-        frames = torch.stack([frames_first, frames_second])
-        padding = torch.stack([padding_first, padding_second])  # (2, B, T)
-        columns, hidden = z.flip(0), padding.flip(0)[:, :, None]  # of the other crop
+        z = at_least_float32(torch.stack([first, second]))  # (2, B, T, D)
+        frames = torch.stack([first_frames, second_frames])
+        padding = torch.stack([first_padding, second_padding])  # (2, B, T)
+        other_padding = padding.flip(0)[:, :, None]
 
-        scores = z @ columns.mT / temperature  # (2, B, T, T)
-        light = log(SMALL) * padding.to(z.dtype)
-        if all_negatives:
-            summed = z @ z.flatten(0, 2).T / temperature + light.flatten()  # (2, B, T, 2 B T)
-        else:
-            own = (z @ z.mT / temperature + log(SMALL)).masked_fill(~padding[:, :, None], -torch.inf)
-            summed = torch.cat([scores + light.flip(0)[:, :, None], own], dim=-1)  # (2, B, T, 2 T)
-        found = (scores - summed.logsumexp(dim=-1, keepdim=True)).exp()  # p
+        logits = z @ z.flip(0).mT / temperature  # (2, B, T, T)
+        own = (z @ z.mT / temperature + log(SMALL)).masked_fill(~padding[:, :, None], -torch.inf)
+        weighted = torch.cat([logits + log(SMALL) * other_padding.to(z.dtype), own], dim=-1)  # (2, B, T, 2 T)
+        p = (logits - weighted.logsumexp(dim=-1, keepdim=True)).exp()
 
         apart = (frames[..., None] - frames.flip(0)[:, :, None]).to(z.dtype)
-        wanted = (-apart.square() / (2 * variance)).masked_fill(hidden, torch.finfo(z.dtype).min)
-        target = wanted.softmax(dim=-1).masked_fill(hidden, 0)  # q
-        costs = (torch.xlogy(target, target) - target * (found + SMALL).log()).sum(dim=-1)
-        counted = ~padding
-        return ((costs * counted).sum(dim=(0, 2)) / counted.sum(dim=(0, 2)).clamp(min=1)).mean()
+        target_logits = (-apart.square() / (2 * variance)).masked_fill(other_padding, torch.finfo(z.dtype).min)
+        q = target_logits.softmax(dim=-1).masked_fill(other_padding, 0)
+        costs = (torch.xlogy(q, q) - q * (p + SMALL).log()).sum(dim=-1)
+        return ((costs * ~padding).sum(dim=(0, 2)) / (~padding).sum(dim=(0, 2)).clamp(min=1)).mean()

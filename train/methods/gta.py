@@ -1,41 +1,72 @@
-"""Global temporal alignment (GTA): two videos are matched as wholes, in order, and from one to the other and back.
+"""Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, and cycles through it."""
 
-After Hadji et al., "Representation Learning via Global Temporal Alignment and Cycle-Consistency" (CVPR 2021).
-"""
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from byov.train.baseline_settings import GtaSettings
-from byov.train.methods.ae2_alignment import SCALE
-from byov.train.methods.base import AlignedClips, Losses
-from byov.train.padded_frames import hide, mean_of_items, own_frame_cross_entropy, wide
+from byov.train.methods.base import (
+    Losses,
+    PairMethod,
+    PairSettings,
+    hide_padding,
+    mean_over_items,
+    own_frame_cross_entropy,
+)
+from byov.train.networks import at_least_float32
 from byov.train.sampling import Batch
-from byov.train.soft_dtw import Minimum, ends, matching_costs, soft_dtw_tables
+from byov.train.settings import Fraction, Positive, Temperature
+from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
+
+UNNORMALIZED_SCALE = 0.01  # AE2's code
 
 
-class Gta(AlignedClips):
-    """Two clips are aligned both ways; what is judged are the unit vectors that the costs are made of."""
+class GtaSettings(PairSettings):
+    summary = "global temporal alignment by soft dynamic time warping."
+    name = "GTA"
 
+    method: Literal["gta"] = "gta"
+    # AE2's code differs from the original in this
+    unnormalized: bool = Field(False, description="AE2's variant: no unit vectors, and the loss times 0.01.")
+    # published code
+    temperature: Temperature = 0.1
+    gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
+    smoothing: Fraction = 0.1  # label smoothing of the cycles
+    path_weight: float = 0.1  # of the alignment costs
+
+    def variants(self) -> Iterator[str]:
+        if self.unnormalized:
+            yield "unnormalized"
+        yield from super().variants()
+
+
+class Gta(PairMethod):
+    """Alignment of two clips in both directions."""
+
+    settings_class = GtaSettings
     settings: GtaSettings
 
     @property
-    def unit(self) -> bool:
+    def unit_norm(self) -> bool:
         return not self.settings.unnormalized
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        s, z = self.settings, self.backbone(clips, random)
-        total, cycle, alignment = gta_losses(
-            *(F.normalize(wide(latents), dim=-1) if self.unit else latents for latents in z),
-            *(clip.repeated for clip in clips),
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+        s, z = self.settings, self.backbone(clips, generator)
+        if self.unit_norm:
+            z = [F.normalize(at_least_float32(latents), dim=-1) for latents in z]
+        cycle, alignment = gta_losses(
+            *z,
+            *(clip.padding for clip in clips),
             gamma=s.gamma,
             temperature=s.temperature,
             label_smoothing=s.smoothing,
             alignment_weight=s.path_weight,
-            factor=SCALE if s.unnormalized else 1.0,
+            scale=UNNORMALIZED_SCALE if s.unnormalized else 1.0,
         )
-        return {"loss": total, "cycle": cycle, "alignment": alignment}
+        return {"loss": cycle + alignment, "cycle": cycle, "alignment": alignment}
 
 
 def gta_losses(
@@ -48,39 +79,39 @@ def gta_losses(
     temperature: float = 0.1,
     label_smoothing: float = 0.1,
     alignment_weight: float = 0.1,
-    cycle: bool = True,
-    minimum: Minimum = "weighted",
-    factor: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, T, D), (B, S, D), as published unit vectors → the loss, and its two parts: of the cycle, of the alignment.
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Cycle and alignment losses of GTA, whose sum is its loss.
 
-    R(A,B) is the table of soft DTW between A and B, whose costs are normalized over the frames of A; its last cell is
-    the alignment's cost. S(R) = softmax over the rows of -R, for each column; P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), says
-    where each frame of A returns to. Loss, a mean over the pairs, times `factor`:
-    mean_i CE(softmax_k(P_ik), i; smoothed) + alignment_weight (R(A,B) + R(B,A) at their ends).
+    R(A,B) is the soft DTW table of A and B, whose matching costs are normalized over the frames of A; its last cell is
+    the alignment cost. S(R) = softmax of -R over its rows; P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), says where each frame of
+    A returns to. Over the pairs, the mean of
 
-    P are probabilities, and the cross-entropy takes them as logits: so it was published, and so even a perfect cycle
-    has its cost. cycle=False: R(A,B) at its end is all, without a weight.
+        mean_i CE(softmax_k(P_ik), i; smoothed) + alignment_weight (R(A,B) + R(B,A) at their ends).
 
-    Padding, (B, T) and (B, S), True at the end of a clip: such frames have no weight in the costs, in S and in the
-    softmax of P, do not count as i, and a table ends before them.
+    P are probabilities that the cross-entropy takes as logits, so even a perfect cycle has a loss. This is as published.
+
+    Args:
+        first: (B, T, D) embeddings of A; unit vectors as published.
+        second: (B, S, D) embeddings of B.
+        first_padding: (B, T), at the end of a clip; padded frames do not take part.
+        second_padding: (B, S).
+        gamma: Smoothing of soft DTW.
+        temperature: Softmax temperature of the matching costs.
+        label_smoothing: Label smoothing of the cycles.
+        alignment_weight: Weight of the alignment costs.
+        scale: Factor of both losses.
     """
     with torch.autocast(first.device.type, enabled=False):
         there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)
-        if not cycle:
-            (table,) = soft_dtw_tables([there], gamma, minimum)
-            alignment = factor * ends(table, first_padding, second_padding).mean()
-            return alignment, torch.zeros_like(alignment), alignment
         back = matching_costs(second, first, temperature, second_padding)  # (B, S, T)
-        there, back = soft_dtw_tables([there, back], gamma, minimum)
-        returns = _over_rows(back, second_padding) @ _over_rows(there, first_padding)  # (B, T, T)
+        there, back = soft_dtw_tables([there, back], gamma)
+        returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)  # (B, T, T)
         own = own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
-        of_cycle = factor * mean_of_items(own, ~first_padding)
-        costs = ends(there, first_padding, second_padding) + ends(back, second_padding, first_padding)  # (B,)
-        of_alignment = factor * alignment_weight * costs.mean()
-    return of_cycle + of_alignment, of_cycle, of_alignment
+        costs = final_costs(there, first_padding, second_padding) + final_costs(back, second_padding, first_padding)
+        return scale * mean_over_items(own, ~first_padding), scale * alignment_weight * costs.mean()
 
 
-def _over_rows(table: Tensor, padding: Tensor) -> Tensor:
-    """(B, T, S) → S(R)ᵀ, (B, S, T): for each column how its weight is spread over the rows that are not padding."""
-    return hide(-table.mT, padding).softmax(dim=-1)
+def _softmax_over_rows(table: Tensor, padding: Tensor) -> Tensor:
+    """(B, T, S) -> S(R)ᵀ, (B, S, T), without the padded rows."""
+    return hide_padding(-table.mT, padding).softmax(dim=-1)

@@ -1,45 +1,71 @@
-"""Temporal cycle-consistency (TCC): a frame looks for itself by way of another video.
+"""Temporal cycle-consistency (Dwibedi et al., CVPR 2019), as published.
 
-After Dwibedi et al., "Temporal Cycle-Consistency Learning" (CVPR 2019), as it was published: BYOV's own cycles
-(train/cycle.py) are another loss.
+The cycle term of BYOV's `cycle` recipe is a different loss.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from byov.train.baseline_settings import TccSettings
-from byov.train.methods.base import AlignedClips, Losses
-from byov.train.padded_frames import hide, mean_of_items, own_frame_cross_entropy, wide
+from byov.train.methods.base import (
+    Losses,
+    PairMethod,
+    PairSettings,
+    hide_padding,
+    mean_over_items,
+    own_frame_cross_entropy,
+)
+from byov.train.networks import at_least_float32
 from byov.train.sampling import Batch, Clips
+from byov.train.settings import Fraction, NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
 Similarity = Literal["l2", "dot"]
 
-# Of times from 0 to 1: a deviation of a hundredth of the video, less than what lies between two sampled frames. Nothing
-# is gained by a sharper return; to a single frame, of variance 0, it would cost infinitely much if wrong, and be 0 / 0
-# if right. The published code has no bound.
-LEAST_VARIANCE = 1e-4
+# A standard deviation of 1% of the video, less than the distance between two sampled frames. The published code has no
+# lower bound: a hard match has variance 0, which costs infinity if wrong and 0 / 0 if right.
+MIN_VARIANCE = 1e-4
 
 
-class Tcc(AlignedClips):
-    """Cycles from each of two clips to the other and home."""
+class TccSettings(PairSettings):
+    summary = "temporal cycle-consistency."
+    name = "TCC"
 
+    method: Literal["tcc"] = "tcc"
+    # published code
+    tcc_loss: CycleLoss = Field("variance", description="Loss of a cycle's end point.")
+    similarity: Similarity = "l2"
+    temperature: Temperature = 0.1
+    variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance.")
+    smoothing: Fraction = 0.1  # label smoothing of the classification loss
+
+    def variants(self) -> Iterator[str]:
+        if self.tcc_loss != "variance":
+            yield self.tcc_loss
+        yield from super().variants()
+
+
+class Tcc(PairMethod):
+    """Cycles from each of two clips to the other and back."""
+
+    settings_class = TccSettings
     settings: TccSettings
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        first, second = zip(self.backbone(clips, random), clips, strict=True)
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+        first, second = zip(self.backbone(clips, generator), clips, strict=True)
         return {"loss": (self.cycle(*first, *second) + self.cycle(*second, *first)) / 2}
 
     def cycle(self, home: Tensor, home_clip: Clips, away: Tensor, away_clip: Clips) -> Tensor:
         s = self.settings
-        return cycle_back(
+        return tcc_loss(
             home,
             away,
             home_clip.frame / home_clip.video_length[:, None],
-            home_clip.repeated,
-            away_clip.repeated,
+            home_clip.padding,
+            away_clip.padding,
             loss=s.tcc_loss,
             similarity=s.similarity,
             temperature=s.temperature,
@@ -48,7 +74,7 @@ class Tcc(AlignedClips):
         )
 
 
-def cycle_back(
+def tcc_loss(
     home: Tensor,
     away: Tensor,
     times: Tensor,
@@ -61,41 +87,50 @@ def cycle_back(
     variance_weight: float = 0.001,
     label_smoothing: float = 0.1,
 ) -> Tensor:
-    """(N, T, D), (N, S, D) → the mean cost of going from each frame of `home` to `away` and back; one direction.
+    """Mean loss of the cycles from each frame of `home` to `away` and back.
 
     With s(x, y) = -‖x - y‖² / (D temperature), or x·y / (D temperature) for "dot": ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j
-    and β_i = softmax_k(s(ũ_i, u_k)). With the times t, (N, T) from 0 to 1, μ_i = Σ_k β_ik t_k and
-    var_i = Σ_k β_ik (t_k - μ_i)², a frame costs
-    - "variance": (t_i - μ_i)² / var_i + variance_weight log var_i, var_i at least 1e-4;
-    - "mse": (t_i - μ_i)²;
-    - "classification": the cross-entropy of β_i with frame i, smoothed over all frames of the clip.
+    and β_i = softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of frame i is
 
-    Padding, (N, T) and (N, S), True: such a frame neither goes nor is found. Float32 or wider, also under autocast.
+    - "variance": (t_i - μ_i)² / var_i + variance_weight log var_i, where var_i is at least 1e-4;
+    - "mse": (t_i - μ_i)²;
+    - "classification": the cross-entropy of β_i with frame i, with label smoothing.
+
+    Computed in float32 or wider, also under autocast.
+
+    Args:
+        home: (N, T, D) embeddings u.
+        away: (N, S, D) embeddings v.
+        times: (N, T) times t of the frames of `home`, from 0 to 1.
+        home_padding: (N, T); padded frames start no cycle and are never found.
+        away_padding: (N, S).
+        loss: Form of the loss.
+        similarity: Form of s.
+        temperature: Softmax temperature.
+        variance_weight: Weight of the log-variance.
+        label_smoothing: Label smoothing of the classification loss.
     """
     with torch.autocast(home.device.type, enabled=False):
-        home, away = wide(home), wide(away)
+        home, away = at_least_float32(home), at_least_float32(away)
         times = times.to(home.dtype)
-        if similarity == "l2":  # far from the origin, little of the distances would be left in float32
+        if similarity == "l2":  # float32 loses the differences of points far from the origin
             origin = home[:, :1].detach()
             home, away = home - origin, away - origin
-        there = hide(_logits(home, away, similarity, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
+        there = hide_padding(_logits(home, away, similarity, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
         logits = _logits(there @ away, home, similarity, temperature)  # (N, T, T)
         if loss == "classification":
-            return mean_of_items(own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
-        back = hide(logits, home_padding).softmax(dim=-1)
+            return mean_over_items(own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
+        back = hide_padding(logits, home_padding).softmax(dim=-1)
         mean = (back @ times[..., None]).squeeze(-1)  # (N, T)
         error = (times - mean).square()
         if loss == "mse":
-            return mean_of_items(error, ~home_padding)
-        variance = (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=LEAST_VARIANCE)
-        return mean_of_items(error / variance + variance_weight * variance.log(), ~home_padding)
+            return mean_over_items(error, ~home_padding)
+        variance = (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=MIN_VARIANCE)
+        return mean_over_items(error / variance + variance_weight * variance.log(), ~home_padding)
 
 
 def _logits(rows: Tensor, columns: Tensor, similarity: Similarity, temperature: float) -> Tensor:
-    """(N, T, D), (N, S, D) → (N, T, S) whose softmax over S is that of the similarity.
-
-    -‖x - y‖² = 2 x·y - ‖y‖² - ‖x‖², of which the last is the same for all of a row.
-    """
+    """(N, T, D), (N, S, D) -> (N, T, S) logits over S, up to a constant per row (for "l2", -‖x‖²)."""
     products = rows @ columns.mT
     if similarity == "l2":
         products = 2 * products - columns.square().sum(dim=-1)[:, None]

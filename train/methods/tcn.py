@@ -1,128 +1,166 @@
-"""Time-contrastive networks: frames of the same moment are alike, frames of other moments are not.
+"""Time-contrastive networks (Sermanet et al., ICRA 2018): frames of the same moment are alike, others are not."""
 
-After Sermanet et al., "Time-Contrastive Networks: Self-Supervised Learning from Video" (ICRA 2018).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from byov.train.baseline_settings import TcnSettings
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, Losses
-from byov.train.padded_frames import hide, mean_of_items, wide
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, hide_padding, mean_over_items
+from byov.train.networks import at_least_float32
 from byov.train.sampling import (
     Batch,
-    Cut,
     Draw,
     Sampler,
-    at_share,
+    draw_clip,
+    draw_part,
     draw_rows,
-    ego_with_exo,
-    interval,
-    one,
-    paired,
-    part,
+    pick_one,
+    pick_synchronized,
+    pick_views,
+    same_time_frames,
 )
-from byov.train.settings import LARGEST
+from byov.train.settings import LARGEST, NonNegative, Size
+
+
+class TcnSettings(BackboneMethodSettings):
+    summary = "time-contrastive networks; multi needs synchronized pairs of videos."
+    name = "TCN"
+
+    method: Literal["tcn"] = "tcn"
+    tcn: Literal["single", "multi", "unpaired"] = Field(
+        "single",
+        description="Positive of a frame: a frame shortly before it, the same instant in the other view, or the same "
+        "normalized time of any video of the other view.",
+    )
+    # n-pairs: the TCC authors' code and the TCN authors' published settings
+    tcn_loss: Literal["npairs", "triplet"] = Field("npairs", description="N-pairs or semi-hard triplet loss.")
+    window: Size = 5  # single-view n-pairs: a positive is at most this many frames earlier; TCC authors' code
+    span: Size = 580  # multi-view: the frames of an item lie within this many; TCN authors' code
+    regularization: float = 0.002  # TCC authors' code
+    # the TCN authors' code
+    margin: NonNegative = Field(0.2, description="Margin by which reversed clips align worse, or negatives are farther.")
+    positive_radius: Size = 6  # single-view triplets: positives are at most this many frames apart,
+    negative_radius: Size = 12  # negatives more than this many; TCN authors' code
+
+    @property
+    def label(self) -> str:
+        return f"tcn-{self.tcn}"
+
+    def variants(self) -> Iterator[str]:
+        yield {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"}[self.tcn]
+        if self.tcn_loss == "triplet":
+            yield "triplets"
+        yield from super().variants()
+
+    @classmethod
+    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        single_triplets = given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
+        frames = {"frames": 36} if single_triplets else {}  # TCN authors' code
+        return super().presets(dataset, given) | frames
+
+    @model_validator(mode="after")
+    def _clips_suit_the_loss(self) -> Self:
+        if self.tcn != "single":
+            self.require_whole_videos(f"--tcn {self.tcn} compares whole videos")
+        apart = self.negative_radius + 1
+        if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
+            raise ValueError(
+                f"frames {self.frames}: single-view triplets need two frames {apart} apart; give --frames {apart + 1} "
+                "or more"
+            )
+        return self
 
 
 class Tcn(BackboneMethod):
-    """A frame finds its positive among those of the other pairs of its videos."""
+    """N-pairs or triplets of the frames of one video, or of an ego and an exo video."""
 
+    settings_class = TcnSettings
     settings: TcnSettings
 
     @property
-    def unit(self) -> bool:
+    def unit_norm(self) -> bool:
         return self.settings.tcn_loss == "triplet"
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s = self.settings
         if s.tcn == "multi":
-            pick = paired(videos, "--tcn multi compares the same instant in both (--tcn unpaired does without)")
-            return self.sampled(videos, pick, same_shares(s.frames, s.span))
+            reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
+            pick = pick_synchronized(videos, reason)
+            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, s.span, rng))
         if s.tcn == "unpaired":
-            pick = ego_with_exo(videos, "--tcn unpaired compares the same share of an ego and an exo video")
-            return self.sampled(videos, pick, same_shares(s.frames, LARGEST))
-        cut = just_before(s.frames, s.crop, s.window) if s.tcn_loss == "npairs" else consecutive(s.frames, s.crop)
-        return self.sampled(videos, one(videos), cut)
+            pick = pick_views(videos, "--tcn unpaired compares the same normalized time of an ego and an exo video")
+            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, LARGEST, rng))
+        pick = pick_one(videos)
+        if s.tcn_loss == "npairs":
+            return self.build_sampler(videos, lambda rng: draw_earlier(*pick(rng), s.frames, s.crop, s.window, rng))
+        return self.build_sampler(videos, lambda rng: [draw_consecutive(*pick(rng), s.frames, s.crop, rng)])
 
-    def forward(self, clips: Batch, random: torch.Generator) -> Losses:
-        z = self.backbone(clips, random)
-        return {"loss": self.pairs(clips, z, random) if self.settings.tcn_loss == "npairs" else self.triplets(clips, z)}
+    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+        z = self.backbone(clips, generator)
+        if self.settings.tcn_loss == "npairs":
+            return {"loss": self.npairs_loss(clips, z, generator)}
+        return {"loss": self.triplet_loss(clips, z)}
 
-    def pairs(self, clips: Batch, z: Sequence[Tensor], random: torch.Generator) -> Tensor:
-        """Which view is the anchor's is drawn for each pair; of one video the later frame is."""
-        (anchors, positives), moments = z, None
+    def npairs_loss(self, clips: Batch, z: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+        """Anchors are the later frames of one video, or frames of a random view."""
+        (anchors, positives), labels = z, None
         if self.settings.tcn != "single":
-            moments = clips[1].index
-            swapped = (clips[0].rand(clips[0].sampled, random=random) < 0.5)[..., None]
-            anchors, positives = torch.where(swapped, positives, anchors), torch.where(swapped, anchors, positives)
+            labels = clips[1].index
+            swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
+            anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
         weight = self.settings.regularization
-        return npairs(anchors, positives, clips[0].repeated, regularization=weight, labels=moments)
+        return npairs(anchors, positives, clips[0].padding, regularization=weight, labels=labels)
 
-    def triplets(self, clips: Batch, z: Sequence[Tensor]) -> Tensor:
-        """Within one video by the distance in time; of two views what shows one exo frame is positive, all else not.
-
-        A short exo video has one frame for several ego frames: to these it is one moment.
-        """
-        s, padding = self.settings, torch.cat([clip.repeated for clip in clips], dim=1)
+    def triplet_loss(self, clips: Batch, z: Sequence[Tensor]) -> Tensor:
+        """Positives are near in time (one video), or paired with the same exo frame (two views)."""
+        s, padding = self.settings, torch.cat([clip.padding for clip in clips], dim=1)
         if s.tcn == "single":
-            moments, radii = clips[0].frame, (s.positive_radius, s.negative_radius)
-        else:
-            moments, radii = clips[1].index.repeat(1, 2), (0, 0)
-        positive, negative = near_and_far(moments, positive_radius=radii[0], negative_radius=radii[1])
-        unit = F.normalize(wide(torch.cat(list(z), dim=1)), dim=-1)
+            times, radii = clips[0].frame, (s.positive_radius, s.negative_radius)
+        else:  # a short exo video has one frame for several ego frames: to these it is one moment
+            times, radii = clips[1].index.repeat(1, 2), (0, 0)
+        positive, negative = positive_and_negative(times, *radii)
+        unit = F.normalize(at_least_float32(torch.cat(list(z), dim=1)), dim=-1)
         return semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)
 
 
-def just_before(frames: int, crop: tuple[float, float], window: int) -> Cut:
-    """Frames of one video, and for each one of the `window` frames before it, or the clip's first."""
-    anchors_of = part(frames, crop)
-
-    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
-        (anchors,) = anchors_of(videos, random)
-        earlier = anchors.rows - random.integers(1, window + 1, len(anchors.rows))
-        return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
-
-    return cut
+def draw_earlier(
+    video: CachedVideo, frames: int, crop: tuple[float, float], window: int, rng: np.random.Generator
+) -> list[Draw]:
+    """Draw anchors, and for each a frame up to `window` frames earlier within the clip."""
+    anchors = draw_clip(video, frames, crop, rng)
+    earlier = anchors.rows - rng.integers(1, window + 1, len(anchors.rows))
+    return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
 
 
-def consecutive(frames: int, crop: tuple[float, float]) -> Cut:
-    """Neighboring frames of one video."""
-
-    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
-        (video,) = videos
-        first, end = interval(video, crop, random)
-        start = int(random.integers(max(1, end - first - frames + 1)))
-        rows = np.minimum(start + np.arange(frames), end - first - 1)
-        return [Draw(video, first, end, rows, min(frames, end - first))]
-
-    return cut
+def draw_consecutive(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
+    """Draw neighboring frames."""
+    first, end = draw_part(video, crop, rng)
+    start = int(rng.integers(max(1, end - first - frames + 1)))
+    rows = np.minimum(start + np.arange(frames), end - first - 1)
+    return Draw(video, first, end, rows, min(frames, end - first))
 
 
-def same_shares(frames: int, span: int) -> Cut:
-    """Ego frames that lie within `span`, and the exo frames that stand at the same share of their video.
+def draw_same_times(
+    ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator
+) -> list[Draw]:
+    """Draw ego frames within `span` frames, and the exo frames at the same normalized times.
 
-    Of videos that were filmed at once these are the same instants; of two takes of one script as near as can be.
+    For synchronized videos these are the same instants.
     """
-
-    def cut(videos: Sequence[CachedVideo], random: np.random.Generator) -> list[Draw]:
-        ego, exo = videos
-        within = min(ego.frames, span)
-        start, drawn = int(random.integers(ego.frames - within + 1)), min(within, frames)
-        chosen = start + np.concatenate([[0, within - 1], draw_rows(within, frames, random)])
-        first, last, *rows = at_share(chosen, ego, exo)
-        return [
-            Draw(ego, start, start + within, chosen[2:] - start, drawn),
-            Draw(exo, first, last + 1, np.array(rows) - first, drawn),
-        ]
-
-    return cut
+    length = min(ego.frames, span)
+    start, sampled = int(rng.integers(ego.frames - length + 1)), min(length, frames)
+    chosen = start + np.concatenate([[0, length - 1], draw_rows(length, frames, rng)])
+    first, last, *rows = same_time_frames(chosen, ego, exo)
+    return [
+        Draw(ego, start, start + length, chosen[2:] - start, sampled),
+        Draw(exo, first, last + 1, np.array(rows) - first, sampled),
+    ]
 
 
 def npairs(
@@ -133,60 +171,70 @@ def npairs(
     regularization: float = 0.002,
     labels: Tensor | None = None,
 ) -> Tensor:
-    """(B, n, D) anchors x and positives y of n pairs → the cross-entropy of finding each anchor's own positive.
+    """N-pairs loss: cross-entropy of each anchor finding its positive among those of its item.
 
-    mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i |x_i|² + mean_i |y_i|²), of each item, whose other
-    positives are the negatives; then the mean over the items. labels, (B, n): pairs of the same label show the same
-    moment and share the target equally. Padding, (B, n), True: neither an i nor a j, and without a gradient.
+    mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i ‖x_i‖² + mean_i ‖y_i‖²), averaged over the items.
+
+    Args:
+        anchors: (B, n, D) embeddings x.
+        positives: (B, n, D) embeddings y.
+        padding: (B, n); padded pairs do not take part.
+        regularization: Weight of the squared norms.
+        labels: (B, n); pairs with the same label share the target equally.
     """
     with torch.autocast(anchors.device.type, enabled=False):
-        x, y = (wide(side).masked_fill(padding[..., None], 0) for side in (anchors, positives))
-        found = hide(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
+        x, y = (at_least_float32(side).masked_fill(padding[..., None], 0) for side in (anchors, positives))
+        log_probabilities = hide_padding(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
         if labels is None:
-            own = found.diagonal(dim1=1, dim2=2)  # (B, n)
+            own = log_probabilities.diagonal(dim1=1, dim2=2)  # (B, n)
         else:
             shared = (labels[:, :, None] == labels[:, None]) & ~padding[:, None]
-            own = (found * shared).sum(dim=-1) / shared.sum(dim=-1).clamp(min=1)
-        lengths = x.square().sum(dim=-1) + y.square().sum(dim=-1)
-        return mean_of_items(regularization / 4 * lengths - own, ~padding)
+            own = (log_probabilities * shared).sum(dim=-1) / shared.sum(dim=-1).clamp(min=1)
+        squared_norms = x.square().sum(dim=-1) + y.square().sum(dim=-1)
+        return mean_over_items(regularization / 4 * squared_norms - own, ~padding)
 
 
-def near_and_far(
-    timesteps: Tensor, sequences: Tensor | None = None, *, positive_radius: int = 6, negative_radius: int = 12
-) -> tuple[Tensor, Tensor]:
-    """(B, n) the time and the sequence of each frame → two (B, n, n) tables: which pairs are positive, which negative.
+def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: int) -> tuple[Tensor, Tensor]:
+    """Classify the pairs of frames by their distance in time.
 
-    Positive: two frames of one sequence, at most positive_radius apart. Negative: more than negative_radius apart, or
-    of two sequences. Several views of one sequence: all their frames beside each other, and both radii 0. The radii:
-    those of the published single-view settings.
+    Args:
+        times: (B, n) frame numbers.
+        positive_radius: Largest distance of a positive pair.
+        negative_radius: Distance that a negative pair exceeds.
+
+    Returns:
+        (B, n, n) positive pairs and (B, n, n) negative pairs.
     """
-    apart = (timesteps[:, :, None] - timesteps[:, None]).abs()  # (B, n, n)
-    same = torch.ones_like(apart, dtype=torch.bool)
-    if sequences is not None:
-        same = sequences[:, :, None] == sequences[:, None]
-    itself = torch.eye(timesteps.shape[1], dtype=torch.bool, device=timesteps.device)
-    return same & (apart <= positive_radius) & ~itself, ~same | (apart > negative_radius)
+    apart = (times[:, :, None] - times[:, None]).abs()  # (B, n, n)
+    itself = torch.eye(times.shape[1], dtype=torch.bool, device=times.device)
+    return (apart <= positive_radius) & ~itself, apart > negative_radius
 
 
 def semi_hard_triplets(
     embeddings: Tensor, positive: Tensor, negative: Tensor, padding: Tensor, *, margin: float = 0.2
 ) -> Tensor:
-    """(B, n, D) unit vectors, (B, n, n) which of their pairs are positive and negative → the mean cost of a triplet.
+    """Semi-hard triplet loss.
 
-    d_ij = |z_i - z_j|². For each ordered positive pair (i, j): max(0, margin + d_ij - d_ik), where k is the nearest of
-    i's negatives that are further from i than j is, or if there is none the furthest of them. The mean over the
-    positive pairs whose i has a negative (where no pair has one: 0), then over the items. Padding, (B, n), True: in no
-    pair.
+    d_ij = ‖z_i - z_j‖². For each positive pair (i, j): max(0, margin + d_ij - d_ik), where k is the nearest of i's
+    negatives that is farther from i than j, or the farthest if there is none. The mean over the positive pairs whose i
+    has a negative (0 if there are none), then over the items.
+
+    Args:
+        embeddings: (B, n, D) unit vectors.
+        positive: (B, n, n) positive pairs.
+        negative: (B, n, n) negative pairs.
+        padding: (B, n); padded frames are in no pair.
+        margin: Margin of the loss.
     """
     with torch.autocast(embeddings.device.type, enabled=False):
-        z = wide(embeddings).masked_fill(padding[..., None], 0)
+        z = at_least_float32(embeddings).masked_fill(padding[..., None], 0)
         squares = z.square().sum(dim=-1)
         distances = squares[:, :, None] + squares[:, None] - 2 * z @ z.mT  # (B, n, n)
-        left_out = padding[:, :, None] | padding[:, None]
-        negative = negative & ~left_out
+        excluded = padding[:, :, None] | padding[:, None]
+        negative = negative & ~excluded
         count = negative.sum(dim=-1, keepdim=True)  # (B, n, 1)
-        counted = positive & ~left_out & (count > 0)
+        counted = positive & ~excluded & (count > 0)
         ordered, _ = distances.masked_fill(~negative, torch.inf).sort(dim=-1)
-        further = torch.searchsorted(ordered.detach(), distances.detach(), right=True)
-        nearest = ordered.gather(-1, further.minimum((count - 1).clamp(min=0)))
-        return mean_of_items(F.relu(margin + distances - nearest), counted)
+        farther = torch.searchsorted(ordered.detach(), distances.detach(), right=True)
+        nearest = ordered.gather(-1, farther.minimum((count - 1).clamp(min=0)))
+        return mean_over_items(F.relu(margin + distances - nearest), counted)

@@ -1,0 +1,163 @@
+"""Networks that embed the frames of clips, for the methods that can choose one."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from byov.train.networks import Block, Encoder, Group, Positions
+from byov.train.sampling import Clips, context_rows
+
+HIDDEN, DROPOUT = 512, 0.1  # published heads of TCC, GTA and CARL
+WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
+
+
+class FrameBackbone(nn.Module):
+    """Maps the frames of clips to vectors."""
+
+    context = 0  # frames back to the context frame that the sampler must provide; 0: none
+    needs_whole_batch: str | None = None  # why a batch cannot be split over processes
+
+    @abstractmethod
+    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
+        """Return (B, T, D) vectors of each, for training."""
+
+    @abstractmethod
+    def embed(self, features: Tensor) -> Tensor:
+        """(T, width) features of a whole clip -> (T, D), without gradients and without dropout."""
+
+
+class FrameHead(FrameBackbone):
+    """Per-frame MLP, with an optional context frame; it has no notion of order.
+
+    TCC, GTA and AE2 precede the two fully connected layers by two 3-D convolutions, which cached features rule out.
+
+    Args:
+        width: Feature width.
+        latent: Output width.
+        context: Frames back to the context frame; 0: none.
+    """
+
+    def __init__(self, width: int, latent: int, context: int) -> None:
+        super().__init__()
+        self.context = context
+        self.norm = nn.LayerNorm(width * (2 if context else 1))
+        self.fc1 = nn.Linear(width * (2 if context else 1), HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, HIDDEN)
+        self.out = nn.Linear(HIDDEN, latent)
+
+    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
+        x = self.norm(torch.cat([_with_context(clip.features, clip.context) for clip in clips]))
+        x = F.relu(self.fc1(x)) * _dropout_scale(clips, generator)
+        x = F.relu(self.fc2(x)) * _dropout_scale(clips, generator)
+        return _split_clips(self.out(x), clips)
+
+    @torch.no_grad()
+    def embed(self, features: Tensor) -> Tensor:
+        rows = torch.arange(len(features), device=features.device)
+        x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
+        embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
+        return embedding
+
+
+class ClipEncoder(FrameBackbone):
+    """BYOV's encoder as a backbone."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:  # noqa: ARG002
+        latents: list[Tensor] = self.encoder([self.encoder.select(clip) for clip in clips])
+        return latents
+
+    def embed(self, features: Tensor) -> Tensor:
+        return self.encoder.embed(features)
+
+
+class ClipTransformer(FrameBackbone):
+    """CARL's network after its convolutions: two layers per frame, then a small transformer over the clip.
+
+    Its positions are a table of the training length, interpolated to any other length.
+
+    Args:
+        width: Feature width.
+        latent: Output width.
+        frames: Frames per training clip.
+    """
+
+    needs_whole_batch = "the BatchNorm layers of its transformer see all clips of a step together"
+
+    def __init__(self, width: int, latent: int, frames: int) -> None:
+        super().__init__()
+        self.frame = nn.Sequential(*_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH))
+        self.positions = Positions(frames, WIDTH, "interpolated")
+        self.blocks = nn.ModuleList(Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS))
+        self.out = nn.Linear(WIDTH, latent)
+
+    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
+        features = torch.cat([clip.features for clip in clips])
+        mask = ~torch.cat([clip.padding for clip in clips])[:, None, None]
+        batch, length = features.shape[:2]
+        with seeded(generator, features.device):
+            x = self._embed_tokens(features)
+            for block in self.blocks:
+                x = block(x, [Group(batch, length, mask=mask)])
+            latents: Tensor = self.out(x)
+        return _split_clips(latents.view(batch, length, -1), clips)
+
+    @torch.no_grad()
+    def embed(self, features: Tensor) -> Tensor:
+        with eval_mode(self):
+            x = self._embed_tokens(features[None])
+            for block in self.blocks:
+                assert isinstance(block, Block)
+                x = block.forward_long(x, None)
+            latents: Tensor = self.out(x)
+        return latents
+
+    def _embed_tokens(self, features: Tensor) -> Tensor:
+        """(B, T, width) -> (B T, WIDTH) with positions. BatchNorm statistics include padding, as published."""
+        index = torch.arange(features.shape[1], device=features.device)[None]
+        x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
+        return tokens.flatten(0, 1)
+
+
+@contextmanager
+def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's global generator from `generator` within the block, and restore it afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
+
+
+def _split_clips(latents: Tensor, clips: Sequence[Clips]) -> list[Tensor]:
+    return list(torch.split(latents, [len(clip.features) for clip in clips]))
+
+
+def _with_context(features: Tensor, context: Tensor | None) -> Tensor:
+    return features if context is None else torch.cat([context, features], dim=-1)
+
+
+def _dropout_scale(clips: Sequence[Clips], generator: torch.Generator) -> Tensor:
+    """Return (clips B, T, HIDDEN) dropout factors; an item's do not depend on the other items of the step."""
+    drawn = torch.cat([clip.rand(clip.sampled, HIDDEN, generator=generator) for clip in clips])
+    return (drawn >= DROPOUT) / (1 - DROPOUT)
+
+
+def _layer(width: int, hidden: int) -> tuple[nn.Module, ...]:
+    return nn.Dropout(DROPOUT), nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU()
