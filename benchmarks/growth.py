@@ -112,11 +112,11 @@ def list_contents(root: Path) -> Callable[[], object]:
 def start_training(root: Path) -> Callable[[], object]:
     """Up to the first step, with features that are read when they are needed."""
     from byov.train.feature_store import FeatureStore, open_training_data
-    from byov.train.method_settings import SETTINGS
-    from byov.train.methods.method_registry import build_method
+    from byov.train.methods import build_method
+    from byov.train.methods.timeline import TimelineSettings
     from byov.train.run import new_record
 
-    untrained = build_method(WIDTH, SETTINGS["timeline"]())  # which has nothing to do with the videos
+    untrained = build_method(WIDTH, TimelineSettings())  # which has nothing to do with the videos
 
     def work() -> None:
         data = open_training_data(root / "features", None, None, 0.3)

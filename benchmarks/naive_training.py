@@ -1,6 +1,6 @@
-"""BYOV's training step written down plainly: one call of the encoder and of the decoder per view and objective.
+"""Plain references for training: BYOV's losses with one network call per view and objective, and soft DTW cell by cell.
 
-The tests hold the method's forward against it, and the benchmark measures what joining the calls saves.
+Tests compare the optimized versions with these; benchmarks/train.py measures the difference in speed.
 """
 
 import torch
@@ -8,70 +8,79 @@ from torch import Tensor
 
 from byov.train.methods.base import Losses
 from byov.train.methods.byov import Byov
-from byov.train.networks import Seen, ToDecode, draw_visible
+from byov.train.networks import DecoderInput, EncoderInput, draw_visible
 from byov.train.sampling import Batch, Clips
 
 
-def naive_losses(method: Byov, clips: Batch, random: torch.Generator) -> Losses:
-    """The losses of `method`, which draws the same masks from the same generator; without cycles."""
+def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Losses:
+    """Compute the losses of `method` without cycles, drawing the same masks from the same generator."""
     ego, exo = clips
-    kept = {
-        (ratio, name): draw_visible(view, getattr(method.settings, ratio), random)
-        for ratio in ("mask_self", "mask_cross")
-        for name, view in (("ego", ego), ("exo", exo))
-    }
+    visible_self = [draw_visible(view, method.settings.mask_self, generator) for view in clips]
+    visible_cross = [draw_visible(view, method.settings.mask_cross, generator) for view in clips]
     losses = {}
     if method.settings.self_view:
-        losses["self"] = _self_view(method, ego, kept["mask_self", "ego"]) + _self_view(
-            method, exo, kept["mask_self", "exo"]
-        )
+        losses["self"] = _self_view(method, ego, visible_self[0]) + _self_view(method, exo, visible_self[1])
     if method.settings.cross_view:
-        losses["cross"] = _cross_view(method, ego, exo, kept["mask_cross", "ego"]) + _cross_view(
-            method, exo, ego, kept["mask_cross", "exo"]
+        losses["cross"] = _cross_view(method, ego, exo, visible_cross[0]) + _cross_view(
+            method, exo, ego, visible_cross[1]
         )
     return {"loss": sum(losses.values(), torch.zeros(()))} | losses
 
 
-def _self_view(method: Byov, view: Clips, kept: Tensor) -> Tensor:
-    tokens = _mask_filled(method, view, kept)
-    (decoded,) = method.decoder([ToDecode(tokens, causal=method.settings.causal)])
-    return _error(method, view, decoded, kept)
+def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
+    tokens = _mask_filled(method, view, visible)
+    (decoded,) = method.decoder([DecoderInput(tokens, causal=method.settings.causal)])
+    return _error(method, view, decoded, visible)
 
 
-def _cross_view(method: Byov, own: Clips, other: Clips, kept: Tensor) -> Tensor:
+def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tensor:
     positions = _positions(method.encoder.positions, other)
-    (latents,) = method.encoder([Seen(other.features, positions, other.index)])
+    (latents,) = method.encoder([EncoderInput(other.features, positions, other.index)])
     context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
-    (decoded,) = method.decoder([ToDecode(_mask_filled(method, own, kept), beside=context)])
-    return _error(method, own, decoded, kept)
+    (decoded,) = method.decoder([DecoderInput(_mask_filled(method, own, visible), context=context)])
+    return _error(method, own, decoded, visible)
 
 
-def _mask_filled(method: Byov, view: Clips, kept: Tensor) -> Tensor:
-    """Encode what is visible of each clip, and put it back frame by frame."""
-    given = (view.features, _positions(method.encoder.positions, view), view.index)
-    visible = (torch.stack([clip[rows] for clip, rows in zip(values, kept, strict=True)]) for values in given)
-    (latents,) = method.encoder([Seen(*visible)])
-    tokens = method.decoder.mask_token.repeat(len(kept), view.sampled, 1)
+def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
+    """Encode the visible frames of each clip, and put them back frame by frame."""
+    values = (view.features, _positions(method.encoder.positions, view), view.index)
+    selected = (torch.stack([clip[rows] for clip, rows in zip(each, visible, strict=True)]) for each in values)
+    (latents,) = method.encoder([EncoderInput(*selected)])
+    tokens = method.decoder.mask_token.repeat(len(visible), view.sampled, 1)
     projected = method.decoder.project(latents)
-    for clip, rows in enumerate(kept):
+    for clip, rows in enumerate(visible):
         tokens[clip, rows] = projected[clip]
     return tokens + _positions(method.decoder.positions, view)
 
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
-    """(B, T, D) of every clip by itself."""
+    """(B, T, D), clip by clip."""
     clips = zip(view.index, view.length, strict=True)
     return torch.cat([positions(index[None], length[None]) for index, length in clips])
 
 
-def _error(method: Byov, view: Clips, decoded: Tensor, kept: Tensor) -> Tensor:
+def _error(method: Byov, view: Clips, decoded: Tensor, visible: Tensor) -> Tensor:
     error = (decoded - view.features).square().mean(dim=-1)
     if not method.settings.masked_only:
         return error.mean()
-    hidden = [
+    masked = [
         error[clip, frame]
         for clip in range(len(error))
         for frame in range(view.sampled)
-        if frame not in kept[clip].tolist()
+        if frame not in visible[clip].tolist()
     ]
-    return torch.stack(hidden).mean() if hidden else error.sum() * 0
+    return torch.stack(masked).mean() if masked else error.sum() * 0
+
+
+def naive_soft_dtw(costs: Tensor, gamma: float) -> Tensor:
+    """(N, T, S) -> (N, T, S): each cell is its cost plus the soft minimum of the previous cells."""
+    _, rows, columns = costs.shape
+    table: dict[tuple[int, int], Tensor] = {}
+    for i in range(rows):
+        for j in range(columns):
+            cells = [table[cell] for cell in ((i, j - 1), (i - 1, j - 1), (i - 1, j)) if cell in table]
+            table[i, j] = costs[:, i, j]
+            if cells:
+                before = torch.stack(cells)
+                table[i, j] = table[i, j] + ((-before / gamma).softmax(dim=0) * before).sum(dim=0)
+    return torch.stack([torch.stack([table[i, j] for j in range(columns)], dim=-1) for i in range(rows)], dim=1)

@@ -28,7 +28,7 @@ from byov.cli.option_file import to_toml
 from byov.cli.tables import wide_console
 from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
-from byov.train.method_settings import SETTINGS, option_name
+from byov.train.settings import option_name, settings_classes
 
 app = command.new_app(help="List, compare and delete runs, and delete the checkpoints of finished ones.")
 DATA = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run, beside its settings
@@ -171,7 +171,7 @@ def _encoder(run: RunRecord) -> str:
 
 def _options_of(method: str) -> set[str]:
     """The settings that byov-train has an option for; a method fixes the others."""
-    kind = SETTINGS.get(method)
+    kind = settings_classes().get(method)
     return set() if kind is None else {name for name, field in kind.model_fields.items() if field.description}
 
 

@@ -22,9 +22,19 @@ from byov.errors import Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
 from byov.train.distributed import ALONE, join
-from byov.train.method_settings import SETTINGS, ByovSettings, option_name, owners
-from byov.train.settings import CHECKPOINT_EVERY, DATASETS, DEFAULT_RATIO, GROUPS, PRELOAD_GIB
+from byov.train.methods.byov import ByovSettings
+from byov.train.settings import (
+    CHECKPOINT_EVERY,
+    DEFAULT_RATIO,
+    GROUPS,
+    PRELOAD_GIB,
+    SHARED_PRESETS,
+    methods_with,
+    option_name,
+    settings_classes,
+)
 
+SETTINGS = settings_classes()
 SEVERAL = "Several methods"  # the panel of what some have in common
 
 METHOD_HELP = (
@@ -64,7 +74,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         kind = str  # which the parser reads
     if kind is bool:
         names = f"--{shown}/--no-{shown}"
-    whose = f"{', '.join(owners(name))}: " if _panel(name) == SEVERAL else ""
+    whose = f"{', '.join(methods_with(name))}: " if _panel(name) == SEVERAL else ""
     option = typer.Option(
         names,
         help=f"{whose}{field.description} {_defaults(name)}",
@@ -91,15 +101,17 @@ def _panel(name: str) -> str | None:
     groups = [group for group, kind in GROUPS.items() if name in kind.model_fields]
     if groups:
         return groups[0]
-    of = owners(name)
+    of = methods_with(name)
     return f"--method {of[0]}" if len(of) == 1 else None if len(of) == len(SETTINGS) else SEVERAL
 
 
 def _defaults(name: str) -> str:
     """ "Default 0; cycle: 5." """
-    by_method = {method: kind.model_fields[name].default for method, kind in SETTINGS.items() if method in owners(name)}
+    by_method = {
+        method: kind.model_fields[name].default for method, kind in SETTINGS.items() if method in methods_with(name)
+    }
     usual = next(iter(by_method.values()))
-    presets = (*ByovSettings.RECIPES.items(), *DATASETS.items(), *_of_datasets(owners(name)))
+    presets = (*ByovSettings.RECIPES.items(), *SHARED_PRESETS.items(), *_of_datasets(methods_with(name)))
     others = [(method, value) for method, value in by_method.items() if value != usual]
     others += [(where, values[name]) for where, values in presets if name in values]
     of_value: dict[str, list[str]] = {}
@@ -112,7 +124,7 @@ def _defaults(name: str) -> str:
 def _of_datasets(methods: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """ "tcc on break_eggs", of one method "break_eggs", and what is there in the place of its defaults."""
     for method in methods:
-        for dataset, values in SETTINGS[method].OF_DATASETS.items():
+        for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             yield dataset if len(methods) == 1 else f"{method} on {dataset}", values
 
 

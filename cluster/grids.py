@@ -35,16 +35,28 @@ from byov.evaluate.protocols import ScoredSplit
 from byov.evaluate.tasks import TASKS
 from byov.records import Record, problem
 from byov.train.feature_store import choose_folder
-from byov.train.method_settings import SETTINGS, SHORTER, choose, option_name
-from byov.train.settings import DEFAULT_RATIO, TrainSettings
+from byov.train.methods import METHODS
+from byov.train.settings import (
+    DEFAULT_METHOD,
+    DEFAULT_RATIO,
+    SHORT_OPTIONS,
+    TrainSettings,
+    option_name,
+    resolve_settings,
+)
 
 BLOCKS, EVALUATION, NAME, TITLE = "runs", "evaluation", "name", "title"
 DATA = ("dataset", "encoder", "ratio", "method")
 MOST_RUNS = 10_000  # more is a slip
 LONGEST_NAME = 120  # letters; settings beyond it are in a digest
 ALL = "all"
-_LONGER = {short: name for name, short in SHORTER.items()}
-_FIELDS = {name: info for kind in SETTINGS.values() for name, info in kind.model_fields.items() if name != "method"}
+_LONGER = {short: name for name, short in SHORT_OPTIONS.items()}
+_FIELDS = {
+    name: info
+    for method in METHODS.values()
+    for name, info in method.settings_class.model_fields.items()
+    if name != "method"
+}
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "tcn")  # settings that a run's label says
@@ -209,13 +221,13 @@ def _value(name: str, value: Any) -> Any:
 def _planned(name: str, block: GridBlock, values: Mapping[str, Any], features_dir: Path) -> PlannedRun:
     """name: of the grid."""
     dataset, encoder = (_text(values, key) for key in ("dataset", "encoder"))
-    ratio, method = values.get("ratio", DEFAULT_RATIO), values.get("method", "byov")
+    ratio, method = values.get("ratio", DEFAULT_RATIO), values.get("method", DEFAULT_METHOD)
     given = {key: value for key, value in values.items() if key not in (*DATA, TITLE)}
-    choose(dataset or "", method=method, **given)  # mistakes of settings before those of features
+    resolve_settings(method, dataset or "", given)  # mistakes of settings before those of features
     folder = choose_folder(features_dir, dataset, encoder)
     header = _first_header(folder)
     _refuse_ratio(ratio, header)
-    settings = choose(folder.parent.name, method=method, **given)
+    settings = resolve_settings(method, folder.parent.name, given)
     in_name = [_in_name(*item) for item in _different(settings, folder.parent.name, block.usual)]
     head = [folder.parent.name, settings.label, *([folder.name] if encoder else []), f"r{ratio_key(ratio)}"]
     return PlannedRun(

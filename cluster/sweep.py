@@ -22,8 +22,7 @@ from byov.evaluate.evaluation import Scope, frozen_columns, require_labels, scop
 from byov.evaluate.protocols import PROTOCOLS, segments
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.progress import Stop, never
-from byov.train.method_settings import settings_of
-from byov.train.settings import differences
+from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from byov.report import failures, nearest_frames, projection, sheets, similarity
 from byov.report.content import Sheet, Unavailable
 from byov.report.material import Material
 from byov.train.checkpoint import tensor_shapes
-from byov.train.method_settings import choose, settings_of
-from byov.train.settings import differences
+from byov.train.settings import differences, resolve_settings, settings_of
 
 Lines = tuple[tuple[str, str], ...]
 PACKAGES = ("numpy", "scipy", "scikit-learn", "av", "pillow")
@@ -114,8 +113,8 @@ def _parameters(run: RunRecord) -> str:
 def _changed_settings(run: RunRecord) -> str:
     try:
         ours = settings_of(run)
-        kept = {name: getattr(ours, name) for name in ("method", "recipe", "seed") if hasattr(ours, name)}
-        usual = choose(run.dataset, **kept)
+        kept = {name: getattr(ours, name) for name in ("recipe", "seed") if hasattr(ours, name)}
+        usual = resolve_settings(ours.method, run.dataset, kept)
     except TrainError:
         return "of another version of byov"
     return "; ".join(differences(usual, ours)) or "none"

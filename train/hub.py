@@ -15,8 +15,7 @@ from byov.cache.runs import BYOV, CONFIG_NAME, FILES_KEY, MODEL_NAME, check_mode
 from byov.errors import TrainError
 from byov.records import Record
 from byov.train.checkpoint import load_weights, tensor_shapes
-from byov.train.method_settings import read_settings
-from byov.train.settings import Size, TrainSettings, checked, refuse_unknown
+from byov.train.settings import Size, TrainSettings, checked, read_settings
 
 _HEAD = """---
 library_name: byov
@@ -115,11 +114,10 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         stored = tensor_shapes(weights)
         try:
             arguments: dict[str, Any] = {"width": config.get("width"), "settings": settings}
-            if settings.blocks <= len(stored):
-                with torch.device("meta"):
-                    built = cls.kind(settings)(**arguments).state_dict()
-                if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
-                    return cls.kind(settings)(**arguments, training=config.get("training"))
+            with torch.device("meta"):
+                built = cls.kind(settings)(**arguments).state_dict()
+            if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
+                return cls.kind(settings)(**arguments, training=config.get("training"))
         except TrainError as error:
             raise TrainError(f"{path}: {error}") from None
         except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, of forged sizes
@@ -129,14 +127,11 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
 
 
 def settings_in(path: Path, config: dict[str, Any]) -> TrainSettings:
-    """The settings in a config.json, also one of byov 0.2 or before, which had those of the model beside `width`."""
-    training = config.get("training")
-    if "settings" in config:
-        refuse_unknown(path, config, ("width", "settings", "training", SEAL_NAME), training)
-        return read_settings(path, config["settings"], training)
-    recorded = training.get("settings") if isinstance(training, dict) else None
-    arguments = {name: value for name, value in config.items() if name not in ("width", "training", SEAL_NAME)}
-    return read_settings(path, (recorded if isinstance(recorded, dict) else {}) | arguments, training)
+    """Read the settings in a config.json."""
+    unknown = config.keys() - {"width", "settings", "training", SEAL_NAME}
+    if unknown:
+        raise TrainError(f"{path}: unknown entry {min(unknown)!r}; a newer version of byov may have written it")
+    return read_settings(path, config.get("settings"))
 
 
 def card_text(model: HubModel) -> str:

@@ -343,7 +343,7 @@ class Decoder(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
     def mask_filled(self, clips: Clips, latents: Tensor, visible: Tensor) -> Tensor:
-        """Return (B, T, D) tokens: the (B, K, D) latents at the visible frames, mask tokens elsewhere, and positions."""
+        """Return (B, T, D) tokens: latents (B, K, D) of the visible frames, mask tokens elsewhere, with positions."""
         tokens = fill_masked(self.project(latents), visible, clips.sampled, self.mask_token)
         return self._add_positions(clips, tokens)
 

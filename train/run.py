@@ -36,11 +36,19 @@ from byov.train.checkpoint import model_bytes
 from byov.train.distributed import ALONE, Processes
 from byov.train.embedding_pass import EmbeddingModel, embed_run
 from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData, open_training_data
-from byov.train.method_settings import choose, refuse_of_others, settings_of
+from byov.train.methods import build_method
 from byov.train.methods.base import Method
-from byov.train.methods.method_registry import build_method
 from byov.train.sampling import BatchSource, Sampler
-from byov.train.settings import DEFAULT_RATIO, TrainSettings, checked, differences
+from byov.train.settings import (
+    DEFAULT_METHOD,
+    DEFAULT_RATIO,
+    TrainSettings,
+    check_names,
+    checked,
+    differences,
+    resolve_settings,
+    settings_of,
+)
 from byov.train.trackers import Board, open_boards
 from byov.train.trainer import MetricsLog, Trainer
 from byov.train.validation import Validator
@@ -101,6 +109,7 @@ def train_run(
     method = build_method(data.width, settings)
     _refuse_sharing(processes, method)
     sampler = method.sampler(data.of("train"))
+    method.reset_training_state(len(sampler.videos))
     with _boards(folder, data, settings, machine) as boards, _alone(folder) if processes.leads else nullcontext():
         record = _begin(folder, data, method, resume=resume) if processes.leads else {}
         known = read_config(folder)["training"] if resume else record
@@ -168,8 +177,8 @@ def _refuse_sharing(processes: Processes, method: Method) -> None:
             f"--batch-size {settings.batch_size} is less than the {processes.size} processes; each takes its part of a "
             "batch"
         )
-    if processes.size > 1 and method.needs_whole_steps:
-        raise TrainError(f"{settings.method} is trained by one process: {method.needs_whole_steps}")
+    if processes.size > 1 and method.needs_whole_batch:
+        raise TrainError(f"{settings.method} is trained by one process: {method.needs_whole_batch}")
 
 
 def _boards(
@@ -265,7 +274,7 @@ def _trainer(
             seed=settings.seed,
             batch_size=settings.batch_size,
             prepare=method.prepare,
-            own=processes.own,
+            local_items=processes.own,
         ),
         folder=folder,
         device=machine.device,
@@ -373,12 +382,12 @@ class ChosenRun(NamedTuple):
 
 def new_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
     """A run that there is not yet; what is left out is the paper's, or the only one in the cache."""
-    wanted = {**given.settings, "method": "byov" if given.method is None else given.method}
-    choose(given.dataset or "", **wanted)  # mistakes first, before anything is read
+    method = given.method or DEFAULT_METHOD
+    resolve_settings(method, given.dataset or "", given.settings)  # mistakes first, before anything is read
     named = None if given.name is None else _agreed(runs_dir, given.name, agree)  # before more is asked for
     ratio = DEFAULT_RATIO if given.ratio is None else given.ratio
     data = open_features(features_dir, given.dataset, given.encoder, ratio)
-    settings = choose(data.dataset, **wanted)
+    settings = resolve_settings(method, data.dataset, given.settings)
     return ChosenRun(named or _agreed(runs_dir, _usual_name(data, settings), agree), data, settings)
 
 
@@ -447,7 +456,7 @@ def _same_settings(record: RunRecord, method: str | None, given: Mapping[str, An
     theirs = settings_of(record)
     if method not in (None, theirs.method):
         raise TrainError(f"{record.name} is a run of the method {theirs.method}, not of {method}")
-    refuse_of_others(theirs.method, given)
+    check_names(theirs.method, given)
     other = differences(checked(type(theirs), **(theirs.model_dump() | dict(given))), theirs)
     if other:
         raise TrainError(

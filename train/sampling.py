@@ -94,7 +94,7 @@ class Draw:
     sampled: int  # rows before the padding
 
 
-Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # draws the videos of one item
+VideoPair = tuple[CachedVideo, CachedVideo]
 
 
 @dataclass(frozen=True)
@@ -110,32 +110,37 @@ class Sampler:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
 
 
-def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick:
+def pick_views(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
     """Pick an ego and an exo video, independently.
 
     Args:
         videos: The training videos.
         reason: Why both views are needed, for the error message.
     """
-    views = _by_view(videos)
-    for name, view in zip(VIEWS, views, strict=True):
+    ego, exo = _by_view(videos)
+    for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
             raise TrainError(f"the train split has no {name} video, and {reason}")
-    return lambda rng: [view[rng.integers(len(view))] for view in views]
+    return lambda rng: (ego[rng.integers(len(ego))], exo[rng.integers(len(exo))])
 
 
-def pick_any_two(videos: Sequence[CachedVideo]) -> Pick:
+def pick_any_two(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], VideoPair]:
     """Pick two different videos of any views; a single video is picked twice."""
     _require(videos, 1, "there is nothing to learn from")
-    return lambda rng: [videos[i] for i in rng.choice(len(videos), 2, replace=len(videos) < 2)]
+
+    def pick(rng: np.random.Generator) -> VideoPair:
+        first, second = rng.choice(len(videos), 2, replace=len(videos) < 2)
+        return videos[first], videos[second]
+
+    return pick
 
 
-def pick_one(videos: Sequence[CachedVideo]) -> Pick:
+def pick_one(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], CachedVideo]:
     _require(videos, 1, "there is nothing to learn from")
-    return lambda rng: [videos[int(rng.integers(len(videos)))]]
+    return lambda rng: videos[int(rng.integers(len(videos)))]
 
 
-def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick:
+def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
     """Pick an ego and an exo video of the same performance.
 
     Args:
@@ -149,7 +154,7 @@ def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick:
     return lambda rng: pairs[rng.integers(len(pairs))]
 
 
-def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick:
+def pick_several(videos: Sequence[CachedVideo], count: int) -> Callable[[np.random.Generator], list[CachedVideo]]:
     """Pick up to `count` different videos, half of each view unless one view has too few."""
     _require(videos, 2, "videos are compared with each other")
     views = _by_view(videos)

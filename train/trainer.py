@@ -116,7 +116,7 @@ class Trainer:
             self.method,
             self._optimizer,
             lambda raw: read_state(raw, self._settings.method, self.total_steps),
-            self.method.memory(),
+            self.method.training_state(),
             self._identity,
         )
         if state is not None:
@@ -234,7 +234,7 @@ class Trainer:
                 self._optimizer,
                 self.state.model_dump(),
                 self.state.step,
-                self.method.memory(),
+                self.method.training_state(),
                 self._identity,
             )
 

@@ -22,8 +22,8 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.verify import failures_path, read_failures, verify_run
 from byov.extract.extract_features import extract_features
 from byov.train.feature_store import open_training_data
-from byov.train.method_settings import choose
 from byov.train.run import Machine, train_run
+from byov.train.settings import resolve_settings
 
 HAPPENED = {"kill": "killed at a system call", "fail": "a system call fails"}
 SIZES = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 4, "epochs": 2, "validate_every": 1}
@@ -106,7 +106,7 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
             videos.append(VideoEntry(f"{view} {number}", view, split, FRAMES, 29.97, labels, None))
     Manifest("toy", ("reach", "pour", "leave"), (), tuple(videos)).save(features / "manifest.json")
     data = open_training_data(features.parent, "toy", None, 0.3)
-    settings = choose("toy", method="byov", **SIZES)
+    settings = resolve_settings("byov", "toy", SIZES)
 
     def work(at: Path) -> None:
         torch.set_num_threads(1)

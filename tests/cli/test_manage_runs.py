@@ -11,7 +11,7 @@ from byov.cache.runs import read_progress, read_run, size_bytes, unfinished
 from byov.cli import train
 from byov.cli.manage_runs import main
 from byov.cli.option_file import expand
-from byov.train.method_settings import SETTINGS, option_name
+from byov.train.settings import option_name, settings_classes
 
 TRAINING = {
     "dataset": "demo",
@@ -151,7 +151,7 @@ def test_a_run_of_no_ratio_is_one_line(byov_runs, write_run):
 
 def test_every_setting_that_is_described_is_an_option():
     options = {name for option in get_command(train.app).params for name in option.opts}
-    for kind in SETTINGS.values():
+    for kind in settings_classes().values():
         for name in (name for name, field in kind.model_fields.items() if field.description):
             assert f"--{option_name(name)}" in options
 

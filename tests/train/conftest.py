@@ -14,10 +14,10 @@ from torch import Tensor
 
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.method_settings import SETTINGS, choose
+from byov.train.methods import METHODS
 from byov.train.methods.base import Method
-from byov.train.methods.method_registry import METHODS
 from byov.train.sampling import BatchSource, Clips
+from byov.train.settings import resolve_settings
 
 ROOT = Path(__file__).parents[2]
 WIDTH, RATIOS = 16, (0.3, 1.0)
@@ -31,7 +31,7 @@ def _one_thread(one_torch_thread: None) -> None:
     pass
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=METHODS)
 def each_method(request: pytest.FixtureRequest) -> str:
     """The name of a method; a test that asks for it runs once for each of them."""
     name: str = request.param
@@ -40,7 +40,7 @@ def each_method(request: pytest.FixtureRequest) -> str:
 
 def tiny_settings(method: str, **settings: Any) -> dict[str, Any]:
     """The sizes of a tiny model, as far as the method has them, and what is given."""
-    kind = SETTINGS[method]
+    kind = METHODS[method].settings_class
     has_encoder = kind.model_construct(**settings).has_encoder
     return settings | {
         name: value
@@ -65,7 +65,11 @@ def make_method() -> Callable[..., Any]:
         **settings: Any,
     ) -> Method:
         values = tiny_settings(name, **settings)
-        chosen = SETTINGS[name].model_construct(**values) if unchecked else choose("demo", method=name, **values)
+        chosen = (
+            METHODS[name].settings_class.model_construct(**values)
+            if unchecked
+            else resolve_settings(name, "demo", values)
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             method = METHODS[name](width, chosen, training)
@@ -94,8 +98,7 @@ def make_clips() -> Callable[..., Clips]:
             "length": length,
             "video_length": first + length + 2,
             "video": torch.arange(batch),
-            "view": torch.zeros(batch, dtype=torch.int64),
-            "padding": None,
+            "padding": torch.zeros(batch, frames, dtype=torch.bool),
             "first_item": 0,
             "items": batch,
         }
@@ -194,6 +197,7 @@ def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
         videos = training_data.of("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
         assert store.preloaded == preload
+        method.reset_training_state(len(videos))
         seed, batch_size = method.settings.seed, method.settings.batch_size
         return BatchSource(method.sampler(videos), store, seed=seed, batch_size=batch_size, prepare=method.prepare)
 

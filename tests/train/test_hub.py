@@ -8,9 +8,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from byov.errors import TrainError
-from byov.train.method_settings import ByovSettings
 from byov.train.methods.base import Method
-from byov.train.methods.byov import Byov
+from byov.train.methods.byov import Byov, ByovSettings
 from byov.train.methods.timeline import Timeline
 
 RECORD = {

@@ -5,8 +5,7 @@ import torch
 import yaml
 
 from byov.train.hub import card_text
-from byov.train.method_settings import ByovSettings
-from byov.train.methods.byov import Byov
+from byov.train.methods.byov import Byov, ByovSettings
 
 RECORD = {
     "dataset": "break_eggs",

@@ -1,4 +1,4 @@
-"""ActorObserverNet (Sigurdsson et al., CVPR 2018): an exo frame is nearer to the ego frame of its moment than to others.
+"""ActorObserverNet (Sigurdsson et al., CVPR 2018): an exo frame is nearest to the ego frame of its moment.
 
 Not every frame can be told from others of its video, so learned heads weight the triplets.
 """
@@ -127,9 +127,9 @@ def weighted_triplet_loss(
 ) -> Tensor:
     """Weighted sum of triplet losses l_i relative to their running mean; it may be negative.
 
-    Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w is the product of a triplet's three e^(h - c). c and k are the running
-    means of h and of l after this batch, without gradients. In the backward pass, the gradients at d- and at the three
-    e^(h - c) are rescaled to the norm of the one at d+.
+    Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w is the product of a triplet's three e^(h - c). c and k are the
+    running means of h and of l after this batch, without gradients. In the backward pass, the gradients at d- and at
+    the three e^(h - c) are rescaled to the norm of the one at d+.
 
     Args:
         exo: (n, D) embeddings of exo frames.
@@ -246,9 +246,7 @@ def _softplus_difference(near: Tensor, far: Tensor) -> Tensor:
     return torch.logaddexp(near - far, torch.zeros_like(near))
 
 
-def _update_fractions(
-    videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
+def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the running means' weights for a whole batch of one-by-one updates.
 
     Args:

@@ -29,7 +29,7 @@ class Ae2AlignmentSettings(PairSettings):
     contrastive: bool = Field(True, description="Require reversed clips to align worse.")
     subset: Size = Field(30, description="Frames per clip that are also aligned on their own, and reversed.")
     reversed_weight: NonNegative = Field(1.0, description="Weight of the reversed clips.")
-    margin: NonNegative = Field(0.0, description="Margin by which reversed clips align worse, or negatives are farther.")
+    margin: NonNegative = Field(0.0, description="Margin of reversed clips, or of negatives.")
     halves: bool = Field(False, description="Use a random half of the subset.")
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")

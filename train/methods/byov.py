@@ -124,15 +124,12 @@ class Byov(Method):
         z = encoder([*full, *msm, *mcm])
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
-        # One decoder pass over the mask-filled tokens of MSM (eq. 4) and MCM (eq. 7).
-        inputs = []
-        if s.self_view:
-            for view, latents, visible in zip(clips, z_msm, visible_msm, strict=True):
-                inputs.append(DecoderInput(decoder.mask_filled(view, latents, visible), causal=s.causal))
-        if s.cross_view:
-            context = [decoder.add_positions(exo, z_full[1]), decoder.add_positions(ego, z_full[0])]
-            for view, latents, visible, other in zip(clips, z_mcm, visible_mcm, context, strict=True):
-                inputs.append(DecoderInput(decoder.mask_filled(view, latents, visible), context=other))
+        # One decoder pass over the mask-filled tokens: MSM (eq. 4), MCM with the other view as context (eq. 7).
+        filled_msm = [decoder.mask_filled(*view) for view in zip(clips, z_msm, visible_msm, strict=True)] if msm else []
+        filled_mcm = [decoder.mask_filled(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)] if mcm else []
+        others = [decoder.add_positions(exo, z_full[1]), decoder.add_positions(ego, z_full[0])] if mcm else []
+        inputs = [DecoderInput(tokens, causal=s.causal) for tokens in filled_msm]
+        inputs += [DecoderInput(tokens, other) for tokens, other in zip(filled_mcm, others, strict=True)]
         y = decoder(inputs) if inputs else []
 
         losses = {}

@@ -89,7 +89,7 @@ def gta_losses(
 
         mean_i CE(softmax_k(P_ik), i; smoothed) + alignment_weight (R(A,B) + R(B,A) at their ends).
 
-    P are probabilities that the cross-entropy takes as logits, so even a perfect cycle has a loss. This is as published.
+    P are probabilities that the cross-entropy takes as logits, so even a perfect cycle has a loss. As published.
 
     Args:
         first: (B, T, D) embeddings of A; unit vectors as published.

@@ -44,7 +44,7 @@ class TcnSettings(BackboneMethodSettings):
     span: Size = 580  # multi-view: the frames of an item lie within this many; TCN authors' code
     regularization: float = 0.002  # TCC authors' code
     # the TCN authors' code
-    margin: NonNegative = Field(0.2, description="Margin by which reversed clips align worse, or negatives are farther.")
+    margin: NonNegative = Field(0.2, description="Margin of reversed clips, or of negatives.")
     positive_radius: Size = 6  # single-view triplets: positives are at most this many frames apart,
     negative_radius: Size = 12  # negatives more than this many; TCN authors' code
 
@@ -96,10 +96,12 @@ class Tcn(BackboneMethod):
         if s.tcn == "unpaired":
             pick = pick_views(videos, "--tcn unpaired compares the same normalized time of an ego and an exo video")
             return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, LARGEST, rng))
-        pick = pick_one(videos)
+        pick_video = pick_one(videos)
         if s.tcn_loss == "npairs":
-            return self.build_sampler(videos, lambda rng: draw_earlier(*pick(rng), s.frames, s.crop, s.window, rng))
-        return self.build_sampler(videos, lambda rng: [draw_consecutive(*pick(rng), s.frames, s.crop, rng)])
+            return self.build_sampler(
+                videos, lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)
+            )
+        return self.build_sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)])
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         z = self.backbone(clips, generator)
@@ -146,9 +148,7 @@ def draw_consecutive(video: CachedVideo, frames: int, crop: tuple[float, float],
     return Draw(video, first, end, rows, min(frames, end - first))
 
 
-def draw_same_times(
-    ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator
-) -> list[Draw]:
+def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator) -> list[Draw]:
     """Draw ego frames within `span` frames, and the exo frames at the same normalized times.
 
     For synchronized videos these are the same instants.

@@ -49,7 +49,7 @@ class TimelineSettings(BackboneMethodSettings):
     name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
-    clips: int = Field(8, ge=2, le=LARGEST, description="Clips of different videos compared per item, half of them ego.")
+    clips: int = Field(8, ge=2, le=LARGEST, description="Clips of different videos per item, half of them ego.")
     whole: Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
     sigma: Positive = Field(0.08, description="Standard deviation of the target in normalized time.")
     temperature: Temperature = 0.1

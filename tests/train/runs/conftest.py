@@ -17,8 +17,7 @@ from tests import factories
 from tests.processes import BEFORE_NAMING, ENVIRONMENT, Ran
 
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.train.method_settings import SETTINGS, choose
-from byov.train.settings import TrainSettings
+from byov.train.settings import TrainSettings, resolve_settings, settings_classes
 
 RATIOS = (0.3, 1.0)
 WIDTH = 16
@@ -204,7 +203,7 @@ def tiny() -> tuple[str, ...]:
 @pytest.fixture
 def tiny_settings(each_method: str) -> TrainSettings:
     """What `tiny_of_each` says, for the library."""
-    return choose("toy", method=each_method, **_tiny_settings(each_method))
+    return resolve_settings(each_method, "toy", _tiny_settings(each_method))
 
 
 @pytest.fixture
@@ -214,7 +213,7 @@ def tiny_of_each(each_method: str) -> tuple[str, ...]:
 
 
 def _tiny_settings(method: str) -> dict[str, Any]:
-    kind = SETTINGS[method]
+    kind = settings_classes()[method]
     unused = () if kind.model_construct().has_encoder else ("depth", "heads")
     sizes = SIZES | SHORT | ({"batch_size": 2} if kind.model_construct().batch_size > 2 else {})
     return {name: value for name, value in sizes.items() if name in kind.model_fields and name not in unused}

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 def untrained_model(run):
     from byov.cache.runs import read_run
-    from byov.train.method_settings import settings_of
-    from byov.train.methods.method_registry import build_method
+    from byov.train.methods import build_method
+    from byov.train.settings import settings_of
 
     return build_method(16, settings_of(read_run(run.parent, run.name))).eval()
 

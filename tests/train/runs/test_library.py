@@ -12,7 +12,7 @@ import torch
 
 from byov.errors import Interrupted
 from byov.train.feature_store import open_training_data
-from byov.train.method_settings import ByovSettings
+from byov.train.methods.byov import ByovSettings
 from byov.train.run import Machine, embed_again, train_run
 from byov.train.settings import TrainSettings
 
@@ -29,7 +29,7 @@ IN_A_PROCESS = """
 import sys, torch
 from pathlib import Path
 from byov.train.feature_store import open_training_data
-from byov.train.method_settings import ByovSettings
+from byov.train.methods.byov import ByovSettings
 from byov.train.run import Machine, train_run
 torch.set_num_threads(1)
 data = open_training_data(Path(sys.argv[1]), "toy", None, 0.3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.train.runs.run_files import edited
 
-from byov.train.method_settings import SETTINGS
+from byov.train.methods import METHODS
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_the_timeline_trains_on_one_view_and_on_two_videos(byov_train, write_cac
 @pytest.mark.usefixtures("cache")
 def test_an_unknown_method_lists_those_there_are(refused, tmp_path):
     for name in ("best", "", "Byov", "paper", "../byov"):
-        assert refused("--method", name) == f"method {name!r}; choose one of {', '.join(SETTINGS)}"
+        assert refused("--method", name) == f"method {name!r}; choose one of {', '.join(METHODS)}"
     assert not (tmp_path / "runs").exists()
 
 

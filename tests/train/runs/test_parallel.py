@@ -6,9 +6,9 @@ import torch
 from byov.errors import TrainError
 from byov.train.distributed import ALONE, Place, join, place
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.method_settings import choose
-from byov.train.methods.method_registry import build_method
+from byov.train.methods import build_method
 from byov.train.sampling import BatchSource
+from byov.train.settings import resolve_settings
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
@@ -41,13 +41,13 @@ def test_every_item_is_taken_once_and_in_order(items, size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_parts_of_a_step_are_the_step(cache, method, options, size):
     data = open_training_data(cache.parent, None, None, 0.3)
-    settings = choose("toy", method=method, frames=8, latent=16, heads=2, batch_size=3, **options)
+    settings = resolve_settings(method, "toy", {"frames": 8, "latent": 16, "heads": 2, "batch_size": 3} | options)
     built = build_method(data.width, settings)
 
     def batches(own):
         store = CountingStore(data, (), 0)
         sampler = built.sampler(data.of("train"))
-        return store, BatchSource(sampler, store, seed=0, batch_size=3, prepare=built.prepare, own=own)
+        return store, BatchSource(sampler, store, seed=0, batch_size=3, prepare=built.prepare, local_items=own)
 
     _, whole = batches(ALONE.own)
     for step in range(2 * whole.steps_per_epoch):
@@ -77,13 +77,15 @@ def test_the_parts_of_a_step_are_the_step(cache, method, options, size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_losses_and_gradients_are_the_weighted_means_of_the_parts(write_cache, method, options, frames, size):
     data = open_training_data(write_cache(train=(4, 3)).parent, None, None, 0.3)
-    settings = choose("toy", method=method, frames=frames, latent=16, depth=1, heads=2, batch_size=4, **options)
+    settings = resolve_settings(
+        method, "toy", {"frames": frames, "latent": 16, "depth": 1, "heads": 2, "batch_size": 4} | options
+    )
     built = build_method(data.width, settings)
 
     def losses_and_gradients(own):
         store = FeatureStore(data, data.of("train"), 2**30)
         sampler = built.sampler(data.of("train"))
-        batch = BatchSource(sampler, store, seed=0, batch_size=4, prepare=built.prepare, own=own).batch(1)
+        batch = BatchSource(sampler, store, seed=0, batch_size=4, prepare=built.prepare, local_items=own).batch(1)
         built.zero_grad()
         losses = built(batch, torch.Generator().manual_seed(5))
         losses["loss"].backward()

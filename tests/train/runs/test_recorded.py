@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.train.method_settings import choose
+from byov.train.settings import resolve_settings
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
 OPTIONS = (
@@ -60,6 +60,6 @@ def test_a_recipe_has_the_losses_that_it_had(byov_train, write_features, tmp_pat
 @pytest.mark.parametrize("recipe", RECORDED["runs"])
 def test_what_is_left_out_is_chosen_as_it_was(dataset, recipe):
     then = RECORDED["defaults"][dataset][recipe]
-    now = choose(dataset, recipe=recipe).model_dump(mode="json")
+    now = resolve_settings("byov", dataset, {"recipe": recipe}).model_dump(mode="json")
     assert {name: now[name] for name in then} == then
     assert now.keys() - then.keys() == {"method", "position_in", "optimizer"}

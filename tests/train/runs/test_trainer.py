@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from byov.train.method_settings import ByovSettings
-from byov.train.methods.byov import Byov
+from byov.train.methods.byov import Byov, ByovSettings
 from byov.train.sampling import Clips
 from byov.train.trainer import MetricsLog, Trainer, learning_rate
 
