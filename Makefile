@@ -1,47 +1,48 @@
-# Every target that needs it makes the environment first: .venv, from the pinned versions in constraints.txt.
+# Targets that need it create the environment first: .venv, with the versions pinned in constraints.txt.
 PYTHON ?= python3
 DATASET ?=
 ENCODER ?=
 ARGS ?=
+JOBS ?= auto
 BIN := .venv/bin
 READY := .venv/.ready
+RUNS := $(or $(BYOV_RUNS),runs)
 
-# Run from the root, Python would take ./data or ./evaluate for other packages of those names.
+# Otherwise Python would import ./data and ./evaluate in place of other packages with these names.
 export PYTHONSAFEPATH := 1
 
 .PHONY: help setup demo extract tables test check lint types bench chaos clean
 
 help:
-	@echo "make demo                       try everything on rendered videos, no download; ends with a report to open"
-	@echo "make extract DATASET=pour_milk  run the vision model over a dataset (also ENCODER=..., ARGS=...)"
-	@echo "make tables DATASET=demo        the paper's tables and figures on a dataset in the cache; the demo's with small models"
-	@echo "make test                       run the tests, JOBS at once; SLOW=1 for those that take longer, LONG=1 for all"
-	@echo "make check                      lint, types and tests"
-	@echo "make bench                      measure speed and memory"
-	@echo "make chaos                      damage files of every kind, kill processes, and count what goes unnoticed"
-	@echo "make clean                      remove the environment and build files, keep data and results"
+	@echo "make demo                       run everything on rendered videos, without downloads; writes a report"
+	@echo "make extract DATASET=pour_milk  extract the features of a dataset (options: ENCODER=..., ARGS=...)"
+	@echo "make tables DATASET=demo        reproduce the paper's tables and figures on a cached dataset"
+	@echo "make test                       run the fast tests (SLOW=1: also slow ones, LONG=1: all; JOBS=n processes)"
+	@echo "make check                      run lint, type checks and tests"
+	@echo "make bench                      measure speed and memory of each stage"
+	@echo "make chaos                      damage files and kill processes, and count what goes undetected"
+	@echo "make clean                      remove the environment and build files; keep data and results"
 
 setup: $(READY)
 
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "byov needs Python 3.11 or newer; use make PYTHON=python3.11"; exit 2; }
-	@echo "setting up .venv, once; this takes a few minutes"
+	@echo "creating .venv; this takes a few minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 
-# The paper's model, small enough for two cores, and the timeline as it is; --select both looks at whole videos and at sub-clips
-# of the val split. One thread: so small a model gains little by a second one, and where others use the cores too it loses.
+# A model small enough for two cores, selected on whole videos and sub-clips of the val split. One thread, because a model this
+# small gains little from a second one.
 DEMO_PAPER := --latent 128 --depth 4 --decoder-depth 2 --heads 8 --epochs 60 --batch-size 4 --lr 3e-4 --select both
 DEMO_TIMELINE := --method timeline
-RUNS := $(or $(BYOV_RUNS),runs)
 
-# $(call demo_run,NAME,OPTIONS): begun, or gone on with
+# $(call demo_run,NAME,OPTIONS): start the run, or resume it
 define demo_run
-	@if test -e $(RUNS)/$(1)/config.json; then begun=--resume; else begun="--dataset demo $(2)"; fi; \
-	echo "byov-train --run $(1) $$begun"; \
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/byov-train --run $(1) $$begun
+	@if test -e $(RUNS)/$(1)/config.json; then options=--resume; else options="--dataset demo $(2)"; fi; \
+	echo "byov-train --run $(1) $$options"; \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/byov-train --run $(1) $$options
 endef
 
 demo: $(READY)
@@ -52,19 +53,16 @@ demo: $(READY)
 	$(BIN)/byov-report --run demo-timeline --compare demo-paper
 
 extract: $(READY)
-	@test -n "$(DATASET)" || { echo "which dataset? make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }
+	@test -n "$(DATASET)" || { echo "No dataset given. Use make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }
 	$(BIN)/byov-extract --dataset $(DATASET) $(if $(ENCODER),--encoder $(ENCODER)) $(ARGS)
 
-# Of the demo with models and trainings that two cores can do while one waits; of others as the paper has them.
+# On the demo set with small models and short training.
 tables: $(READY)
 	$(if $(filter demo,$(DATASET)),$(BIN)/byov-extract --dataset demo)
 	$(BIN)/byov-sweep paper $(if $(DATASET),--dataset $(DATASET)) $(if $(ENCODER),--encoder $(ENCODER)) \
 	    $(if $(filter demo,$(DATASET)),--small --seeds 2) --out $(RUNS)/tables $(ARGS)
 
-# As many processes as cores, a file of tests each, those with slow tests first; PyTorch takes one thread in each, or they would
-# wait for one another.
-JOBS ?= auto
-
+# One process per core and one PyTorch thread per process. Each process runs whole test files, those with slow tests first.
 test: $(READY)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest $(if $(LONG),,-m "$(if $(SLOW),not long,not slow and not long)") --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -74,7 +72,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not see an editable install: it checks the same folders through links under their installed name.
+# mypy does not see an editable install, so it checks links to the folders under their package name.
 types: $(READY)
 	@mkdir -p build/typing/byov
 	@ln -sfn $(foreach file,$(wildcard byov/*),../../../$(file)) build/typing/byov/
@@ -85,10 +83,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/extract.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/evaluate.py
-	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/report.py
-	$(BIN)/python benchmarks/report_page.py
-	$(BIN)/python benchmarks/sweep.py
 
 chaos: $(READY)
 	$(BIN)/python tests/chaos/table.py

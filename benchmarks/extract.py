@@ -20,8 +20,8 @@ import av
 import numpy as np
 import torch
 
-from byov.cli.allocator import keep_freed_memory
-from byov.cli.command import run_in_thread
+from byov.cli.signals import run_in_thread
+from byov.cli.videos import keep_freed_memory
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder

@@ -1,4 +1,4 @@
-"""The commands: arguments, messages, progress bars, signals, exit codes."""
+"""Command-line interface: options, messages, progress, signals and exit codes."""
 
 import os
 import signal
@@ -6,12 +6,12 @@ import sys
 from types import FrameType
 
 
-def _end(number: int, _: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     os.write(2, b"interrupted\n")
     os._exit(128 + number)
 
 
-# Of a command that is still importing what it needs: nothing is begun, and command.run takes over as soon as it can.
+# Until common.run installs its handlers, Ctrl-C during slow imports ends a command without a traceback.
 if sys.argv[0].rpartition("/")[2].startswith("byov-"):
     for _signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(_signal, _end)
+        signal.signal(_signal, _exit_on_signal)

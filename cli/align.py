@@ -1,8 +1,7 @@
-"""byov-align: which frame of one video goes with which of another, to look at and to reuse."""
+"""byov-align: match the frames of two videos."""
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,81 +9,79 @@ import typer
 
 from byov.apply.video_writer import CONTAINERS
 from byov.cache.runs import RunRecord, choose_run
-from byov.cli import command
-from byov.cli.allocator import keep_freed_memory
-from byov.cli.command import BARS
-from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
-from byov.cli.embedding_options import (
+from byov.cli import common
+from byov.cli.common import UsageError, check_outputs
+from byov.cli.terminal import PROGRESS
+from byov.cli.videos import (
     DeviceOption,
     EncoderOption,
-    Overwrite,
+    MaxPixelsOption,
+    OnCorruptOption,
+    OnTruncatedOption,
+    OverwriteOption,
     RunOption,
-    in_scratch,
-    refuse_absent,
+    check_videos_exist,
+    in_scratch_folder,
+    keep_freed_memory,
 )
-from byov.cli.outputs import refuse_outputs
 from byov.data.own_videos import read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
 
-if TYPE_CHECKING:  # it imports torch, scipy and Pillow
+if TYPE_CHECKING:  # imports torch, scipy and Pillow
     from byov.apply.align import AlignedVideos
 
-MethodChoice = Literal["dtw", "nearest"]
-MAX_HEIGHT = 1440  # two panels of the widest shape are then within what H.264 takes
-TAU_OF_PLACES = (
-    "this model sees how far each frame is in its video, which raises tau by itself, even between videos that have "
-    "nothing in common: judge by the pictures"
-)
+MAX_HEIGHT = 1440  # keeps two wide panels within the frame size of H.264
 
-app = command.new_app()
+app = common.new_app()
 
 
 @app.command()
 def align(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The video that plays at its own times.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The video that is matched to it.", show_default=False)],
+    a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The video to write, .mp4, .mov or .mkv; a .csv is written beside it.")
+        Path, typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv). A .csv is written next to it.")
     ],
     run: RunOption = None,
     method: Annotated[
-        MethodChoice,
-        typer.Option(help="Match all frames in order (dynamic time warping), or each to its nearest."),
+        Literal["dtw", "nearest"],
+        typer.Option(help="Dynamic time warping, or the nearest frame for each frame."),
     ] = "dtw",
     phases: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help='Key events of A to carry over to B, like "2.5;7.1".', show_default=False),
+        typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".', show_default=False),
     ] = None,
-    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Of the video, in pixels; even.")] = 360,
+    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Height of the output in pixels; even.")] = 360,
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     on_truncated: OnTruncatedOption = "error",
     on_corrupt: OnCorruptOption = "error",
     max_pixels: MaxPixelsOption = MAX_PIXELS,
-    overwrite: Overwrite = False,
-    as_json: command.Json = False,
-    runs_dir: command.RunsDir = Path("runs"),
-    _version: command.Version = False,
+    overwrite: OverwriteOption = False,
+    as_json: common.Json = False,
+    runs_dir: common.RunsDir = Path("runs"),
+    _config: common.Config = None,
+    _version: common.Version = False,
 ) -> None:
-    """Match the frames of two videos by the model of a run, and show them side by side.
+    """Match the frames of two videos and show them side by side.
 
-    In the video, A plays at its own times and B shows the frame that goes with each of A; a CSV lists the pairs.
+    In the output video, A plays at its own speed next to the matching frame of B. A CSV lists the pairs.
 
-    Prints Kendall's tau of the nearest frames: 1 if they come in the same order in both videos.
+    Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
     """
     started = time.monotonic()
     table = out.with_suffix(".csv")
     events = None if phases is None else read_events(phases, "--phases")
     if out.suffix.lower() not in CONTAINERS:
-        raise command.UsageMistake(f"-o {out}: expected a name that ends in {', '.join(CONTAINERS)}")
+        raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
     if height % 2:
-        raise command.UsageMistake(f"--height {height}: must be even")
-    refuse_absent((a, b))
+        raise UsageError(f"--height {height}: must be even.")
+    check_videos_exist((a, b))
     for path in (a, b):
-        with open_video(path):
+        with open_video(path):  # report an unreadable video before the encoder is loaded
             pass
-    refuse_outputs((out, table), (a, b), overwrite=overwrite)
+    check_outputs((out, table), (a, b), overwrite=overwrite)
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     record = choose_run(runs_dir, run)
 
@@ -92,21 +89,13 @@ def align(
         from byov.apply.align import align_videos
         from byov.apply.embedder import RunEmbedder
 
-        aligned = align_videos(
-            RunEmbedder(record, encoder, device, BARS),
-            a,
-            b,
-            scratch,
-            method=method,
-            events=events,
-            policy=policy,
-            progress=BARS,
-        )
-        aligned.write_video(out, scratch, height=height, policy=policy, progress=BARS)
+        embedder = RunEmbedder(record, encoder, device, PROGRESS)
+        aligned = align_videos(embedder, a, b, scratch, method=method, events=events, policy=policy, progress=PROGRESS)
+        aligned.write_video(out, scratch, height=height, policy=policy, progress=PROGRESS)
         aligned.write_table(table)
         return aligned
 
-    aligned = in_scratch(work)
+    aligned = in_scratch_folder(work)
     if as_json:
         summary = _summary(record, aligned, out, table) | {"seconds": round(time.monotonic() - started, 3)}
         print(json.dumps(summary, indent=1))
@@ -116,7 +105,6 @@ def align(
 
 
 def _summary(run: RunRecord, aligned: "AlignedVideos", video: Path, table: Path) -> dict[str, Any]:
-    """For machines."""
     return {
         "run": run.name,
         "a": str(aligned.a.path),
@@ -141,38 +129,38 @@ def _events(aligned: "AlignedVideos") -> dict[str, Any] | None:
 
 
 def _lines(run: RunRecord, aligned: "AlignedVideos", video: Path, table: Path) -> list[str]:
-    """For people."""
+    match, frames_a, frames_b = aligned.match, len(aligned.a.embedding), len(aligned.b.embedding)
     lines = [
-        f"{video}: every frame of A ({len(aligned.a.embedding)}) beside the one of B that goes with it",
-        f"{table}: the same as a table",
-        f"Kendall's tau of the nearest frames: A in B {_tau_text(aligned.match.tau_a_in_b, len(aligned.a.embedding))}; "
-        f"B in A {_tau_text(aligned.match.tau_b_in_a, len(aligned.b.embedding))}",
+        f"{video}: {frames_a} frames of A, each next to the matching frame of B",
+        f"{table}: the matching pairs",
+        f"Kendall's tau of the nearest frames: A in B {_tau_text(match.tau_a_in_b, frames_a)}; "
+        f"B in A {_tau_text(match.tau_b_in_a, frames_b)}",
     ]
-    has_tau = aligned.match.tau_a_in_b is not None or aligned.match.tau_b_in_a is not None
+    has_tau = match.tau_a_in_b is not None or match.tau_b_in_a is not None
     if has_tau and run.settings.get("position") != "none":
-        lines.append(TAU_OF_PLACES)
+        lines.append(
+            "This model encodes each frame's position in its video, which raises tau even for unrelated videos: "
+            "check the output video."
+        )
     events = _events(aligned)
     if events is None:
         return lines
-    lines += [
-        f"events of {name}: {_seconds_text(events[key])}" for name, key in (("A", "a_seconds"), ("B", "b_seconds"))
-    ]
+    for name in ("a", "b"):
+        seconds = ", ".join(f"{second:.3f} s" for second in events[f"{name}_seconds"])
+        lines.append(f"events of {name.upper()}: {seconds}")
     if events["cell"] is None:
-        return [*lines, "the events of B do not come in order, so they are none for a CSV; try --method dtw"]
-    lines.append(f"for the events column of your CSV, in the row of {aligned.b.path.name}: {events['cell']}")
-    return [*lines, "(rounded down, so that no phase begins a frame late)"]
+        lines.append("The events of B are not in order and cannot be used in a CSV. Try --method dtw.")
+    else:
+        lines.append(f"events column of your CSV for {aligned.b.path.name} (rounded down): {events['cell']}")
+    return lines
 
 
 def _tau_text(tau: float | None, frames: int) -> str:
-    if tau is None:
-        return "none: there is only one frame" if frames == 1 else "none: the nearest frame is always the same one"
-    return f"{tau:.4f}"
-
-
-def _seconds_text(seconds: Sequence[float]) -> str:
-    return ", ".join(f"{second:.3f} s" for second in seconds)
+    if tau is not None:
+        return f"{tau:.4f}"
+    return "undefined (only one frame)" if frames == 1 else "undefined (the nearest frame is always the same)"
 
 
 def main() -> None:
     keep_freed_memory()
-    command.run(app)
+    common.run(app)

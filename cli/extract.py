@@ -1,230 +1,274 @@
-"""byov-extract: run the frozen vision model over every frame and leave merged tokens in the cache."""
+"""byov-extract: run a frozen vision model over every frame and cache the merged tokens."""
 
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from byov.cache.atomic import remove_abandoned
-from byov.cli import command
-from byov.cli.allocator import keep_freed_memory
-from byov.cli.cluster_options import (
+from byov.cache.atomic import remove_abandoned, write_text
+from byov.cache.layout import check_name
+from byov.cli import common
+from byov.cli.common import (
     ClusterOption,
     CpusOption,
     GpusOption,
+    UsageError,
     WorkersOption,
-    on_cluster,
+    check_ratio,
     parse_cluster,
-    refuse_without_gpus,
+    run_on_cluster,
 )
-from byov.cli.command import BARS, interruptible, note
-from byov.cli.decoding_options import MaxPixelsOption, OnCorruptOption, OnTruncatedOption
-from byov.cli.extracted_again import why_again
-from byov.cli.own_folder import DEFAULT_SPLIT, open_folder
-from byov.cli.shares import refuse_percent
-from byov.cluster.ray_session import ClusterOptions
-from byov.data.dataset import Dataset
+from byov.cli.signals import interruptible
+from byov.cli.terminal import PROGRESS, note, table_console
+from byov.cli.videos import MaxPixelsOption, OnCorruptOption, OnTruncatedOption, keep_freed_memory
+from byov.data.dataset import SPLITS, VIEWS, Dataset
+from byov.data.own_videos import (
+    CSV_NAME,
+    DEFAULT_SPLIT_FRACTIONS,
+    FolderListing,
+    list_folder,
+    read_own_videos,
+    video_files,
+)
 from byov.data.registry import READERS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.errors import EncoderError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
 from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, open_videos, own_name, update_manifest
-from byov.extract.plan import Job, OnMismatch, Plan, make_plan, pinned_revision, refuse_conflicts
-from byov.text import format_duration, format_size, pluralize
+from byov.extract.plan import (
+    Job,
+    OnMismatch,
+    Plan,
+    VideoCheck,
+    bytes_needed,
+    bytes_per_frame,
+    check_videos,
+    free_bytes,
+    make_plan,
+    pinned_revision,
+    refuse_conflicts,
+)
+from byov.text import format_duration, format_size, pluralize, printable
 
-# torch and transformers take seconds to import; a run that finds nothing to do gets by without them.
-if TYPE_CHECKING:
-    from byov.extract.extraction import ExtractionOptions, Outcome
-    from byov.extract.plan import VideoCheck
+if TYPE_CHECKING:  # imports torch
+    from byov.extract.extraction import Outcome
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
+DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
+RESUME = "finished videos are kept; run the same command to resume"
 
-app = command.new_app()
+app = common.new_app()
 
 
 @app.command()
 def extract(
-    dataset: Annotated[str | None, typer.Option(help=f"One of {', '.join(READERS)}.")] = None,
+    dataset: Annotated[str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.")] = None,
     manifest: Annotated[
-        Path | None, typer.Option(help="Your own videos: a CSV of path,view,split[,id,events,phases,pair].")
+        Path | None, typer.Option(help="CSV of your own videos with columns path,view,split[,id,events,phases,pair].")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Your own videos: a folder with ego and exo below it, or in the names; its CSV is written."),
+        typer.Option(help="Folder of your own videos with ego and exo subfolders or names. Writes a CSV for it."),
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help=f"Of --folder: shares of train, val and test, where no folder is called so. Default {DEFAULT_SPLIT}."
+            help="Fractions of train, val and test videos of --folder, unless subfolders define the splits.",
+            show_default=DEFAULT_SPLIT,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name for your own videos; that of the CSV or folder if left out.")
+        str | None, typer.Option(help="Dataset name of your own videos.", show_default="name of the CSV or folder")
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help=f"HuggingFace id, local folder, {IMAGENET_PREFIX}{' | '.join(WHEELS)}, or random/ARCHITECTURE. "
-            f"Default {DEFAULT_ENCODER}; for the demo {DEMO_ENCODER}."
+            help=f"Hugging Face model id, local folder, {IMAGENET_PREFIX}{' | '.join(WHEELS)} or random/ARCHITECTURE.",
+            show_default=f"{DEFAULT_ENCODER}; demo: {DEMO_ENCODER}",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
     ratios: Annotated[
-        str, typer.Option("--ratios", "--ratio", help="STM ratios, each above 0 and at most 1.")
+        str, typer.Option("--ratios", "--ratio", help="Comma-separated STM ratios, each in (0, 1].")
     ] = RATIOS,
-    resize: Annotated[Resize, typer.Option(help="Stretch the whole frame, or crop it as CLIP does.")] = "squash",
-    device: Annotated[Device, typer.Option(help="Where the encoder runs.")] = "auto",
-    compile_model: Annotated[bool, typer.Option("--compile", help="Run the encoder through torch.compile.")] = False,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Frames per batch. Default 32; on CUDA 256.")] = None,
-    decoders: Annotated[int | None, typer.Option(min=1, help="Videos decoded at once. Default: one per core.")] = None,
-    shard: Annotated[str, typer.Option(help="i/n: do the i-th of n parts of the dataset, i from 1.")] = "1/1",
+    resize: Annotated[Resize, typer.Option(help="Squash the whole frame, or crop it as CLIP does.")] = "squash",
+    device: Annotated[Device, typer.Option(help="Device for the encoder.")] = "auto",
+    compile_model: Annotated[bool, typer.Option("--compile", help="Compile the encoder with torch.compile.")] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Frames per batch.", show_default="32; CUDA: 256")
+    ] = None,
+    decoders: Annotated[
+        int | None, typer.Option(min=1, help="Number of videos decoded in parallel.", show_default="CPU cores")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n with i from 1.")] = "1/1",
     on_truncated: OnTruncatedOption = "error",
     on_corrupt: OnCorruptOption = "error",
     max_pixels: MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
         OnMismatch,
-        typer.Option(help="Frames and labels differ in number: fail the video, or trim to the shorter."),
+        typer.Option(help="Videos with unequal numbers of frames and labels: report an error, or trim to the shorter."),
     ] = "error",
     check: Annotated[
         bool,
-        typer.Option("--check", help="Show the plan, look at every video, estimate disk and time; extract nothing."),
+        typer.Option("--check", help="Check every video and estimate disk space and time; extract nothing."),
     ] = False,
     verify_sources: Annotated[
         bool,
-        typer.Option(
-            "--verify-sources", help="Compare all of every cached video's file, not a sample of those that changed."
-        ),
+        typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted."),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract again what is cached.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
     cluster: ClusterOption = None,
     workers: WorkersOption = None,
     cpus_per_worker: CpusOption = None,
     gpus_per_worker: GpusOption = None,
-    as_json: command.Json = False,
-    datasets_dir: command.DatasetsDir = Path("datasets"),
-    features_dir: command.FeaturesDir = Path("features"),
-    _version: command.Version = False,
+    as_json: common.Json = False,
+    datasets_dir: common.DatasetsDir = Path("datasets"),
+    features_dir: common.FeaturesDir = Path("features"),
+    _config: common.Config = None,
+    _version: common.Version = False,
 ) -> None:
-    """Run the frozen vision model over every frame of a dataset; resume where an earlier run stopped."""
+    """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
     started = time.monotonic()
-    wanted_ratios, wanted_shard = _parse_ratios(ratios), _parse_shard(shard)
-    wanted_cluster = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker)
-    _refuse_with_cluster(wanted_cluster, wanted_shard, device)
+    parsed_ratios, parsed_shard = _parse_ratios(ratios), _parse_shard(shard)
+    ray = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
+    if ray is not None and parsed_shard != (1, 1):
+        raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
     if folder is not None:
-        videos = _open_folder(folder, name, split, features_dir, other=dataset or manifest)
+        if dataset or manifest:
+            raise UsageError(f"--folder {folder} cannot be combined with --dataset or --manifest.")
+        videos = _open_folder(folder, own_name(name or folder.resolve().name), split, features_dir)
     elif split is not None:
-        raise command.UsageMistake("--split goes with --folder; a CSV has a column for it")
+        raise UsageError("--split needs --folder. A CSV has a split column.")
+    elif dataset is None and manifest is None:
+        raise UsageError(
+            f"No dataset given. Pass --dataset {' | '.join(READERS)}, or --folder or --manifest for your own videos."
+        )
     else:
-        videos = _open(dataset, manifest, name, datasets_dir)
+        videos = open_videos(dataset, manifest, name, datasets_dir, PROGRESS)
     if encoder is None:
-        note(f"encoder: {chosen.id} (choose with --encoder)")
+        note(f"encoder: {chosen.id} (choose another with --encoder)")
     plan = make_plan(
         videos,
         features_dir,
         chosen if overwrite else pinned_revision(videos, features_dir, chosen),
         resize=resize,
-        ratios=wanted_ratios,
+        ratios=parsed_ratios,
         device=device,
         on_mismatch=on_mismatch,
-        shard=wanted_shard,
+        shard=parsed_shard,
         overwrite=overwrite,
         verify_sources=verify_sources,
     )
     if check:
-        found = _check(plan, features_dir, resize, device, as_json=as_json)
-        raise typer.Exit(command.FAILED if found else 0)
+        has_problems = _check(plan, features_dir, resize, device, as_json=as_json)
+        raise typer.Exit(common.FAILED if has_problems else 0)
     refuse_conflicts(plan)
     remove_abandoned(plan.folder.parent)
     jobs = plan.in_state("missing", "stale")
     outcome = None
     if jobs:
-        from byov.extract.extraction import ExtractionOptions
+        from byov.extract.extraction import ExtractionOptions, run_plan
 
         if not overwrite:
-            for line in why_again(plan.in_state("stale")):
+            for line in _reasons(plan.in_state("stale")):
                 note(line)
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
-        stopped = "interrupted; finished videos are kept, run the same command to resume"
         try:
-            outcome = _run(plan, jobs, options, wanted_cluster, stopped)
-        except OSError:  # a disk that is full or gone; what command.run says of it comes last
-            note("stopped; finished videos are kept, run the same command to resume")
+            if ray is None:
+                outcome = interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
+            else:
+                from byov.cluster.cluster_extraction import extract_on_cluster
+
+                outcome = run_on_cluster(
+                    lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
+                )
+        except OSError:  # such as a full disk; common.run prints the reason
+            note(f"stopped; {RESUME}")
             raise
     update_manifest(plan, features_dir, outcome.failures if outcome else {})
-    _summarize(plan, outcome, time.monotonic() - started, as_json=as_json)
-    raise typer.Exit(command.FAILED if outcome and outcome.failures else 0)
-
-
-def _run(
-    plan: Plan, jobs: Sequence[Job], options: "ExtractionOptions", cluster: ClusterOptions | None, stopped: str
-) -> "Outcome":
-    """In this process, or on the workers of a cluster."""
-    if cluster is None:
-        from byov.extract.extraction import run_plan
-
-        return interruptible(lambda: run_plan(plan, jobs, options, BARS), stopped)
-    from byov.cluster.cluster_extraction import extract_on_cluster
-
-    return on_cluster(lambda stop: extract_on_cluster(plan, jobs, options, cluster, BARS, stop), stopped)
-
-
-def _refuse_with_cluster(cluster: ClusterOptions | None, shard: tuple[int, int], device: Device) -> None:
-    if cluster is None:
-        return
-    if shard != (1, 1):
-        raise command.UsageMistake("--cluster shares the videos out by itself; leave --shard out")
-    refuse_without_gpus(cluster, device)
-
-
-def _open_folder(folder: Path, name: str | None, split: str | None, features_dir: Path, *, other: object) -> Dataset:
-    if other is not None:
-        raise command.UsageMistake(f"give --folder {folder} alone, without --dataset and --manifest")
-    return open_folder(folder, own_name(name or folder.resolve().name), split, features_dir)
-
-
-def _open(dataset: str | None, manifest: Path | None, name: str | None, datasets_dir: Path) -> Dataset:
-    if dataset is None and manifest is None:
-        raise command.UsageMistake(
-            f"which dataset? --dataset {' | '.join(READERS)}, or your own videos with --folder or --manifest"
-        )
-    return open_videos(dataset, manifest, name, datasets_dir, BARS)
+    _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)
+    raise typer.Exit(common.FAILED if outcome and outcome.failures else 0)
 
 
 def _parse_ratios(text: str) -> tuple[float, ...]:
     try:
         ratios = tuple(float(part) for part in text.split(","))
     except ValueError:
-        ratios = ()
+        raise UsageError(f"--ratios {text}: expected comma-separated numbers in (0, 1], such as {RATIOS}.") from None
     for ratio in ratios:
-        refuse_percent("--ratios", ratio)
-    if not ratios:
-        raise command.UsageMistake(f"--ratios {text}: expected numbers above 0 and at most 1, like {RATIOS}")
+        check_ratio("--ratios", ratio)
     return tuple(sorted(set(ratios)))
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise command.UsageMistake(f"--shard {text}: expected i/n with i from 1 to n, like 2/4")
+        raise UsageError(f"--shard {text}: expected i/n with i from 1 to n, such as 2/4.")
     return int(index), int(count)
 
 
-def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as_json: bool) -> bool:
-    """Look at the videos, say what is to be done; were there problems?"""
-    from byov.cli import check_table
-    from byov.extract import plan as check
+def _print_summary(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json: bool) -> None:
+    cached = len(plan.in_state("cached"))
+    videos, frames, size, failures = 0, 0, 0, dict[str, str]()
+    if outcome:
+        videos, frames, size, failures = outcome.videos, outcome.frames, outcome.written_bytes, outcome.failures
+    if as_json:
+        summary = {
+            "dataset": plan.dataset.name,
+            "encoder": plan.encoder.id,
+            "folder": str(plan.folder),
+            "extracted_videos": videos,
+            "extracted_frames": frames,
+            "written_bytes": size,
+            "cached_before": cached,
+            "failures": failures,
+            "seconds": round(seconds, 3),
+        }
+        print(json.dumps(summary, indent=1))
+        return
+    rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome and outcome.frames else ""
+    extracted = f"{pluralize(videos, 'video')} extracted ({pluralize(frames, 'frame')}{rate}, {format_size(size)})"
+    print(
+        f"{plan.dataset.name}: {extracted}, {cached} already cached, {len(failures)} failed; {seconds:.1f} s; "
+        f"{plan.folder}"
+    )
+    if failures:
+        print(f"Failed videos are retried next time. Reasons: {plan.folder / 'failures.json'}")
 
-    checks = check.check_videos(plan, BARS)
-    frames = sum(seen.probe.packets for seen in checks if seen.probe and seen.job.state != "cached")
+
+def _reasons(jobs: Sequence[Job]) -> list[str]:
+    """Explain why cached videos are extracted again; a video that only lacks ratios needs the encoder as well."""
+    prefix = "lacks ratio "
+    lacking = [job for job in jobs if job.reason.startswith(prefix)]
+    lines = [f"{job.video.id}: extracting again ({job.reason})" for job in jobs if job not in lacking]
+    if lacking:
+        ratios = sorted({ratio for job in lacking for ratio in job.reason.removeprefix(prefix).split()}, key=float)
+        frames = sum(job.frames or 0 for job in lacking)
+        lines.append(
+            f"adding ratio {' '.join(ratios)}: {pluralize(len(lacking), 'video')} ({pluralize(frames, 'frame')}) must "
+            "be encoded again, because the cache does not keep single tokens; Ctrl-C leaves the cache as it is"
+        )
+    return lines
+
+
+# --check
+
+
+def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as_json: bool) -> bool:
+    """Check all videos and print what an extraction would do; return whether there are problems."""
+    checks = check_videos(plan, PROGRESS)
+    frames = sum(check.probe.packets for check in checks if check.probe and check.job.state != "cached")
     if not as_json:
-        check_table.print_checks(checks)  # before the hub is asked, which may take its time
-    needed, rate = _cost(plan, checks, resize, device)
+        _print_checks(checks)  # before asking the Hub about the encoder, which can take a while
+    needed, rate = _estimate(plan, checks, resize, device)
     seconds = frames / rate if rate else None
     if as_json:
         summary = {
@@ -234,71 +278,153 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
             "frames": frames,
             "seconds": None if seconds is None else round(seconds, 1),
             "needed_bytes": needed,
-            "free_bytes": check.free_bytes(features_dir),
-            "videos": [video.as_dict() for video in checks],
+            "free_bytes": free_bytes(features_dir),
+            "videos": [check.as_dict() for check in checks],
         }
         print(json.dumps(summary, indent=1))
     else:
-        check_table.print_plan(plan, needed, features_dir)
+        counts = ", ".join(f"{count} {_state_name(state)}" for state, count in plan.count().items())
+        size = "unknown" if needed is None else format_size(needed)
+        print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(plan.jobs), 'video')}: {counts}")
+        print(f"disk space: {size} needed, {format_size(free_bytes(features_dir))} free")
         if not frames:
             print("nothing to encode")
-        elif seconds is not None:
-            print(
-                f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} here at {rate:.0f} frames/s"
-            )
+        elif seconds is None:
+            print(f"{pluralize(frames, 'frame')} to encode; time unknown until the encoder is downloaded")
         else:
-            print(f"{pluralize(frames, 'frame')} to encode; how fast is known once the encoder has been fetched")
-    return any(seen.problem or seen.job.state == "conflict" for seen in checks)
+            print(f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} at {rate:.0f} frames/s")
+    return any(check.problem or check.job.state == "conflict" for check in checks)
 
 
-def _cost(
-    plan: Plan, checks: "Sequence[VideoCheck]", resize: Resize, device: Device
+def _estimate(
+    plan: Plan, checks: Sequence[VideoCheck], resize: Resize, device: Device
 ) -> tuple[int | None, float | None]:
-    """Bytes of disk and frames per second; None where the encoder cannot be asked, as without the hub."""
-    from byov.extract import plan as check
+    """Return the bytes needed and the frames per second, or None if the encoder is not available."""
     from byov.extract.encoders import encoder_shape, frames_per_second
 
     try:
         shape = encoder_shape(plan.encoder)
         ratios = max((len(job.ratios) for job in plan.jobs), default=0)
-        per_frame = check.bytes_per_frame(ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
-        work = plan.in_state("missing", "stale")
-        rate = frames_per_second(plan.encoder, resize=resize, device=device) if work else None
-        return check.bytes_needed(checks, per_frame), rate
+        per_frame = bytes_per_frame(ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
+        has_work = bool(plan.in_state("missing", "stale"))
+        rate = frames_per_second(plan.encoder, resize=resize, device=device) if has_work else None
+        return bytes_needed(checks, per_frame), rate
     except EncoderError as error:
-        note(f"disk and time are not known: {error}")
+        note(f"cannot estimate disk space and time: {error}")
         return None, None
 
 
-def _summarize(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json: bool) -> None:
-    cached = len(plan.in_state("cached"))
-    done, frames, size, failures = (
-        (outcome.videos, outcome.frames, outcome.written_bytes, outcome.failures) if outcome else (0, 0, 0, {})
-    )
-    if as_json:
-        summary = {
-            "dataset": plan.dataset.name,
-            "encoder": plan.encoder.id,
-            "folder": str(plan.folder),
-            "extracted_videos": done,
-            "extracted_frames": frames,
-            "written_bytes": size,
-            "cached_before": cached,
-            "failures": failures,
-            "seconds": round(seconds, 3),
-        }
-        print(json.dumps(summary, indent=1))
-        return
-    encoded = pluralize(frames, "frame")
-    rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome and outcome.frames else ""
-    print(
-        f"{plan.dataset.name}: {pluralize(done, 'video')} extracted ({encoded}{rate}, {format_size(size)}), "
-        f"{cached} were cached, {len(failures)} failed; {seconds:.1f} s; {plan.folder}"
-    )
-    if failures:
-        print(f"failed videos are tried again next time; reasons: {plan.folder / 'failures.json'}")
+def _print_checks(checks: Sequence[VideoCheck]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("video", overflow="fold")
+    for name in ("view", "split", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("header", "packets", "decoded", "labels", "size", "fps", "turned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for check in checks:
+        table.add_row(*_check_row(check))
+    table_console().print(table)
+    for check in checks:
+        if check.problem:
+            print(printable(f"problem: {check.problem}"))
+        if check.job.state == "conflict":
+            print(printable(f"conflict: {check.job.video.id}: {check.job.reason}"))
+    for line in _reasons([check.job for check in checks if check.job.state == "stale"]):
+        print(printable(line))
+
+
+def _check_row(check: VideoCheck) -> list[str]:
+    job, probe, video = check.job, check.probe, check.job.video
+    decoded = "-" if job.frames is None else str(job.frames)
+    events = video.event_seconds
+    labels = str(job.label_count or "-") if events is None else pluralize(len(events), "event")
+    row = [escape(video.id), video.view, video.split, _state_name(job.state)]
+    if probe is None:
+        return [*row, "-", "-", decoded, labels, "unreadable", "-", "-"]
+    rate = f"{probe.fps:.2f}" + (" var" if probe.variable_rate else "")
+    rotation = f"{probe.rotation_degrees}°" if probe.rotation_degrees else ""
+    size = f"{probe.width}x{probe.height}"
+    return [*row, str(probe.header_frames), str(probe.packets), decoded, labels, size, rate, rotation]
+
+
+def _state_name(state: str) -> str:
+    return "to do" if state == "missing" else state
+
+
+# --folder
+
+
+def _open_folder(folder: Path, name: str, split: str | None, features_dir: Path) -> Dataset:
+    """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
+    fractions = None if split is None else _parse_split(split)
+    # Next to the features if the folder of videos is read-only.
+    candidates = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
+    table = next((path for path in candidates if path.is_file()), None)
+    if table is None:
+        listing = list_folder(folder, fractions)
+        _note_skipped(listing)
+        table = _write_csv(listing.to_csv(), *candidates)
+        note(f"{_describe(listing)}; listed in {table} (edit it to change splits or add events, then run again)")
+        return read_own_videos(name, table, folder=folder)
+    if fractions is not None:
+        raise UsageError(f"{table} already defines the splits. Edit or delete it to use --split {split}.")
+    dataset = read_own_videos(name, table, folder=folder)
+    listed = {video.path.resolve() for video in dataset.videos}
+    unlisted = [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed]
+    note(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
+    if unlisted:
+        note(f"ignoring {pluralize(len(unlisted), 'video')} not listed there: {_first_names(unlisted)}")
+    return dataset
+
+
+def _parse_split(text: str) -> tuple[float, ...]:
+    """Parse "0.6,0.2,0.2": fractions of train, val and test."""
+    try:
+        fractions = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        fractions = ()
+    is_valid = len(fractions) == len(SPLITS) and all(0 <= fraction <= 1 for fraction in fractions)
+    if is_valid and fractions[0] > 0 and abs(sum(fractions) - 1) < 1e-6:
+        return fractions
+    if len(fractions) == len(SPLITS) and abs(sum(fractions) - 100) < 1e-6:
+        suggestion = ",".join(f"{fraction / 100:g}" for fraction in fractions)
+        raise UsageError(f"--split {text}: expected fractions, not percentages. Did you mean --split {suggestion}?")
+    raise UsageError(f"--split {text}: expected fractions of train, val and test with sum 1, such as {DEFAULT_SPLIT}.")
+
+
+def _write_csv(text: str, preferred: Path, fallback: Path) -> Path:
+    try:
+        write_text(preferred, text)
+        return preferred
+    except OSError:
+        write_text(fallback, text)
+        return fallback
+
+
+def _note_skipped(listing: FolderListing) -> None:
+    for paths, reason in (
+        (listing.not_videos, "not a video by its suffix"),
+        (listing.without_view, "without ego or exo in the path"),
+    ):
+        if paths:
+            note(f"skipped {pluralize(len(paths), 'file')} {reason}: {_first_names(paths)}")
+
+
+def _first_names(paths: Sequence[PurePath], limit: int = 3) -> str:
+    more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
+    return ", ".join(map(str, paths[:limit])) + more
+
+
+def _describe(listing: FolderListing) -> str:
+    """Return, for example, "12 videos: train 4 ego + 4 exo, test 2 ego + 2 exo"."""
+    parts = []
+    for split in SPLITS:
+        counts = {view: sum((video.view, video.split) == (view, split) for video in listing.videos) for view in VIEWS}
+        if any(counts.values()):
+            parts.append(f"{split} " + " + ".join(f"{count} {view}" for view, count in counts.items() if count))
+    return f"{pluralize(len(listing.videos), 'video')}: {', '.join(parts)}"
 
 
 def main() -> None:
     keep_freed_memory()
-    command.run(app)
+    common.run(app)

@@ -1,4 +1,4 @@
-"""byov-report: one page that shows what a run has learned: tables, curves, maps, and the frames themselves."""
+"""byov-report: a run as one HTML page."""
 
 import json
 from pathlib import Path
@@ -8,21 +8,21 @@ import typer
 
 from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, choose_runs
-from byov.cli import command
-from byov.cli.command import BARS, UsageMistake, interruptible, note
-from byov.cli.outputs import refuse_outputs
-from byov.cli.unfinished import say_unfinished
+from byov.cli import common
+from byov.cli.common import UsageError, check_outputs, note_unfinished
+from byov.cli.signals import interruptible
+from byov.cli.terminal import PROGRESS, note
 from byov.evaluate.protocols import ScoredSplit
 from byov.report.paper import figure_files
 from byov.text import format_size, printable
 
-# scikit-learn, SciPy, Pillow and matplotlib take seconds to import; --help and wrong usage get by without them.
+# scikit-learn, SciPy, Pillow and matplotlib take seconds to import.
 if TYPE_CHECKING:
     from byov.report.collect import Request
     from byov.report.content import Content
 
 REPORT_NAME = "report.html"
-PARTS = {  # of Content, by the headings that they have on the page
+SECTIONS = {  # attribute of Content → heading on the page
     "vectors": "player",
     "tables": "scores",
     "projection": "before and after training",
@@ -33,103 +33,101 @@ PARTS = {  # of Content, by the headings that they have on the page
     "failures": "failures",
 }
 
-app = command.new_app()
+app = common.new_app()
 
 
 @app.command()
 def report(
-    run: Annotated[str | None, typer.Option(help="The run. Default: the newest.")] = None,
+    run: Annotated[str | None, typer.Option(help="Run to report on.", show_default="newest")] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(help="Another run of the same dataset, beside it in the tables; the first one everywhere."),
+        typer.Option(help="Run of the same dataset to compare with; repeatable. Only the first appears in all parts."),
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for the figures as PNG and PDF too, for a paper.")
-    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
     videos: Annotated[
-        Path | None, typer.Option(help="Where the videos are now, if not where they were extracted from.")
+        Path | None, typer.Option(help="Folder of the videos, if they have moved since extraction.")
     ] = None,
-    split: Annotated[ScoredSplit | None, typer.Option(help="Default test; val if there is no test split.")] = None,
+    split: Annotated[
+        ScoredSplit | None, typer.Option(help="Split to show.", show_default="test, or val if there is no test split")
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace figures that are there; the page always is.")
+        bool, typer.Option("--overwrite", help="Replace existing figures. The page is always replaced.")
     ] = False,
     max_mb: Annotated[
-        float, typer.Option(min=3, max=500, help="Megabytes of the page, at most: how large its pictures may be.")
+        float, typer.Option(min=3, max=500, help="Maximum size of the page in MB; determines the picture size.")
     ] = 15.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of t-SNE.")] = 0,
-    as_json: command.Json = False,
-    runs_dir: command.RunsDir = Path("runs"),
-    features_dir: command.FeaturesDir = Path("features"),
-    _version: command.Version = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of t-SNE.")] = 0,
+    as_json: common.Json = False,
+    runs_dir: common.RunsDir = Path("runs"),
+    features_dir: common.FeaturesDir = Path("features"),
+    _config: common.Config = None,
+    _version: common.Version = False,
 ) -> None:
-    """Write runs/RUN/report.html: tables, curves, maps and frames of a run, in one file that needs nothing else."""
+    """Write runs/RUN/report.html: scores, curves, projections and frames of a run, in one file that works offline."""
     if videos is not None and not videos.is_dir():
-        raise UsageMistake(f"--videos {videos}: no such folder")
+        raise UsageError(f"--videos {videos}: no such folder.")
     if figures is not None:
-        refuse_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
+        check_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
-    say_unfinished([chosen, *compared])
-    refuse_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
+    note_unfinished([chosen, *compared])
+    check_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
     from byov.report.collect import Request
 
     request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed, max_mb)
-    content, page, drawn = interruptible(lambda: _make(request, figures))
-    _say_missing(content)
+    content, page, figure_paths = interruptible(lambda: _write(request, figures))
+    missing = _missing_sections(content)
+    _note_missing(content, missing)
     if as_json:
-        print(json.dumps(_summary(content, page, drawn), indent=1))
+        summary = {
+            "run": content.run,
+            "dataset": content.dataset,
+            "split": content.split,
+            "report": str(page),
+            "bytes": page.stat().st_size,
+            "figures": [str(path) for path in figure_paths],
+            "missing": missing,
+        }
+        print(json.dumps(summary, indent=1))
         return
     note(f"{content.dataset}, {content.split} split; open in a browser ({format_size(page.stat().st_size)}):")
-    for path in (*drawn, page):
+    for path in (*figure_paths, page):
         print(printable(str(path)))
 
 
-def _make(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
-    """Write the page, and the figures if they are wanted; returns what they show and where they are."""
+def _write(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
+    """Write the page and the figures; return the content and the paths."""
     from byov.report.collect import collect
     from byov.report.page.html_page import render
 
-    content = collect(request, BARS)
+    content = collect(request, PROGRESS)
     page = request.run.folder / REPORT_NAME
     write_text(page, render(content))
     if figures is None:
         return content, page, []
     from byov.report.paper.figures import write_figures
 
-    return content, page, write_figures(content, figures, BARS)
+    return content, page, write_figures(content, figures, PROGRESS)
 
 
-def _missing(content: "Content") -> dict[str, str]:
-    """Part → why it is not there."""
+def _missing_sections(content: "Content") -> dict[str, str]:
+    """Return section → reason why it is missing."""
     from byov.report.content import Unavailable
 
-    parts = {name: getattr(content, name) for name in PARTS}
-    return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
+    sections = {name: getattr(content, name) for name in SECTIONS}
+    return {name: section.reason for name, section in sections.items() if isinstance(section, Unavailable)}
 
 
-def _say_missing(content: "Content") -> None:
-    """What cannot be shown, each reason once; and the first video that has no pictures, if they are not all told."""
+def _note_missing(content: "Content", missing: dict[str, str]) -> None:
     from byov.report.content import Unavailable
 
-    parts = _missing(content)
-    for reason in dict.fromkeys(parts.values()):
-        note(f"without {', '.join(PARTS[name] for name, why in parts.items() if why == reason)}: {reason}")
-    blind = [video.sheet.reason for video in content.videos if isinstance(video.sheet, Unavailable)]
-    if blind and blind[0] not in parts.values():
-        note(f"no pictures of {len(blind)} of {len(content.videos)} videos: {blind[0]}")
-
-
-def _summary(content: "Content", page: Path, drawn: list[Path]) -> dict[str, object]:
-    return {
-        "run": content.run,
-        "dataset": content.dataset,
-        "split": content.split,
-        "report": str(page),
-        "bytes": page.stat().st_size,
-        "figures": [str(path) for path in drawn],
-        "missing": _missing(content),
-    }
+    for reason in dict.fromkeys(missing.values()):
+        names = ", ".join(SECTIONS[name] for name, why in missing.items() if why == reason)
+        note(f"without {names}: {reason}")
+    reasons = [video.sheet.reason for video in content.videos if isinstance(video.sheet, Unavailable)]
+    if reasons and reasons[0] not in missing.values():
+        note(f"no pictures of {len(reasons)} of {len(content.videos)} videos: {reasons[0]}")
 
 
 def main() -> None:
-    command.run(app)
+    common.run(app)

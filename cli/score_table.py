@@ -1,4 +1,4 @@
-"""Tables of scores in the terminal, and where they are left."""
+"""Score tables in the terminal."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,64 +10,90 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from byov.cli.command import note
-from byov.cli.tables import wide_console
-from byov.evaluate.table import PUBLISHED, Cell, Table, write_results
+from byov.cli.terminal import note, table_console
+from byov.evaluate.table import PUBLISHED, Cell, Row, Table, write_results
 from byov.text import printable
 
-NAME_WIDTH = 20  # of the rows' names at least; longer ones are folded where there is little room
+NAME_WIDTH = 20  # minimum width of the row names; longer ones wrap
 _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ𐞥ʳˢᵗᵘᵛʷˣʸᶻ")
 
 
+def print_and_save(
+    results: Mapping[str, Any], tables: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
+) -> None:
+    """Print results and write them to a folder.
+
+    Args:
+        results: JSON document.
+        tables: The same results as tables. If they are also written to a folder, only those with the columns of the
+            first table are printed.
+        folder: Where to write `stem`.json, .md and .tex; None writes nothing.
+        stem: File name without suffix.
+        as_json: Print the document instead of the tables.
+    """
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        console = table_console()
+        for table in tables:
+            if folder is None or table.columns == tables[0].columns:
+                print_table(table, console)
+                console.print()
+    if folder is not None:
+        paths = write_results(folder, stem, results, tables)
+        note(f"all tables written to {', '.join(map(str, paths))}")
+
+
 def print_table(table: Table, console: Console) -> None:
-    """Draw it. Numbers are never cut short: where there is little room, columns that do not fit follow below."""
+    """Print a table. Numbers are never truncated: columns that do not fit are printed in further blocks below."""
     console.print(Text(printable(table.title), style="bold"))
     for columns in _blocks(table, console.width):
-        drawn = _drawn(table, columns)
-        console.print(drawn, width=max(_needed(table, columns), console.width), crop=False, soft_wrap=False)
+        width = max(_needed_width(table, columns), console.width)
+        console.print(_rich_table(table, columns), width=width, crop=False, soft_wrap=False)
     for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
     for line in table.all_notes:
         console.print(Text(printable(line)))
 
 
-def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
-    drawn = RichTable(box=None, pad_edge=False)
-    drawn.add_column("", overflow="fold", min_width=NAME_WIDTH)
+def _rich_table(table: Table, columns: Sequence[int]) -> RichTable:
+    def add_row(row: Row, cells: Sequence[Cell], style: str = "") -> None:
+        texts = [_cell_text(cells[column]) for column in columns]
+        rich_table.add_row(Text(printable(row.name)), *texts, style=style)
+
+    rich_table = RichTable(box=None, pad_edge=False)
+    rich_table.add_column("", overflow="fold", min_width=NAME_WIDTH)
     for column in columns:
-        drawn.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=_width(table, column))
+        width = _column_width(table, column)
+        rich_table.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=width)
     for row, cells in table.measured:
-        drawn.add_row(Text(printable(row.name)), *(_terminal_cell(cells[column]) for column in columns))
+        add_row(row, cells)
     if table.published:
-        drawn.add_row()
-        drawn.add_row(Text(f"{PUBLISHED}:", style="italic"))
+        rich_table.add_row()
+        rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
         for row, cells in table.published:
-            drawn.add_row(
-                Text(printable(row.name)), *(_terminal_cell(cells[column]) for column in columns), style="dim"
-            )
-    return drawn
+            add_row(row, cells, "dim")
+    return rich_table
 
 
 def _blocks(table: Table, width: int) -> list[list[int]]:
-    """The columns in parts that fit beside the rows' names, each of at least one."""
+    """Split the columns into blocks that fit next to the row names."""
     blocks: list[list[int]] = [[]]
     for column in range(len(table.columns)):
-        if blocks[-1] and _needed(table, [*blocks[-1], column]) > width:
+        if blocks[-1] and _needed_width(table, [*blocks[-1], column]) > width:
             blocks.append([])
         blocks[-1].append(column)
     return blocks
 
 
-def _needed(table: Table, columns: Sequence[int]) -> int:
-    return NAME_WIDTH + sum(2 + _width(table, column) for column in columns)
+def _needed_width(table: Table, columns: Sequence[int]) -> int:
+    return NAME_WIDTH + sum(2 + _column_width(table, column) for column in columns)
 
 
-def _width(table: Table, column: int) -> int:
-    texts = [
-        _heading(table, column),
-        *(_terminal_cell(cells[column]) for _, cells in (*table.measured, *table.published)),
-    ]
-    return max(cell_len(line) for text in texts for line in str(text).splitlines() or [""])
+def _column_width(table: Table, column: int) -> int:
+    cells = [_cell_text(cells[column]) for _, cells in (*table.measured, *table.published)]
+    lines = [line for text in (_heading(table, column), *cells) for line in text.plain.splitlines()]
+    return max(map(cell_len, lines), default=0)
 
 
 def _heading(table: Table, column: int) -> Text:
@@ -75,21 +101,5 @@ def _heading(table: Table, column: int) -> Text:
     return Text(f"{table.columns[column].short}\n{heading.text}{heading.marks.translate(_SUPERSCRIPTS)}")
 
 
-def _terminal_cell(cell: Cell) -> Text:
+def _cell_text(cell: Cell) -> Text:
     return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.extra)))
-
-
-def deliver(
-    results: Mapping[str, Any], drawn: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
-) -> None:
-    """Print the document or the tables, or, if there is a folder for all of it, those like the first."""
-    if as_json:
-        print(json.dumps(results, indent=1))
-    else:
-        console = wide_console()
-        for table in drawn if folder is None else [table for table in drawn if table.columns == drawn[0].columns]:
-            print_table(table, console)
-            console.print()
-    if folder is not None:
-        written = write_results(folder, stem, results, drawn)
-        note(f"written, with all tables: {', '.join(map(str, written))}")

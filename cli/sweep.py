@@ -16,17 +16,11 @@ from rich.text import Text
 
 from byov.cache.layout import manifest_path
 from byov.cache.runs import read_progress, read_run
-from byov.cli import command
-from byov.cli.cluster_options import (
-    ClusterOption,
-    CpusOption,
-    GpusOption,
-    beside_ray,
-    parse_cluster,
-    refuse_without_gpus,
-)
-from byov.cli.command import Stopped, UsageMistake, deferred_stop, note
-from byov.cli.score_table import deliver
+from byov.cli import common
+from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_ray
+from byov.cli.score_table import print_and_save
+from byov.cli.signals import Stopped, deferred_stop
+from byov.cli.terminal import note
 from byov.cluster.grids import PaperChoice, read_grid
 from byov.cluster.paper_tables import PAPER_TABLES, DrawnTable, draw_paper, plan_paper
 from byov.cluster.ray_session import ClusterOptions
@@ -52,7 +46,7 @@ from byov.text import format_duration, pluralize, printable
 REDRAWN_SECONDS = 1.0
 PAPER, PANEL = "paper", "The paper's experiments (byov-sweep paper)"
 
-app = command.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -90,16 +84,15 @@ def sweep_grid(
     small: Annotated[
         bool, typer.Option("--small", help="Small models, trained for a short time.", rich_help_panel=PANEL)
     ] = False,
-    as_json: command.Json = False,
-    runs_dir: command.RunsDir = Path("runs"),
-    features_dir: command.FeaturesDir = Path("features"),
-    _version: command.Version = False,
+    as_json: common.Json = False,
+    runs_dir: common.RunsDir = Path("runs"),
+    features_dir: common.FeaturesDir = Path("features"),
+    _config: common.Config = None,
+    _version: common.Version = False,
 ) -> None:
     """Train and score every combination of a grid. What is finished is skipped, what was stopped is resumed."""
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    wanted_cluster = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker)
-    if wanted_cluster is not None:
-        refuse_without_gpus(wanted_cluster, device)
+    wanted_cluster = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
     plan = None
     if str(grid) == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
@@ -157,7 +150,7 @@ def _on_cluster(
         with ray_workers(cluster, folders.runs, manifests) as hands:
             return work(hands)
 
-    return beside_ray(target, "interrupted; the same command goes on with it")
+    return run_on_ray(target, "interrupted; the same command goes on with it")
 
 
 def deliver_sweep(
@@ -170,12 +163,12 @@ def deliver_sweep(
         "runs": [{"run": one.name, "state": one.state, "reason": one.reason} for one in result.runs],
         **documents,
     }
-    deliver(whole, drawn, out, "results", as_json=as_json)
+    print_and_save(whole, drawn, out, "results", as_json=as_json)
     for one in failed:
         note(f"failed: {one.name}: {one.reason}")
     if failed:
         note(f"{pluralize(len(failed), 'run')} of {len(result.runs)} failed; --retry tries them again")
-        raise typer.Exit(command.FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 def _deliver_paper(drawn: Sequence[DrawnTable], result: SweepResult, out: Path | None, *, as_json: bool) -> None:
@@ -194,7 +187,7 @@ def _deliver_paper(drawn: Sequence[DrawnTable], result: SweepResult, out: Path |
 def _refuse_without_paper(**given: object) -> None:
     for option, value in given.items():
         if value:
-            raise UsageMistake(f"--{option} goes with byov-sweep {PAPER}; a grid says it in its file")
+            raise UsageError(f"--{option} goes with byov-sweep {PAPER}; a grid says it in its file")
 
 
 def _show_plan(plan: Sequence[Standing], *, as_json: bool) -> None:
@@ -288,4 +281,4 @@ def watching(folders: Folders) -> Iterator[Observer]:
 
 
 def main() -> None:
-    command.run(app)
+    common.run(app)

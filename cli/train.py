@@ -14,9 +14,10 @@ import typer
 from pydantic.fields import FieldInfo
 
 from byov.cache.runs import CONFIG_NAME
-from byov.cli import command, torchrun
-from byov.cli.command import BARS, Stopped, deferred_stop, note
-from byov.cli.shares import refuse_percent
+from byov.cli import common, torchrun
+from byov.cli.common import UsageError, check_ratio
+from byov.cli.signals import Stopped, deferred_stop
+from byov.cli.terminal import PROGRESS, note
 from byov.device import Device, pick_device
 from byov.errors import Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
@@ -41,7 +42,7 @@ METHOD_HELP = (
     "What to learn. " + " ".join(f"{name}: {kind.summary}" for name, kind in SETTINGS.items()) + " Default byov."
 )
 
-app = command.new_app()
+app = common.new_app()
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -142,7 +143,7 @@ def _parse_pair(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise command.UsageMistake(f"--crop {text}: expected LOW,HIGH, like 0.5,1.0") from None
+        raise UsageError(f"--crop {text}: expected LOW,HIGH, like 0.5,1.0") from None
     return low, high
 
 
@@ -179,23 +180,24 @@ def train(
             "--wandb", help="Log to Weights & Biases too (WANDB_MODE=offline: to files).", rich_help_panel="Machine"
         ),
     ] = False,
-    as_json: command.Json = False,
-    features_dir: command.FeaturesDir = Path("features"),
-    runs_dir: command.RunsDir = Path("runs"),
-    _version: command.Version = False,
+    as_json: common.Json = False,
+    features_dir: common.FeaturesDir = Path("features"),
+    runs_dir: common.RunsDir = Path("runs"),
+    _config: common.Config = None,
+    _version: common.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
     from byov.train.run import GivenRun, earlier_run, new_run  # h5py, which --help has no need of
 
     started, processes = time.monotonic(), join()
     if ratio is not None:
-        refuse_percent("--ratio", ratio)
+        check_ratio("--ratio", ratio)
     if embed_only:  # which is the work of one
         if not processes.leads:
             return
         processes = ALONE
     if resume and embed_only:
-        raise command.UsageMistake("give --resume or --embed-only, not both")
+        raise UsageError("give --resume or --embed-only, not both")
     said = GivenRun(run, method, dataset, encoder, ratio, given)
     choose = earlier_run if resume or embed_only else new_run
     folder, data, settings = choose(features_dir, runs_dir, said, processes.agree)
@@ -204,7 +206,7 @@ def train(
     preload_bytes = int(preload_gib * 2**30)
     machine = Machine(processes.device(pick_device(device)), preload_bytes, checkpoint_every, tensorboard, wandb)
     how_to_resume = f"resume with byov-train --run {folder.name} --resume"
-    progress = BARS if processes.leads else NO_PROGRESS
+    progress = PROGRESS if processes.leads else NO_PROGRESS
     with deferred_stop() as stop:
         try:
             if embed_only:
@@ -215,7 +217,7 @@ def train(
                 )
         except Diverged as error:
             note(f"error: {error}")
-            raise typer.Exit(command.FAILED) from None
+            raise typer.Exit(common.FAILED) from None
         except ProcessLost as error:
             torchrun.end(processes, f"{error}; {how_to_resume}" if (folder / CONFIG_NAME).exists() else str(error))
         except (Interrupted, Stopped) as stopped:

@@ -57,7 +57,7 @@ def test_commands_answer_help_and_version(command):
         ("byov.cli.evaluate", ("torch", "sklearn", "scipy")),
         ("byov.cli.align", ("torch", "transformers", "scipy", "matplotlib", "PIL")),
         ("byov.cli.embed", ("torch", "transformers")),
-        ("byov.cli.manage_runs", ("torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL")),
+        ("byov.cli.runs", ("torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL")),
         ("byov.cli.sweep", ("torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL", "av")),
         ("byov.cluster.workers", ("torch", "numpy", "h5py")),
         ("byov.cli.report", ("torch", "sklearn", "scipy", "matplotlib", "PIL")),

@@ -5,7 +5,7 @@ import sys
 import pytest
 from tqdm import tqdm
 
-from byov.cli.command import BARS, showing_log
+from byov.cli.terminal import PROGRESS, show_log
 from byov.progress import NO_PROGRESS, track
 
 LOGGER = logging.getLogger("byov.tests")
@@ -32,8 +32,8 @@ def test_a_library_says_nothing_unless_it_is_asked_to(capfd):
 
 
 def test_a_command_shows_what_libraries_log_and_bars_only_on_a_terminal(capfd):
-    with showing_log():
-        work(BARS)
+    with show_log():
+        work(PROGRESS)
     assert capfd.readouterr() == ("", "at 0\\x1b[2J\nat 1\\x1b[2J\nat 2\\x1b[2J\n")
     LOGGER.info("after")
     assert capfd.readouterr() == ("", "")
@@ -42,7 +42,7 @@ def test_a_command_shows_what_libraries_log_and_bars_only_on_a_terminal(capfd):
 def test_bars_on_a_terminal(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    work(BARS)
+    work(PROGRESS)
     shown = terminal.getvalue()
     assert "counting: 100%" in shown
     assert "3/3" in shown
@@ -53,7 +53,7 @@ def test_bars_on_a_terminal(monkeypatch):
 def test_a_brief_bar_does_not_show_work_that_is_over_at_once(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    for _ in track(range(3), BARS, "counting", unit="thing", brief=True):
+    for _ in track(range(3), PROGRESS, "counting", unit="thing", brief=True):
         pass
     assert "counting" not in terminal.getvalue()
 

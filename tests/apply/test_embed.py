@@ -105,7 +105,7 @@ def test_json_says_what_was_written(byov_embed, videos, tmp_path):
 def test_what_exists_is_replaced_only_if_told_so(byov_embed, one_line, videos, tmp_path):
     (tmp_path / "one.h5").write_text("mine")
     given = (videos / "three.mp4", videos / "one.mp4", "-o", tmp_path)
-    assert one_line(byov_embed(*given)).startswith(f"{tmp_path}/one.h5: exists; replace it with --overwrite")
+    assert one_line(byov_embed(*given)).startswith(f"{tmp_path}/one.h5 exists. Pass --overwrite")
     assert (tmp_path / "one.h5").read_text() == "mine"
     assert not (tmp_path / "three.h5").exists()
     assert byov_embed(*given, "--overwrite").code == 0
@@ -115,7 +115,7 @@ def test_what_exists_is_replaced_only_if_told_so(byov_embed, one_line, videos, t
 def test_a_video_is_never_written_over(byov_embed, one_line, videos, tmp_path):
     shutil.copy(videos / "three.mp4", tmp_path / "odd.h5")
     message = one_line(byov_embed(tmp_path / "odd.h5", "-o", tmp_path / "odd.h5", "--overwrite"))
-    assert "is one of the videos that are read" in message
+    assert "is one of the input videos" in message
     assert (tmp_path / "odd.h5").read_bytes() == (videos / "three.mp4").read_bytes()
 
 
@@ -123,7 +123,7 @@ def test_two_videos_of_one_name_are_not_put_into_one_file(byov_embed, one_line, 
     other = tmp_path / "one.mov"
     shutil.copy(videos / "one.mp4", other)
     message = one_line(byov_embed(videos / "one.mp4", other, "-o", tmp_path / "out"))
-    assert message.startswith(f"{videos}/one.mp4 and {other} would both become one.h5")
+    assert message.startswith(f"{videos}/one.mp4 and {other} would both be written to")
     assert not (tmp_path / "out").exists()
 
 
@@ -140,12 +140,12 @@ def test_a_name_that_cannot_be_a_file_s_can_still_be_given_a_file(byov_embed, on
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("one.mp4", "two.mp4", "-o", "a.h5"), "one file for 2 videos; give a folder"),
-        (("one.mp4", "-o", "a.h5", "--format", "npz"), "not a file of --format npz"),
-        (("one.mp4", "-o", "a.npy"), "-o a.npy: expected a file that ends in .h5 or .npz, or a folder"),
+        (("one.mp4", "two.mp4", "-o", "a.h5"), "2 videos cannot go into one file"),
+        (("one.mp4", "-o", "a.h5", "--format", "npz"), "contradicts --format npz"),
+        (("one.mp4", "-o", "a.npy"), "-o a.npy: the output must be a .h5 or .npz file or a folder"),
         (("none.mp4", "-o", "a.h5"), "none.mp4: no such file"),
         ((".", "-o", "a.h5"), "a folder, not a video"),
-        (("one.mp4", "-o", "one.mp4/deep"), "one.mp4: a file, where a folder is needed"),
+        (("one.mp4", "-o", "one.mp4/deep"), "one.mp4 is a file, not a folder"),
         (("one.mp4", "-o", "a.h5", "--run", "other"), "other: no such run; choose one of toy"),
         (("one.mp4", "-o", "a.h5", "--run", "../runs/toy"), "cannot be a file name"),
         (("one.mp4", "-o", "a.h5", "--runs-dir", "nowhere"), "no run here; make one with byov-train"),

@@ -19,6 +19,6 @@ def test_ctrl_c_leaves_nothing_half_done(command, trained, make_video, colors, s
     assert list(scratch.rglob("*.h5.*.partial"))
     _, err = signal_and_end(process, signal.SIGINT)
     assert process.returncode == 128 + signal.SIGINT, err
-    assert err.splitlines()[-1] == "interrupted; files that were written before are whole"
+    assert err.splitlines()[-1] == "interrupted; finished output files are complete"
     assert list(scratch.glob("byov-*")) == []  # beside what PyTorch keeps there
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "b.mp4", "scratch"]

@@ -107,6 +107,6 @@ def test_what_is_complete_needs_no_writing(made: Path, closed: tuple[str, ...], 
     lines = run(EXTRACT, ("cache", "verify"), (*TRAIN, "--run", f"second-{len(closed)}"), EVALUATE, before=closed)
     ended = [line for line in lines if " ended with " in line]
     assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train")], lines
-    assert any("6 were cached" in line for line in lines), lines
+    assert any("6 already cached" in line for line in lines), lines
     assert any(line.startswith("first: BYOV") for line in lines), lines
     assert contents(made / "features") | contents(made / "runs" / "first") == before

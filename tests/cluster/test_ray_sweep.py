@@ -159,7 +159,7 @@ def test_a_folder_that_a_machine_does_not_see_is_said_before_anything_is_done(ma
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--cpus-per-worker", 2), "--cpus-per-worker goes with --cluster"),
+        (("--cpus-per-worker", 2), "--cpus-per-worker needs --cluster"),
         (("--cluster", "somewhere"), "expected local, auto or HOST:PORT"),
         (("--cluster", "local", "--device", "cuda"), "--gpus-per-worker"),
         (("--cluster", "127.0.0.1:1"), "nobody answers there"),

@@ -18,7 +18,7 @@ from byov.cache.digests import SAMPLE_BYTES, file_sha256, unsealed
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_manifest, read_sources
-from byov.cli.command import Stopped
+from byov.cli.signals import Stopped
 from byov.data.demo import PHASES
 from byov.data.video import FrameReader
 from byov.extract import encoders, extract_features
@@ -259,7 +259,7 @@ def test_a_cache_file_that_does_not_open_is_extracted_again(byov_extract, make_d
     path.write_bytes(whole[: len(whole) // 2])
     ran = byov_extract("--manifest", table, *TINY, "--json")
     assert (ran.code, ran.json["extracted_videos"]) == (0, 1)
-    assert "v0: to be extracted again" in ran.err
+    assert "v0: extracting again" in ran.err
     assert path.read_bytes() == whole
 
 
@@ -314,7 +314,7 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
         file.write(b"x")
     os.utime(source, ns=(found.st_atime_ns, found.st_mtime_ns))
     ran = byov_extract("--manifest", table, *TINY)
-    assert (ran.code, "2 were cached" in ran.out) == (0, True), ran
+    assert (ran.code, "2 already cached" in ran.out) == (0, True), ran
     message = one_line_error(byov_extract("--manifest", table, *TINY, "--verify-sources"))
     assert (
         f"made from v1.mp4 with digest {read_header(features(tmp_path) / 'exo/v1.h5').provenance.source_sha256[:12]}"
@@ -331,7 +331,7 @@ def test_sources_that_are_as_they_were_pass_the_whole_comparison(byov_extract, m
     assert byov_extract("--manifest", table, *TINY, "--verify-sources").code == 0
     os.utime(table.parent / "v0.mp4")
     ran = byov_extract("--manifest", table, *TINY, "--verify-sources")
-    assert (ran.code, "2 were cached" in ran.out) == (0, True), ran
+    assert (ran.code, "2 already cached" in ran.out) == (0, True), ran
 
 
 def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
@@ -389,8 +389,8 @@ def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, 
     ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
     assert ran.code == 0, ran.err
     assert "v1" in ran.out
-    assert "disk and time are not known: nobody/nothing" in ran.err
-    assert "7 frames to encode; how fast is known once" in ran.out
+    assert "cannot estimate disk space and time: nobody/nothing" in ran.err
+    assert "7 frames to encode; time unknown" in ran.out
 
 
 def test_a_check_estimates_the_time(byov_extract, make_dataset):
@@ -404,7 +404,7 @@ def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
     table = make_dataset([3, 4])
     byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
     ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.3,0.5")
-    assert "to add ratio 0.5, 2 videos with 7 frames go through the encoder again" in ran.err
+    assert "adding ratio 0.5: 2 videos (7 frames)" in ran.err
 
 
 def test_a_check_says_the_cost_of_an_added_ratio_once_and_when_there_is_nothing_to_do(byov_extract, make_dataset):
@@ -472,7 +472,7 @@ def test_the_demo_is_rendered_where_it_is_absent(byov_extract, tmp_path, monkeyp
     assert [video.id for video in manifest.videos] == ["pour_ego_000", "pour_exo_000"]
     again = byov_extract("--dataset", "demo", *TINY)
     assert "rendering" not in again.err
-    assert "0 videos extracted (0 frames, 0 B), 2 were cached" in again.out
+    assert "0 videos extracted (0 frames, 0 B), 2 already cached" in again.out
 
 
 def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_path):
@@ -493,13 +493,13 @@ def test_two_videos_with_one_id_are_refused(byov_extract, make_dataset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "which dataset?"),
+        ((), "--dataset"),
         (("--dataset", "demo", "--manifest", "x.csv"), "not both"),
         (("--dataset", "demo", "--name", "x"), "goes with"),
         (("--manifest", "demo.csv"), "known dataset"),
         (("--dataset", "demo", "--ratios", "0"), "above 0"),
         (("--dataset", "demo", "--ratios", "0.3,1.5"), "above 0"),
-        (("--dataset", "demo", "--ratios", "many"), "above 0"),
+        (("--dataset", "demo", "--ratios", "many"), "(0, 1]"),
         (("--dataset", "demo", "--shard", "0/2"), "i from 1 to"),
         (("--dataset", "demo", "--shard", "3/2"), "i from 1 to"),
         (("--dataset", "demo", "--batch-size", "0"), "batch-size"),

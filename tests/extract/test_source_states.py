@@ -34,7 +34,7 @@ def again(byov_extract, make_dataset, compared):
     """again(*options): the command over two cached videos, which were compared once."""
     table = make_dataset([3, 4])
     assert byov_extract("--manifest", table, *TINY).code == 0
-    assert "2 were cached" in byov_extract("--manifest", table, *TINY).out
+    assert "2 already cached" in byov_extract("--manifest", table, *TINY).out
     assert compared == [("v0.mp4", "sample"), ("v1.mp4", "sample")]
     compared.clear()
     return lambda *options: byov_extract("--manifest", table, *TINY, *options)
@@ -81,7 +81,7 @@ def forge(index, change):
 
 def test_sources_that_are_in_the_state_in_which_they_were_compared_are_not_read(again, compared, index):
     written = index.stat().st_ino
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert compared == []
     assert index.stat().st_ino == written
 
@@ -106,14 +106,14 @@ def test_inode_size_and_both_times_count(again, compared, index, number):
         return entry._replace(source_state=" ".join(numbers))
 
     forge(index, differ)
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert compared == [("v0.mp4", "sample"), ("v1.mp4", "sample")]
 
 
 def test_a_source_written_to_since_is_read_once_more_and_all_of_it(again, source, compared):
     os.utime(source)
     for _ in range(2):
-        assert "2 were cached" in again().out
+        assert "2 already cached" in again().out
     assert compared == [("v1.mp4", "all")]
 
 
@@ -121,7 +121,7 @@ def test_a_file_of_features_that_is_written_anew_is_compared_anew(again, compare
     path = index.parent / "exo" / "v1.h5"
     shutil.copy2(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").replace(path)
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert compared == [("v1.mp4", "sample")]
 
 
@@ -129,7 +129,7 @@ def test_verify_sources_reads_all_whatever_the_index_says(again, source, compare
     change_byte(source)
     now = header_index.settled_state(source)
     forge(index, lambda entry: entry._replace(source_state=now) if entry.name == b"exo/v1.h5" else entry)
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert compared == []
     assert again("--verify-sources").code == 2
     assert compared == [("v0.mp4", "all"), ("v1.mp4", "all")]
@@ -138,5 +138,5 @@ def test_verify_sources_reads_all_whatever_the_index_says(again, source, compare
 def test_a_source_that_has_just_changed_is_compared_each_time(again, compared, monkeypatch):
     monkeypatch.setattr(header_index, "SETTLED_NS", 10**15)
     for _ in range(2):
-        assert "2 were cached" in again().out
+        assert "2 already cached" in again().out
     assert compared == [("v0.mp4", "sample"), ("v1.mp4", "sample")] * 2

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 from tests.python.markdown import PAGES, ROOT, anchors, links, mentioned_commands, shell_commands
 
-from byov.cli.app import UsageMistake
+from byov.cli.common import UsageError
 
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -142,5 +142,5 @@ def test_a_page_is_read_as_people_read_it():
     ],
 )
 def test_what_no_command_takes_is_found(words):
-    with pytest.raises((AssertionError, UsageMistake)):
+    with pytest.raises((AssertionError, UsageError)):
         refuse_unknown(*words, parse=True)

@@ -55,7 +55,7 @@ def test_ctrl_c_leaves_nothing_running(ray, table, wait_for_work, tmp_path):
     assert (process.returncode, out) == (130, "")
     assert unfinished(tmp_path / "f"), "it was too late"
     assert ray.all_gone()
-    assert err.strip().endswith("interrupted; finished videos are kept, run the same command to resume")
+    assert err.strip().endswith("interrupted; finished videos are kept; run the same command to resume")
 
 
 @pytest.mark.parametrize("lost", ["worker", "raylet", "machine"])

@@ -29,12 +29,12 @@ def silent_port() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--cluster", "local", "--shard", "1/2"), "leave --shard out"),
+        (("--cluster", "local", "--shard", "1/2"), "Omit --shard"),
         (("--cluster", "ray://10.0.0.1:10001"), "expected local, auto or HOST:PORT"),
         (("--cluster", "somewhere"), "expected local, auto or HOST:PORT"),
         (("--cluster", "local", "--device", "cuda"), "--gpus-per-worker"),
-        (("--workers", "2"), "--workers goes with --cluster"),
-        (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --cluster"),
+        (("--workers", "2"), "--workers needs --cluster"),
+        (("--gpus-per-worker", "1"), "--gpus-per-worker needs --cluster"),
     ],
 )
 def test_options_that_do_not_go_together(extract, options, said):

@@ -70,7 +70,7 @@ def test_figures_that_are_there_are_replaced_only_if_told_so(quick, byov_report)
         (figures / name).write_text("earlier")
     ran = byov_report(quick, "--figures", figures)
     assert (ran.code, ran.out) == (2, "")
-    assert "tsne.png: exists; replace it with --overwrite, or choose another place with --figures" in ran.err
+    assert "tsne.png exists. Pass --overwrite" in ran.err
     (quick.root / "videos").rename(quick.root / "moved")
     assert byov_report(quick, "--figures", figures, "--overwrite").code == 0
     assert (figures / "tsne.png").read_bytes().startswith(b"\x89PNG")
@@ -82,7 +82,7 @@ def test_a_folder_in_the_place_of_the_page_is_named(quick, byov_report):
     (quick.run / "report.html").mkdir()
     ran = byov_report(quick)
     assert (ran.code, ran.out) == (2, "")
-    assert "runs/first/report.html: a folder, where a file is to be written" in ran.err
+    assert "runs/first/report.html is a folder" in ran.err
 
 
 def test_a_damaged_record_of_the_training_costs_the_curves_only(quick, byov_report):
@@ -133,8 +133,8 @@ def test_without_sub_clips_only_the_trimmed_protocol_is_left_out(quick, byov_rep
         (("--run", "nope"), "no such run; choose one of first"),
         (("--run", "../first"), "cannot be a file name"),
         (("--videos", "nowhere"), "--videos nowhere: no such folder"),
-        (("--figures", "videos/tea.csv"), "videos/tea.csv: a file, where a folder is needed"),
-        (("--figures", "videos/tea.csv/x"), "videos/tea.csv: a file, where a folder is needed"),
+        (("--figures", "videos/tea.csv"), "videos/tea.csv is a file, not a folder"),
+        (("--figures", "videos/tea.csv/x"), "videos/tea.csv is a file, not a folder"),
         (("--split", "val"), "tea has no val videos; it has test, train"),
         (("--runs-dir", "nowhere"), "nowhere: no run here; make one with byov-train"),
         (("--features-dir", "nowhere"), "nowhere/tea/manifest.json: no such file; run byov-extract"),

@@ -35,7 +35,7 @@ def test_what_the_cache_does_not_have_is_listed_against_what_it_has(refused, cac
     message = refused("--ratio", "0.7")
     assert "no STM ratio 0.7; it has 0.3, 1.0" in message
     assert "byov-extract as before, with --ratios 0.7" in message
-    assert "--ratio nan: a ratio is a share of the tokens, above 0 and at most 1" in refused("--ratio", "nan")
+    assert "--ratio nan: a ratio must be above 0 and at most 1" in refused("--ratio", "nan")
     assert cache.is_dir()
     assert not (tmp_path / "runs").exists()
 

@@ -1,0 +1,301 @@
+"""What the commands share: app construction, errors and exit codes, --config, and common options."""
+
+import io
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from byov import __version__
+from byov.cache.runs import RunRecord, unfinished
+from byov.cli.signals import SIGNALS, Stopped, ignore_signals, interruptible, raise_stopped
+from byov.cli.terminal import note, show_log
+from byov.cluster.ray_session import ClusterOptions, check_address, require_ray
+from byov.device import Device
+from byov.errors import ByovError
+from byov.progress import Stop
+
+T = TypeVar("T")
+
+# Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
+FAILED, BAD_USAGE = 1, 2
+
+# From click, or from the copy of click inside newer versions of typer.
+ClickException: type[Any] = typer.BadParameter.__mro__[2]
+
+
+class UsageError(ByovError):
+    """Options that cannot be combined, or a value an option does not accept."""
+
+
+# App construction
+
+
+def new_app(help: str | None = None, **settings: Any) -> typer.Typer:
+    """Return an app with -h and without typer's tracebacks."""
+    return typer.Typer(
+        help=help,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",  # joins the lines of a paragraph
+        **settings,
+    )
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run a command and exit. A user's mistake is printed as one line; our own bugs keep their traceback."""
+    for number in SIGNALS:
+        signal.signal(number, raise_stopped)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            with show_log():
+                code = app(standalone_mode=False)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
+        sys.exit(code or 0)
+    except Stopped as stopped:
+        ignore_signals()
+        note("interrupted")
+        sys.exit(stopped.exit_code)
+    except ClickException as error:
+        command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
+        note(f"error: {error.format_message().rstrip('.')}. See {command} --help.")
+        sys.exit(BAD_USAGE)
+    except ByovError as error:
+        note(f"error: {error}")
+        sys.exit(BAD_USAGE)
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(FAILED)
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error).splitlines() or ["allocation failed"])[0]
+        note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
+        sys.exit(FAILED)
+    except OSError as error:
+        note(f"error: {describe_os_error(error)}")
+        _discard_output()
+        sys.exit(FAILED)
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return `path: reason`, or the reason alone if there is no path."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+# Raised by PyTorch, Python's threads and the dynamic linker.
+_OUT_OF_MEMORY_TEXTS = (
+    "can't allocate memory",
+    "not enough memory",
+    "can't start new thread",
+    "failed to map segment",
+    "out of memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of any type means that memory has run out."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+
+
+def _discard_output() -> None:
+    """Redirect buffered output to /dev/null; Python would write it again at exit and fail again."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Options of every command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"byov {__version__}")
+        raise typer.Exit()
+
+
+def _load_config(context: typer.Context, path: Path | None) -> None:
+    """Make the values of a TOML file the defaults of the command's options."""
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = describe_os_error(error) if isinstance(error, OSError) else error
+        raise UsageError(f"--config {path}: cannot read this TOML file ({reason}).") from None
+    options: dict[str, Any] = {name.lstrip("-"): option for option in context.command.params for name in option.opts}
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        option = options.get(key.replace("_", "-"))
+        if option is None:
+            raise UsageError(f"--config {path}: unknown option {key!r}. {context.command_path} --help lists them.")
+        if isinstance(value, dict):
+            raise UsageError(f"--config {path}: {key} must be a number, a string, a Boolean or a list.")
+        texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        if getattr(option, "multiple", False):
+            defaults[option.name] = texts
+        elif isinstance(value, bool) and getattr(option, "is_flag", False):
+            defaults[option.name] = value
+        else:
+            defaults[option.name] = ",".join(texts)
+    context.default_map = defaults
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        callback=_load_config,
+        is_eager=True,
+        help="TOML file of option values. Options on the command line take precedence.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+FeaturesDir = Annotated[Path, typer.Option(envvar="BYOV_FEATURES", help="Feature cache.", rich_help_panel="Folders")]
+DatasetsDir = Annotated[
+    Path, typer.Option(envvar="BYOV_DATASETS", help="Videos and labels.", rich_help_panel="Folders")
+]
+RunsDir = Annotated[
+    Path, typer.Option(envvar="BYOV_RUNS", help="Models, embeddings and results.", rich_help_panel="Folders")
+]
+
+# Options of the commands that run on a Ray cluster
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="local|auto|HOST:PORT",
+        help="Ray cluster: this machine, the cluster running on it, or an address.",
+        rich_help_panel="Cluster",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Number of workers.", show_default="as many as fit", rich_help_panel="Cluster"
+    ),
+]
+CpusOption = Annotated[
+    int | None,
+    typer.Option("--cpus-per-worker", min=1, help="CPU cores per worker.", show_default="1", rich_help_panel="Cluster"),
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-worker",
+        min=0,
+        help="GPUs per worker; may be a fraction.",
+        show_default="0",
+        rich_help_panel="Cluster",
+    ),
+]
+CLUSTER_SHUTDOWN_SECONDS = 1.5  # after Ctrl-C; whatever still runs then ends with this process
+
+
+def parse_cluster(
+    address: str | None,
+    workers: int | None,
+    cpus_per_worker: int | None,
+    gpus_per_worker: float | None,
+    device: Device,
+) -> ClusterOptions | None:
+    """Return the cluster options, or None if the work runs in this process."""
+    if address is None:
+        given = {"--workers": workers, "--cpus-per-worker": cpus_per_worker, "--gpus-per-worker": gpus_per_worker}
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{name} needs --cluster. Add --cluster local to use this machine.")
+        return None
+    check_address(address)
+    require_ray()
+    if device == "cuda" and not gpus_per_worker:
+        raise UsageError("--device cuda on a cluster needs --gpus-per-worker, for example 1.")
+    return ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
+
+
+def run_on_ray(work: Callable[[], T], message: str, on_stop: Callable[[], object] = lambda: None) -> T:
+    """Run `work` like `interruptible`, without what Ray prints to standard output about dead workers.
+
+    It runs in another thread because Ray replaces the signal handlers of the main thread.
+    """
+    with redirect_stdout(io.StringIO()):
+        return interruptible(work, message, on_stop=on_stop)
+
+
+def run_on_cluster(work: Callable[[Stop], T], message: str) -> T:
+    """Return `work(stop)`; after a signal, wait a moment for the cluster to shut down."""
+    stop, ended = Event(), Event()
+
+    def target() -> T:
+        try:
+            return work(stop.is_set)
+        finally:
+            ended.set()
+
+    def shut_down() -> None:
+        stop.set()
+        ended.wait(CLUSTER_SHUTDOWN_SECONDS)
+
+    return run_on_ray(target, message, shut_down)
+
+
+# Checks before work begins
+
+
+def check_ratio(option: str, ratio: float, *, prefix: str = "") -> None:
+    """Raise unless 0 < ratio <= 1.
+
+    Args:
+        option: Name of the option, for the error message.
+        ratio: Value to check.
+        prefix: Text before the number in the option's value.
+    """
+    if 0 < ratio <= 1:
+        return
+    advice = f"Did you mean {prefix}{ratio / 100:g}?" if 5 <= ratio <= 100 else f"Use a value like {prefix}0.3."
+    raise UsageError(f"{option} {prefix}{ratio:g}: a ratio must be above 0 and at most 1. {advice}")
+
+
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
+    """Raise if an output cannot be written or would overwrite an input.
+
+    Args:
+        outputs: Files to be written.
+        inputs: Files to be read.
+        overwrite: Whether existing outputs may be replaced.
+        option: Name of the option that chooses the outputs, for error messages.
+    """
+    sources = [source for source in inputs if source.exists()]
+    for path in outputs:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder. Choose another output with {option}.")
+        if path.exists() and any(path.samefile(source) for source in sources):
+            raise UsageError(f"{path} is one of the input videos. Choose another output with {option}.")
+        if path.exists() and not overwrite:
+            raise UsageError(f"{path} exists. Pass --overwrite to replace it, or choose another output with {option}.")
+        existing = next(parent for parent in path.absolute().parents if parent.exists())
+        if not existing.is_dir():
+            raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
+
+
+def note_unfinished(runs: Iterable[RunRecord]) -> None:
+    """Print a note about each run whose training has not finished."""
+    for run in runs:
+        if (message := unfinished(run)) is not None:
+            note(message)

@@ -1,0 +1,226 @@
+"""byov-runs: list, compare and delete runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from byov.cache.layout import encoder_slug
+from byov.cache.runs import (
+    BYOV,
+    RunProgress,
+    RunRecord,
+    checkpoint_files,
+    delete_run,
+    list_runs,
+    prune_checkpoints,
+    read_progress,
+    read_run,
+    size_bytes,
+)
+from byov.cli import common
+from byov.cli.common import UsageError
+from byov.cli.terminal import note, table_console
+from byov.errors import CacheError
+from byov.text import format_size, pluralize, printable
+from byov.train.settings import option_name, settings_classes
+
+DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
+VIDEOS_DIGEST = "train and val videos, features, labels"
+
+RunName = Annotated[str, typer.Argument(help="Name of a run.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+app = common.new_app("List, compare and delete runs; delete checkpoints of finished runs.")
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    as_json: common.Json = False,
+    runs_dir: common.RunsDir = Path("runs"),
+    _version: common.Version = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        list_all(runs_dir, as_json)
+
+
+@app.command("ls")
+def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
+    """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
+    entries = [(run, read_progress(run), size_bytes(run.folder)) for run in _all_runs(runs_dir)]
+    if as_json:
+        print(json.dumps([_summary(*entry) for entry in entries], indent=1))
+        return
+    if not entries:
+        print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
+        return
+    rows = [_row(*entry) for entry in entries]
+    _print_table(("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"), rows)
+
+
+@app.command()
+def compare(
+    first: RunName,
+    second: RunName,
+    runs_dir: common.RunsDir = Path("runs"),
+    as_json: common.Json = False,
+) -> None:
+    """Show the settings, data and scores in which two runs differ."""
+    facts_a, facts_b = (_facts(read_run(runs_dir, name)) for name in (first, second))
+    different = {
+        key: [facts_a.get(key), facts_b.get(key)] for key in facts_a | facts_b if facts_a.get(key) != facts_b.get(key)
+    }
+    if as_json:
+        print(json.dumps({"runs": [first, second], "different": different}, indent=1))
+    elif different:
+        rows = [[key, *map(_value_text, values)] for key, values in different.items()]
+        _print_table(("", first, second), rows)
+    else:
+        print(printable(f"{first} and {second} have the same settings, data and scores"))
+
+
+@app.command()
+def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
+    """Print the settings of a run as a TOML file for byov-train --config."""
+    record = read_run(runs_dir, run)
+    # The folder, if byov-train would not find it from the encoder's name.
+    has_own_folder = encoder_slug(record.encoder) != record.encoder_folder
+    values: dict[str, Any] = {
+        "dataset": record.dataset,
+        "encoder": record.encoder_folder if has_own_folder else record.encoder,
+        "ratio": record.ratio,
+        "method": record.method,
+    }
+    classes = settings_classes()
+    fields = classes[record.method].model_fields if record.method in classes else {}
+    options = {name for name, field in fields.items() if field.description}
+    values |= {option_name(name): value for name, value in record.settings.items() if name in options}
+    for key, value in values.items():
+        if value is not None:
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")  # JSON scalars and lists are valid TOML
+
+
+@app.command()
+def delete(
+    runs: Annotated[list[str], typer.Argument(help="Names of runs.", show_default=False)],
+    yes: Yes = False,
+    runs_dir: common.RunsDir = Path("runs"),
+) -> None:
+    """Delete runs with their models, embeddings and results."""
+    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
+    names = ", ".join(f"{run.name} ({format_size(size_bytes(run.folder))})" for run in records)
+    _confirm(f"Delete {names}?", yes=yes)
+    for run in records:
+        delete_run(run)
+        print(printable(f"{run.folder}: deleted"))
+
+
+@app.command()
+def prune(
+    runs: Annotated[list[str] | None, typer.Argument(help="Names of runs.", show_default="all")] = None,
+    yes: Yes = False,
+    runs_dir: common.RunsDir = Path("runs"),
+) -> None:
+    """Delete the checkpoints of finished runs; models, embeddings and results stay. Pruned runs cannot be resumed."""
+    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else _all_runs(runs_dir)
+    finished = []
+    for run in records:
+        progress = read_progress(run)
+        if progress.state == "finished":
+            finished += [run] if checkpoint_files(run) else []
+        elif runs:
+            note(f"{run.name}: kept, because it is {progress.said}")
+    if not finished:
+        print("nothing to prune: no finished run has checkpoints")
+        return
+    freed = sum(path.stat().st_size for run in finished for path in checkpoint_files(run))
+    _confirm(f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?", yes=yes)
+    for run in finished:
+        print(printable(f"{run.name}: {format_size(prune_checkpoints(run))} freed"))
+
+
+def _all_runs(runs_dir: Path) -> list[RunRecord]:
+    runs = []
+    for name in list_runs(runs_dir):
+        try:
+            runs.append(read_run(runs_dir, name))
+        except CacheError as error:
+            note(f"{name}: skipped ({error})")
+    return runs
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    try:
+        confirmed = typer.confirm(printable(question), err=True)
+    except typer.Abort:
+        raise UsageError("No answer; nothing was deleted. Pass --yes to delete without confirmation.") from None
+    if not confirmed:
+        note("nothing was deleted")
+        raise typer.Exit(common.FAILED)
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(Text(printable(heading)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    table_console().print(table)
+
+
+def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
+    recipe = "" if run.recipe == run.method else run.recipe
+    epoch = "-" if progress.epoch is None else f"{progress.epoch} of {progress.epochs or '?'}"
+    best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
+    return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, format_size(size)]
+
+
+def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]:
+    return {
+        "run": run.name,
+        "method": run.method,
+        "recipe": run.recipe if run.method == BYOV else None,
+        "dataset": run.dataset,
+        "encoder": run.encoder,
+        "column": run.column,
+        "seed": run.seed,
+        "state": progress.state,
+        "epoch": progress.epoch,
+        "epochs": progress.epochs,
+        "metric": progress.metric,
+        "best": progress.best,
+        "bytes": size,
+    }
+
+
+def _facts(run: RunRecord) -> dict[str, Any]:
+    """Return everything in which two runs can differ: data, progress, validation scores, settings."""
+    progress = read_progress(run)
+    digest, validation = run.training.get("videos_sha256"), run.training.get("validation")
+    return {
+        **{key: run.training.get(key) for key in DATA_KEYS},
+        VIDEOS_DIGEST: digest[:12] if isinstance(digest, str) else None,
+        "epochs done": progress.epoch,
+        "selected by": progress.metric,  # differs from the setting if the val split has no labels
+        **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
+        **run.settings,
+    }
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def main() -> None:
+    common.run(app)

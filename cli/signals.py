@@ -1,0 +1,127 @@
+"""Ctrl-C and SIGTERM: stop at once, or after the current step."""
+
+import _thread
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+from byov.cache.atomic import creation, discard_own
+from byov.cli.terminal import note
+
+T = TypeVar("T")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """Raised by Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer chooses the exit code."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.exit_code = 128 + signal_number
+
+
+def raise_stopped(signal_number: int, _frame: FrameType | None) -> None:
+    """Signal handler of the commands."""
+    raise Stopped(signal_number)
+
+
+def ignore_signals() -> None:
+    """Ignore further signals while the process ends."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class StopRequest:
+    """Callable that returns whether a signal has arrived, for work that stops after its current step."""
+
+    signal_number: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal_number is not None
+
+    def raise_if_set(self) -> None:
+        """Raise `Stopped` if a signal has arrived."""
+        if self.signal_number is not None:
+            raise Stopped(self.signal_number)
+
+
+@contextmanager
+def deferred_stop() -> Iterator[StopRequest]:
+    """Record the first signal instead of raising; it is raised when the block ends. A second signal is not deferred."""
+    request = StopRequest()
+
+    def handler(signal_number: int, frame: FrameType | None) -> None:
+        if request():
+            raise_stopped(signal_number, frame)
+        request.signal_number = signal_number
+
+    previous = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)
+    request.raise_if_set()
+
+
+def run_in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in another thread and return its result.
+
+    The main thread stays free to handle signals, which Python defers during a long call into PyTorch or FFmpeg.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            running.release()
+
+    # Not threading.Thread: a handler that raises inside threading's own Python code leaves its locks broken.
+    running = _thread.allocate_lock()
+    running.acquire()
+    _thread.start_new_thread(target, ())
+    while not running.acquire(timeout=0.1):
+        pass
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def interruptible(
+    work: Callable[[], T],
+    message: str = "interrupted",
+    *,
+    on_stop: Callable[[], object] = lambda: None,
+    scratch: Path | None = None,
+) -> T:
+    """Run `work` in a thread; a signal ends the process at once, without waiting for decoders or fits.
+
+    Args:
+        work: Function to run.
+        message: Printed when a signal arrives.
+        on_stop: Called before the process ends.
+        scratch: Folder to remove before the process ends.
+    """
+    try:
+        return run_in_thread(work)
+    except Stopped as stopped:
+        note(message)
+        on_stop()
+        exit_now(stopped.exit_code, scratch)
+
+
+def exit_now(code: int, scratch: Path | None = None) -> NoReturn:
+    """End the process without waiting for other threads; remove their temporary files and the scratch folder."""
+    with creation:
+        discard_own()
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(code)

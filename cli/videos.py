@@ -1,0 +1,77 @@
+"""Options and helpers of the commands that read videos: extract, embed and align."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, TypeVar
+
+import typer
+
+from byov.cli.signals import interruptible
+from byov.data.video import OnCorrupt, OnTruncated
+from byov.device import Device
+from byov.errors import ApplyError
+
+T = TypeVar("T")
+
+OnTruncatedOption = Annotated[
+    OnTruncated,
+    typer.Option("--on-truncated", help="Videos that end early: report an error, or keep the frames before the end."),
+]
+OnCorruptOption = Annotated[
+    OnCorrupt,
+    typer.Option("--on-corrupt", help="Videos with corrupt frames: report an error, or keep and count these frames."),
+]
+MaxPixelsOption = Annotated[
+    int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
+]
+RunOption = Annotated[str | None, typer.Option("--run", help="Run whose model is used.", show_default="newest")]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option("--encoder", help="New location of the run's encoder, if it was a local folder that has moved."),
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Device for the encoder and the model.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+
+
+def check_videos_exist(videos: Iterable[Path]) -> None:
+    """Raise if a path is not a file."""
+    for path in videos:
+        if not path.is_file():
+            raise ApplyError(f"{path}: {'this is a folder, not a video' if path.is_dir() else 'no such file'}.")
+
+
+def in_scratch_folder(work: Callable[[Path], T]) -> T:
+    """Return `work(folder)` with a temporary folder, which is removed even after Ctrl-C."""
+    with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
+        return interruptible(
+            lambda: work(Path(scratch)), "interrupted; finished output files are complete", scratch=Path(scratch)
+        )
+
+
+# From glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory for the next batch; call before threads start.
+
+    An encoder on the CPU allocates and frees hundreds of MiB per batch. By default glibc returns them to the system,
+    which clears every page again for the next batch. Does nothing with another C library, or if the environment
+    configures glibc's allocator.
+
+    Returns:
+        Whether the setting is in effect.
+    """
+    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+    if platform.libc_ver()[0] != "glibc" or tuned or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    no_mappings = mallopt(_M_MMAP_MAX, 0)
+    no_trimming = mallopt(_M_TRIM_THRESHOLD, -1)
+    # Blocks above 64 MiB do not fit into the arenas of other threads and would be mapped after all.
+    one_arena = mallopt(_M_ARENA_MAX, 1)
+    return bool(no_mappings and no_trimming and one_arena)

@@ -1,0 +1,212 @@
+"""Errors, exit codes, --config and --help of all commands."""
+
+import errno
+import resource
+import subprocess
+import sys
+
+import pytest
+import typer
+from tests.cli.conftest import APP
+
+from byov.cli import cache, common, evaluate, extract, runs, train
+from byov.cli.common import describe_os_error, is_out_of_memory
+from byov.train.settings import option_name, settings_classes
+
+MAINS = {
+    "byov-cache": cache.main,
+    "byov-eval": evaluate.main,
+    "byov-extract": extract.main,
+    "byov-runs": runs.main,
+    "byov-train": train.main,
+}
+
+
+@pytest.fixture
+def typed(call):
+    """typed("byov-eval --task tau"): run a command line."""
+    return lambda line: call(MAINS[line.split()[0]], *line.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.h5"), "a.h5: No such file or directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError("Unable to open file"), "Unable to open file"),
+    ],
+)
+def test_os_errors_are_described_by_path_and_reason(error, text):
+    assert describe_os_error(error) == text
+
+
+@pytest.mark.parametrize(
+    ("body", "out", "err", "code"),
+    [
+        ("raise CacheError('a\\x1b[2J\\nb')", "", "error: a\\x1b[2J\\nb\n", 2),
+        ("print('before'); raise CacheError('x')", "before\n", "error: x\n", 2),
+        ("open('/nowhere/\\x1b')", "", "error: /nowhere/\\x1b: No such file or directory\n", 1),
+        ("note('message')", "", "message\n", 0),
+        ("import typer; raise typer.Exit(common.FAILED)", "", "", 1),
+    ],
+)
+def test_output_and_exit_code(run_command, body, out, err, code):
+    done = run_command(body)
+    assert (done.stdout, done.stderr, done.returncode) == (out, err, code)
+
+
+def test_bugs_keep_their_traceback(run_command):
+    done = run_command("raise ValueError('a bug')")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("ValueError: a bug\n")
+
+
+def test_command_without_standard_output(run_python):
+    script = APP.format(body="print('x')")
+    done = run_python(
+        f"import os, sys; python = sys.executable; os.close(1); os.execv(python, [python, '-c', {script!r}])"
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_out_of_memory_is_one_line(clean_environment):
+    done = subprocess.run(
+        [sys.executable, "-c", APP.format(body="bytearray(1 << 40)")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=clean_environment,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)),
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: out of memory")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("CUDA out of memory."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_out_of_memory_is_recognized(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h", "byov-extract -h"])
+def test_short_help(typed, line):
+    done = typed(line)
+    assert done.code == 0
+    assert "Usage" in done.out
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("byov-train --epochs=many", "--epochs"),
+        ("byov-train --datset demo", "--dataset"),
+        ("byov-train --epochs", "--epochs"),
+        ("byov-train demo", "demo"),
+        ("byov-train --ratio 30", "Did you mean 0.3?"),
+        ("byov-train --ratio 0", "0.3"),
+        ("byov-eval --task retreival", "retrieval"),
+        ("byov-extract", "--dataset"),
+        ("byov-extract --ratios 10,30 --dataset demo", "0.1"),
+        ("byov-extract --ratios a --dataset demo", "--ratios a"),
+        ("byov-extract --shard 3/2 --dataset demo", "--shard 3/2"),
+        ("byov-extract --split 60,20,20 --folder .", "--split 0.6,0.2,0.2"),
+        ("byov-extract --split 0.5,0.5 --folder .", "0.6,0.2,0.2"),
+        ("byov-extract --dataset pour_milk --encoder clip", "openai/clip-vit-base-patch16"),
+        ("byov-extract --dataset pour_milk --encoder tinny", "random/tiny"),
+        ("byov-extract --workers 2 --dataset demo", "--cluster"),
+        ("byov-cache bogus", "bogus"),
+        ("byov-cache show", "file"),
+        ("byov-cache show .", "byov-cache"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, line, text):
+    monkeypatch.chdir(tmp_path)
+    done = typed(line)
+    assert (done.code, done.out) == (2, "")
+    (message,) = done.err.splitlines()
+    assert message.startswith("error: ")
+    assert text in message
+
+
+def test_show_suggests_a_file_of_the_folder(typed, tmp_path):
+    (tmp_path / "ego").mkdir()
+    (tmp_path / "ego" / "1.h5").touch()
+    assert f"byov-cache show {tmp_path}/ego/1.h5" in typed(f"byov-cache show {tmp_path}").err
+
+
+@pytest.fixture
+def configured(call, tmp_path):
+    """configured(text, *arguments): the option values of a small command with --config; None: no such file."""
+    app = common.new_app()
+
+    @app.command()
+    def work(
+        lr: float = 1.0,
+        run: list[str] | None = None,
+        crop: str = "",
+        fast: bool = True,
+        batch_size: int = 1,
+        _config: common.Config = None,
+    ) -> None:
+        print([lr, run, crop, fast, batch_size])
+
+    def main(text, *arguments):
+        path = tmp_path / "a.toml"
+        if text is not None:
+            path.write_text(text)
+        return call(lambda: common.run(app), "byov-work", "--config", path, *arguments)
+
+    return main
+
+
+CONFIG = 'lr = 1e-3\nrun = ["a", "b"]\ncrop = [0.5, 1.0]\nfast = false\nbatch_size = 4\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ((), [0.001, ["a", "b"], "0.5,1.0", False, 4]),
+        (("--lr=2", "--fast", "--run", "c", "--batch-size", 8), [2.0, ["c"], "0.5,1.0", True, 8]),
+    ],
+)
+def test_config_file_sets_defaults(configured, arguments, values):
+    done = configured(CONFIG, *arguments)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{values}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lrr = 1\n", "'lrr'"),
+        ("lr = \n", "cannot read"),
+        ("lr = {a = 1}\n", "lr must be"),
+        ("lr = 'x'\n", "--lr"),
+        ("batch-size = true\n", "--batch-size"),
+        (None, "No such file"),
+    ],
+)
+def test_unusable_config_file(configured, text, expected):
+    done = configured(text)
+    assert done.code == 2
+    (message,) = done.err.splitlines()
+    assert message.startswith("error: ")
+    assert expected in message
+
+
+def test_every_described_setting_is_an_option_of_train():
+    options = {name for option in typer.main.get_command(train.app).params for name in option.opts}
+    for kind in settings_classes().values():
+        described = {name for name, field in kind.model_fields.items() if field.description}
+        assert {f"--{option_name(name)}" for name in described} <= options

@@ -1,0 +1,149 @@
+import signal
+import threading
+import time
+from importlib.metadata import entry_points
+
+import pytest
+
+from byov.cli.signals import run_in_thread
+
+SCRIPTS = [point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")]
+signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+
+
+def test_run_in_thread_returns_the_result_of_another_thread():
+    assert run_in_thread(threading.current_thread) is not threading.main_thread()
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
+def test_run_in_thread_raises_the_error_of_the_work(error):
+    def work():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run_in_thread(work)
+    assert caught.value is error
+
+
+@signals
+@pytest.mark.parametrize("wait", ["sys.stdin.readline()", "run_in_thread(lambda: os.read(0, 1))"])
+def test_signal_ends_a_command_with_one_line(start_command, number, code, wait):
+    process = start_command(f"print('ready', flush=True); {wait}; print('not reached')")
+    process.send_signal(number)
+    assert process.wait(timeout=60) == code
+    assert (process.stdout.read(), process.stderr.read()) == ("", "interrupted\n")
+
+
+def test_signal_removes_temporary_files(start_command, tmp_path):
+    process = start_command(f"""
+    from pathlib import Path
+    from byov.cache.atomic import replacing
+    with replacing(Path({str(tmp_path / "a.txt")!r})) as partial:
+        partial.write_text("half")
+        print("ready", flush=True)
+        sys.stdin.readline()
+""")
+    assert len(list(tmp_path.iterdir())) == 1
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_path, attempt):
+    process = start_command(
+        """
+    from threading import Thread
+    from byov.cache.atomic import write_text
+    from byov.cli.videos import in_scratch_folder
+
+    def write(scratch, writer):
+        for number in range(10**9):
+            write_text(scratch / str(writer) / str(number), "text")
+
+    def start_writers(scratch):
+        for writer in range(8):
+            Thread(target=write, args=(scratch, writer), daemon=True).start()
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+    in_scratch_folder(start_writers)
+""",
+        TMPDIR=str(tmp_path),
+    )
+    time.sleep(0.05 * attempt)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signal_during_cleanup_gives_no_traceback(start_command):
+    process = start_command("""
+    try:
+        print("ready", flush=True)
+        sys.stdin.readline()
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+""")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert process.stderr.read() == "interrupted\n"
+
+
+DEFERRED = """
+    with deferred_stop() as stop:
+        os.kill(os.getpid(), signal.{first})
+        print("deferred", stop())
+        {then}
+        print("done")
+    print("not reached")
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "out", "code"),
+    [
+        ("SIGINT", "stop.raise_if_set()", "deferred True\n", 130),
+        ("SIGTERM", "stop.raise_if_set()", "deferred True\n", 143),
+        ("SIGINT", "pass", "deferred True\ndone\n", 130),
+        ("SIGINT", "os.kill(os.getpid(), signal.SIGINT)", "deferred True\n", 130),
+        ("SIGINT", "os.kill(os.getpid(), signal.SIGTERM)", "deferred True\n", 143),
+    ],
+)
+def test_first_signal_is_deferred_and_the_second_is_not(run_command, first, then, out, code):
+    done = run_command(DEFERRED.format(first=first, then=then))
+    assert (done.stdout, done.stderr, done.returncode) == (out, "interrupted\n", code)
+
+
+def test_handlers_are_restored_after_a_deferred_stop(run_command):
+    done = run_command("""
+    try:
+        with deferred_stop():
+            raise CacheError("x")
+    except CacheError:
+        print("restored", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("not reached")
+""")
+    assert (done.stdout, done.stderr, done.returncode) == ("restored\n", "interrupted\n", 143)
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda point: point.name)
+def test_ctrl_c_during_imports_gives_no_traceback(run_python, script, module):
+    done = run_python(f"""
+import os, signal, sys
+sys.argv = ["/somewhere/bin/{script.name}", "--help"]
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == {module!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+from {script.module} import {script.attr}
+{script.attr}()
+""")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n"), done
+
+
+def test_importing_the_commands_leaves_signal_handlers_alone(run_python):
+    script = "import signal; was = signal.getsignal(signal.SIGINT); import byov.cli.common; "
+    assert run_python(script + "print(signal.getsignal(signal.SIGINT) is was)").stdout == "True\n"
