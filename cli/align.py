@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from byov.apply.video_writer import CONTAINERS
 from byov.cache.runs import RunRecord, choose_run
 from byov.cli import common
 from byov.cli.common import UsageError, check_outputs
@@ -70,6 +69,8 @@ def align(
 
     Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
     """
+    from byov.apply.video_writer import CONTAINERS  # imports torch and Pillow
+
     started = time.monotonic()
     table = out.with_suffix(".csv")
     events = None if phases is None else read_events(phases, "--phases")
