@@ -1,4 +1,4 @@
-"""A run as one object: its model on any video or features, its embeddings, its scores."""
+"""The Python interface to runs: train, load, embed, evaluate."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.runs import RunRecord, choose_run
+from byov.cache.runs import RunRecord, choose_run, read_run
 from byov.data.dataset import Split, View
 from byov.data.video import DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device, pick_device
@@ -24,35 +24,45 @@ from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import pluralize
-from byov.train.feature_store import FeatureStore
-from byov.train.run import open_features
+from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.settings import DEFAULT_RATIO
 
-if TYPE_CHECKING:  # torch takes seconds to import; embeddings and scores get by without it
+if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not need it
     from torch import Tensor
 
     from byov.apply.embedder import EmbeddedVideo, RunEmbedder
     from byov.train.methods.base import Method
-from byov.cache.runs import read_run
-from byov.train.run import GivenRun, earlier_run, new_run
-from byov.train.settings import CHECKPOINT_EVERY, PRELOAD_GIB
 
 
 class VideoArrays(Mapping[str, NDArray[Any]]):
-    """Video id → its (T, d) array, read from its file each time; `videos` has what is known of each.
+    """Mapping from video id to its (T, D) array, read from disk on access.
 
-    phases: the names of what the `labels` of a video count.
+    Attributes:
+        dataset: Name of the dataset.
+        phases: Names of the phases that the labels of a video index.
+        videos: Video id → its entry in the manifest (view, split, frames, fps, labels).
     """
 
     def __init__(
-        self, manifest: Manifest, videos: Sequence[VideoEntry], read: Callable[[VideoEntry], NDArray[Any]]
+        self,
+        manifest: Manifest,
+        videos: Sequence[VideoEntry],
+        read: Callable[[str], NDArray[Any]],
+        *,
+        split: Split | None,
+        view: View | None,
     ) -> None:
+        chosen = [video for video in videos if split in (None, video.split) and view in (None, video.view)]
+        if not chosen:
+            existing = ", ".join(sorted({f"{video.split} {video.view}" for video in videos})) or "none"
+            wanted = " ".join(part for part in (split, view) if part)
+            raise ApplyError(f"{manifest.dataset} has no {wanted} videos. Existing: {existing}.")
         self.dataset, self.phases = manifest.dataset, manifest.phases
-        self.videos = {video.id: video for video in videos}
+        self.videos = {video.id: video for video in chosen}
         self._read = read
 
     def __getitem__(self, video: str) -> NDArray[Any]:
-        return self._read(self.videos[video])
+        return self._read(self.videos[video].id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.videos)
@@ -64,18 +74,6 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         return f"<arrays of {pluralize(len(self), 'video')} of {self.dataset}>"
 
 
-def of_split(
-    manifest: Manifest, videos: Sequence[VideoEntry], split: Split | None, view: View | None
-) -> list[VideoEntry]:
-    """Those of a split and a view, or of all; raises if there are none."""
-    chosen = [video for video in videos if split in (None, video.split) and view in (None, video.view)]
-    if not chosen:
-        there = ", ".join(sorted({f"{video.split} {video.view}" for video in videos})) or "none at all"
-        wanted = " ".join(part for part in (split, view) if part)
-        raise ApplyError(f"{manifest.dataset}: no {wanted} videos; there are {there}")
-    return chosen
-
-
 def load_features(
     dataset: str | None = None,
     *,
@@ -85,10 +83,15 @@ def load_features(
     ratio: float = DEFAULT_RATIO,
     features_dir: Folder = None,
 ) -> VideoArrays:
-    """The cached features of a dataset's videos at an STM ratio, as (T, d) float16 arrays by video id.
+    """Open the cached features of a dataset: (T, d) float16 arrays by video id, read on access.
 
-    Dataset and encoder may be left out where the cache has only one. The features of a video are read when they are
-    asked for, so that a dataset may be larger than the memory.
+    Args:
+        dataset: Dataset in the cache. Default: the only one.
+        split: Only the videos of this split.
+        view: Only the videos of this view.
+        encoder: Encoder in the cache. Default: the only one.
+        ratio: STM ratio of the features.
+        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
 
     >>> features = load_features("demo", split="test")
     >>> features["pour_ego_015"].shape
@@ -96,19 +99,19 @@ def load_features(
     >>> [(video.id, video.view, video.frames) for video in features.videos.values()]
     [('pour_ego_015', 'ego', 12), ('pour_exo_015', 'exo', 14)]
     """
-    data = open_features(features_folder(features_dir), dataset, encoder, ratio)
+    data = open_training_data(features_folder(features_dir), dataset, encoder, ratio)
     manifest, store = load_manifest(data.folder.parent / "manifest.json"), FeatureStore(data, (), 0)
     cached = {video.id: video for video in data.videos}
     entries = [entry for entry in manifest.videos if entry.id in cached]
-
-    def read(entry: VideoEntry) -> NDArray[np.float16]:
-        return store.read(cached[entry.id])
-
-    return VideoArrays(manifest, of_split(manifest, entries, split, view), read)
+    return VideoArrays(manifest, entries, lambda video: store.read(cached[video]), split=split, view=view)
 
 
 class Run:
-    """What byov-train has left in a folder. `record` has what it was trained on and how."""
+    """A trained run: its model, embeddings and scores. Create it with `load_run` or `train_run`.
+
+    Attributes:
+        record: What the run was trained on, from its config.json.
+    """
 
     def __init__(
         self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
@@ -133,7 +136,7 @@ class Run:
 
     @cached_property
     def model(self) -> "Method":
-        """The model that the run has kept, a torch.nn.Module."""
+        """The saved model, a torch.nn.Module."""
         from byov.train.methods.base import Method
 
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
@@ -147,7 +150,17 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> NDArray[np.float32]:
-        """The (T, D) frame embeddings of a video file, or of the (T, d) features of one video from the cache.
+        """Embed a video file, or the (T, d) cached features of one video.
+
+        Args:
+            video_or_features: Path of a video, or features of the width that the model was trained on.
+            on_truncated: "error", or "keep" to embed the frames of a video that ends early.
+            on_corrupt: "error", or "keep" to embed corrupt frames as they are decoded.
+            progress: Shows how far decoding is.
+            stop: Checked between batches of frames; if true, Interrupted is raised.
+
+        Returns:
+            (T, D) embeddings of the frames.
 
         >>> run, features = load_run("demo-paper"), byov.load_features("demo")
         >>> run.embed(features["pour_ego_015"]).shape
@@ -159,7 +172,17 @@ class Run:
             return self.embed_video(
                 video_or_features, on_truncated=on_truncated, on_corrupt=on_corrupt, progress=progress, stop=stop
             ).embedding
-        return self._embed_features(video_or_features)
+        features, width = video_or_features, self.model.width
+        if len(features.shape) != 2 or not features.shape[0] or features.shape[1] != width:
+            raise ApplyError(
+                f"The features have shape {tuple(features.shape)}; {self.name} takes (T, {width}), one video at a time."
+            )
+        if not isinstance(features, np.ndarray):
+            features = features.to(next(self.model.parameters()).device)
+        embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
+        if not np.isfinite(embedding).all():
+            raise ApplyError(f"The embeddings of {self.name} are not finite. Check the features.")
+        return embedding
 
     def embed_video(
         self,
@@ -170,40 +193,42 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
-        """A video file through the run's own encoder and model: its embeddings and the times of its frames.
+        """Embed a video file with the run's own encoder and model; returns embeddings and frame times.
 
-        The encoder is loaded with the first video. A video of the run's own dataset gets the run's own embeddings.
+        The encoder is loaded with the first video. The arguments are those of `embed`.
 
         >>> load_run("demo-paper").embed_video("datasets/demo/test/ego/pour_ego_015.mp4").pts_seconds[:3].tolist()
         [0.0, 0.1, 0.2]
         """
         path = Path(video)
         if not path.is_file():
-            raise ApplyError(f"{path}: {'a folder, not a video' if path.is_dir() else 'no such file'}")
+            raise ApplyError(f"{path} is {'a folder, not a video' if path.is_dir() else 'not an existing file'}.")
         with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
-            policy, shown = DecodingPolicy(on_truncated, on_corrupt), Stoppable(progress, stop)
-            failures, embedded = self._embedder.embed({"video": path}, Path(scratch), policy, shown)
+            policy, stoppable = DecodingPolicy(on_truncated, on_corrupt), Stoppable(progress, stop)
+            failures, embedded = self._embedder.embed({"video": path}, Path(scratch), policy, stoppable)
             if failures:
                 raise VideoError(failures["video"])
             return next(embedded)[1]
 
     def embeddings(self, split: Split = "test", *, view: View | None = None, untrained: bool = False) -> VideoArrays:
-        """What the run made of its dataset's videos: (T, D) float32 arrays by video id.
+        """Open the run's embeddings of its dataset: (T, D) float32 arrays by video id, read on access.
 
-        untrained: what its model made of them before it had learned anything.
+        Args:
+            split: Only the videos of this split.
+            view: Only the videos of this view.
+            untrained: The embeddings of the model at its initialization.
 
         >>> load_run("demo-paper").embeddings("test", view="exo")["pour_exo_015"].shape
         (14, 32)
         """
         reader = self._reader(untrained=untrained)
-        wanted = {segment.video.id: segment for segment in segments(reader.manifest, split)}
-        videos = of_split(reader.manifest, [segment.video for segment in wanted.values()], split, view)
-        reader.require_files([wanted[video.id] for video in videos], split)
-
-        def read(video: VideoEntry) -> NDArray[np.float32]:
-            return reader.rows(wanted[video.id])
-
-        return VideoArrays(reader.manifest, videos, read)
+        by_video = {segment.video.id: segment for segment in segments(reader.manifest, split)}
+        entries = [segment.video for segment in by_video.values()]
+        arrays = VideoArrays(
+            reader.manifest, entries, lambda video: reader.rows(by_video[video]), split=split, view=view
+        )
+        reader.require_files([by_video[video] for video in arrays], split)
+        return arrays
 
     def evaluate(
         self,
@@ -215,9 +240,20 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> Row:
-        """The run's scores in some tasks, or in all that its dataset has labels for (but few-shot).
+        """Score the run's embeddings.
 
-        Shares, not percent. A score that cannot be given is None, with its reason in `scores[name].missing`.
+        Args:
+            *tasks: Names of tasks. Default: all that the dataset has labels for, except few-shot.
+            split: "val" or "test".
+            protocol: "standard", or "trimmed" for sub-clips embedded on their own.
+            untrained: Score the model at its initialization.
+            options: Options of the tasks.
+            progress: Shows how far the evaluation is.
+            stop: Checked between tasks; if true, Interrupted is raised.
+
+        Returns:
+            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` says
+            why.
 
         >>> row = load_run("demo-paper").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1
@@ -239,17 +275,6 @@ class Run:
     def _reader(self, *, untrained: bool) -> RunEmbeddings:
         return RunEmbeddings(self.folder.parent, self._features_dir, self.name, untrained=untrained)
 
-    def _embed_features(self, features: "NDArray[Any] | Tensor") -> NDArray[np.float32]:
-        shape, width = tuple(features.shape), self.model.width
-        if len(shape) != 2 or not shape[0] or shape[1] != width:
-            raise ApplyError(f"features of shape {shape}; {self.name} takes (T, {width}), those of one video")
-        if not isinstance(features, np.ndarray):
-            features = features.to(next(self.model.parameters()).device)
-        embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
-        if not np.isfinite(embedding).all():
-            raise ApplyError(f"the embeddings of {self.name} are not finite; look at the features")
-        return embedding
-
 
 def load_run(
     run: str | None = None,
@@ -259,11 +284,14 @@ def load_run(
     runs_dir: Folder = None,
     features_dir: Folder = None,
 ) -> Run:
-    """A run by its name, or the newest.
+    """Load a run.
 
-    device: where its model, and for videos its encoder, works. encoder: where the run's encoder is, if it was a local
-    folder. Folders that are left out are those of the environment (BYOV_RUNS, BYOV_FEATURES), else runs/ and features/;
-    features are needed for `embeddings` and `evaluate` alone.
+    Args:
+        run: Name of the run. Default: the newest.
+        device: Device of the model and, for videos, of the encoder.
+        encoder: Where the run's encoder is, if it was loaded from a local folder.
+        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
+        features_dir: The feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
 
     >>> run = load_run("demo-paper")
     >>> run, run.folder.as_posix(), run.record.column
@@ -275,30 +303,23 @@ def load_run(
 def train_run(
     run: str | None = None,
     *,
-    method: str | None = None,
-    dataset: str | None = None,
-    encoder: str | None = None,
-    ratio: float | None = None,
-    resume: bool = False,
     device: Device = "auto",
-    preload_gib: float = PRELOAD_GIB,
-    checkpoint_every: int = CHECKPOINT_EVERY,
-    tensorboard: bool = False,
-    wandb: bool = False,
     features_dir: Folder = None,
     runs_dir: Folder = None,
-    progress: Progress = NO_PROGRESS,
-    stop: Stop = never,
-    **settings: Any,
+    **options: Any,
 ) -> Run:
-    """Train a method on cached features, keep the best model on val, embed all videos; no video is read.
+    """Train a method on cached features, keep the best model on the val split and embed all videos with it.
 
-    run: its name; of a new one DATASET-METHOD-rRATIO-sSEED if left out, with `resume` the newest. Dataset and encoder
-    may be left out where the cache has only one; method "byov" and ratio 0.3 are the paper's. `settings` are those of
-    the method: the options of byov-train, with _ for - (`byov-train --help`; docs/training.md).
+    Args:
+        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`.
+        device: Where to train: "auto", "cuda", "mps" or "cpu".
+        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
+        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
+        **options: The other arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress,
+            stop, ...) and the settings of the method: the options of byov-train, with _ for -.
 
-    `stop` is asked after every step; then a checkpoint is left and Interrupted raised, and the same call with `resume`
-    goes on to the same numbers.
+    Raises:
+        Interrupted: `stop` returned true. The same call with `resume=True` continues to the same numbers.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run
@@ -306,12 +327,7 @@ def train_run(
     >>> sorted(path.name for path in run.folder.glob("*.safetensors"))
     ['model-last.safetensors', 'model.safetensors']
     """
-    features, runs = features_folder(features_dir), runs_folder(runs_dir)
-    given = GivenRun(run, method, dataset, encoder, ratio, settings)
-    folder, data, chosen = (earlier_run if resume else new_run)(features, runs, given)
-    from byov.train import run as training  # torch takes seconds to import; mistakes are told without it
+    from byov.train import run as training
 
-    preload_bytes = int(preload_gib * 2**30)
-    machine = training.Machine(pick_device(device), preload_bytes, checkpoint_every, tensorboard, wandb)
-    training.train_run(folder, data, chosen, machine, resume=resume, progress=progress, stop=stop)
-    return Run(read_run(runs, folder.name), features, device)
+    summary = training.train_run(run, device=device, features_dir=features_dir, runs_dir=runs_dir, **options)
+    return Run(read_run(runs_folder(runs_dir), summary["run"]), features_folder(features_dir), device)

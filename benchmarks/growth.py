@@ -114,13 +114,13 @@ def start_training(root: Path) -> Callable[[], object]:
     from byov.train.feature_store import FeatureStore, open_training_data
     from byov.train.methods import build_method
     from byov.train.methods.timeline import TimelineSettings
-    from byov.train.run import new_record
+    from byov.train.run import training_record
 
     untrained = build_method(WIDTH, TimelineSettings())  # which has nothing to do with the videos
 
     def work() -> None:
         data = open_training_data(root / "features", None, None, 0.3)
-        new_record(data, untrained)
+        training_record(data, untrained)
         FeatureStore(data, data.of("train"), 0)
 
     return work

@@ -12,7 +12,7 @@ from byov.cli import common
 from byov.cli.signals import SIGNALS, exit_now, ignore_signals
 from byov.cli.terminal import note
 from byov.errors import ByovError, ProcessLost
-from byov.train.distributed import ALONE, Processes, join
+from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -22,18 +22,18 @@ def run(app: typer.Typer) -> NoReturn:
     in most cases fails of the same, has not said why.
     """
     processes = _join()
-    if processes is ALONE:
+    if processes is SINGLE_PROCESS:
         common.run(app)
     said = io.StringIO()
     with ExitStack() as silence:
-        if not processes.leads:
+        if not processes.is_main:
             silence.enter_context(redirect_stdout(said))
             silence.enter_context(redirect_stderr(said))
         code = _run(app, processes)
     ignore_signals()
-    if processes.leads and code:
-        processes.speaks()  # it has
-    elif code in (common.FAILED, common.BAD_USAGE) and processes.speaks():
+    if processes.is_main and code:
+        processes.reports_error()  # it has
+    elif code in (common.FAILED, common.BAD_USAGE) and processes.reports_error():
         note(said.getvalue().strip().rpartition("\n")[2])
     sys.exit(code)
 
@@ -41,7 +41,7 @@ def run(app: typer.Typer) -> NoReturn:
 def end(processes: Processes, reason: str) -> NoReturn:
     """End this process, since another is gone: at once, as what waits for the other may wait forever."""
     ignore_signals()
-    if processes.speaks():
+    if processes.reports_error():
         with redirect_stderr(sys.__stderr__):
             note(f"error: {reason}")
     exit_now(common.FAILED)
@@ -51,7 +51,7 @@ def _join() -> Processes:
     """Signals end it as they would any program: there is nothing to bring to a good end yet."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     try:
-        return join()
+        return init_processes()
     except (ByovError, ProcessLost) as error:
         note(f"error: {error}")
         sys.exit(common.BAD_USAGE if isinstance(error, ByovError) else common.FAILED)

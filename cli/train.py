@@ -13,16 +13,15 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from byov.cache.runs import CONFIG_NAME
 from byov.cli import common, torchrun
 from byov.cli.common import UsageError, check_ratio
 from byov.cli.signals import Stopped, deferred_stop
 from byov.cli.terminal import PROGRESS, note
-from byov.device import Device, pick_device
+from byov.device import Device
 from byov.errors import Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
-from byov.train.distributed import ALONE, join
+from byov.train.distributed import SINGLE_PROCESS, init_processes
 from byov.train.methods.byov import ByovSettings
 from byov.train.settings import (
     CHECKPOINT_EVERY,
@@ -187,46 +186,48 @@ def train(
     _version: common.Version = False,
 ) -> None:
     """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
-    from byov.train.run import GivenRun, earlier_run, new_run  # h5py, which --help has no need of
+    from byov.train.run import train_run
 
-    started, processes = time.monotonic(), join()
+    started, processes = time.monotonic(), init_processes()
     if ratio is not None:
         check_ratio("--ratio", ratio)
-    if embed_only:  # which is the work of one
-        if not processes.leads:
-            return
-        processes = ALONE
     if resume and embed_only:
         raise UsageError("give --resume or --embed-only, not both")
-    said = GivenRun(run, method, dataset, encoder, ratio, given)
-    choose = earlier_run if resume or embed_only else new_run
-    folder, data, settings = choose(features_dir, runs_dir, said, processes.agree)
-    from byov.train.run import Machine, embed_again, train_run  # torch takes seconds to import
-
-    preload_bytes = int(preload_gib * 2**30)
-    machine = Machine(processes.device(pick_device(device)), preload_bytes, checkpoint_every, tensorboard, wandb)
-    how_to_resume = f"resume with byov-train --run {folder.name} --resume"
-    progress = PROGRESS if processes.leads else NO_PROGRESS
+    if embed_only:  # which one process does
+        if not processes.is_main:
+            return
+        processes = SINGLE_PROCESS
     with deferred_stop() as stop:
         try:
-            if embed_only:
-                summary = embed_again(folder, data, settings, machine, progress=progress, stop=stop)
-            else:
-                summary = train_run(
-                    folder, data, settings, machine, resume=resume, progress=progress, stop=stop, processes=processes
-                )
+            summary = train_run(
+                run,
+                method=method,
+                dataset=dataset,
+                encoder=encoder,
+                ratio=ratio,
+                resume=resume,
+                embed_only=embed_only,
+                device=device,
+                preload_gib=preload_gib,
+                checkpoint_every=checkpoint_every,
+                tensorboard=tensorboard,
+                wandb=wandb,
+                features_dir=features_dir,
+                runs_dir=runs_dir,
+                progress=PROGRESS if processes.is_main else NO_PROGRESS,
+                stop=stop,
+                processes=processes,
+                **given,
+            )
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(common.FAILED) from None
         except ProcessLost as error:
-            torchrun.end(processes, f"{error}; {how_to_resume}" if (folder / CONFIG_NAME).exists() else str(error))
-        except (Interrupted, Stopped) as stopped:
-            if not embed_only and (folder / CONFIG_NAME).exists():
-                note(f"stopped; {how_to_resume}")
-            if isinstance(stopped, Interrupted):  # by a signal to this process, or to another that trains with it
-                raise Stopped(stop.signal_number or signal.SIGTERM) from None
-            raise
-    if processes.leads:
+            torchrun.end(processes, str(error))
+        except Interrupted as error:  # by a signal to this process, or to another that trains with it
+            note(str(error))
+            raise Stopped(stop.signal_number or signal.SIGTERM) from None
+    if processes.is_main:
         _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
 
 

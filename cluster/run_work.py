@@ -79,7 +79,7 @@ class RunWork:
         is_pruned = (folder / LAST_MODEL_NAME).exists() and not any((folder / CHECKPOINTS_NAME).glob("*.safetensors"))
         if is_scored or is_pruned:
             return
-        from byov.apply.run import train_run  # with the decoder and PyTorch, which only workers need
+        from byov.train.run import train_run  # imports PyTorch, which only workers need
 
         train_run(
             self.name,

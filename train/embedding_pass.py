@@ -1,14 +1,11 @@
-"""The embedding pass: every frame of every video through the frozen encoder, into the run's HDF5 files."""
+"""Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array, read_digest
@@ -17,22 +14,22 @@ from byov.cache.runs import embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
 from byov.evaluate.protocols import trimmed_clips
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
-from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
+from byov.train.feature_store import FeatureStore, TrainingData
 from byov.train.methods.base import Method
 
-TRIMMED_SPLITS = ("val", "test")
+TRIMMED_SPLITS = ("val", "test")  # the splits that are evaluated
 
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A model, and the digest of its weights; a run keeps the embeddings of two."""
+    """A model to embed with: the trained one of a run, or the same model at its initialization."""
 
     model: Method
     sha256: str
     untrained: bool
 
 
-def embed_run(
+def embed_videos(
     run: Path,
     models: Sequence[EmbeddingModel],
     data: TrainingData,
@@ -41,7 +38,17 @@ def embed_run(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
-    """Write the embeddings of all videos, and of the sub-clips of val and test videos; returns the number of files."""
+    """Embed every video, and the sub-clips of val and test videos on their own.
+
+    Files of videos that are no longer in the dataset are deleted.
+
+    Returns:
+        The number of files written.
+
+    Raises:
+        Interrupted: `stop` returned true; it is checked before each video.
+        Diverged: An embedding is not finite.
+    """
     for embedder in models:
         embedder.model.to(device).eval()
     written: set[Path] = set()
@@ -50,50 +57,38 @@ def embed_run(
             raise Interrupted("stopped while embedding")
         features = torch.from_numpy(store.read(video)).to(device)
         pts_seconds = read_array(video.path, "pts_seconds")
-        provenance = _provenance(run, data, video)
+        features_sha256 = read_digest(video.path, data.column)
+        clips: list[tuple[int, int] | None] = [None]  # the whole video
+        if video.split in TRIMMED_SPLITS:
+            clips += trimmed_clips(data.dataset, video.view, video.id, video.frames)
         for embedder in models:
-            for path, embedding, first in _embeddings(run, embedder, data.dataset, video, features):
-                times = pts_seconds[first : first + len(embedding)]
-                write_embedding(path, embedding, times, provenance(model_sha256=embedder.sha256, first_frame=first))
+            for clip in clips:
+                first, last = clip or (0, video.frames - 1)
+                embedding = embedder.model.embed(features[first : last + 1]).cpu().numpy()
+                if not np.isfinite(embedding).all():
+                    raise Diverged(f"The embeddings of {video.id} are not finite; the model is unusable.")
+                provenance = EmbeddingProvenance(
+                    run=run.name,
+                    model_sha256=embedder.sha256,
+                    dataset=data.dataset,
+                    video=video.id,
+                    encoder=data.identity["encoder"],
+                    encoder_revision=data.identity["revision"],
+                    encoder_sha256=data.identity["weights"],
+                    preprocessing=data.identity["preprocessing"],
+                    column=data.column,
+                    column_sha256=features_sha256,
+                    first_frame=first,
+                )
+                folder = embeddings_folder(run, untrained=embedder.untrained, trimmed=clip is not None)
+                path = embedding_path(folder, video.view, video.id, clip)
+                write_embedding(path, embedding, pts_seconds[first : last + 1], provenance)
                 written.add(path)
-    _remove_others(run, written)
+    _delete_others(run, written)
     return len(written)
 
 
-def _embeddings(
-    run: Path, embedder: EmbeddingModel, dataset: str, video: CachedVideo, features: Tensor
-) -> Iterator[tuple[Path, NDArray[np.float32], int]]:
-    """Path, embeddings and first frame: of the whole video, then of its sub-clips."""
-    clips: list[tuple[int, int]] = []
-    if video.split in TRIMMED_SPLITS:
-        clips = trimmed_clips(dataset, video.view, video.id, video.frames)
-    for clip in (None, *clips):
-        first, last = clip or (0, video.frames - 1)
-        folder = embeddings_folder(run, untrained=embedder.untrained, trimmed=clip is not None)
-        embedding: NDArray[np.float32] = embedder.model.embed(features[first : last + 1]).cpu().numpy()
-        if not np.isfinite(embedding).all():
-            raise Diverged(f"the model's embeddings of {video.id} are not finite; the run is of no use")
-        yield embedding_path(folder, video.view, video.id, clip), embedding, first
-
-
-def _provenance(run: Path, data: TrainingData, video: CachedVideo) -> Callable[..., EmbeddingProvenance]:
-    """What all embeddings of a video have in common; to be called with the rest."""
-    return partial(
-        EmbeddingProvenance,
-        run=run.name,
-        dataset=data.dataset,
-        video=video.id,
-        encoder=data.identity["encoder"],
-        encoder_revision=data.identity["revision"],
-        encoder_sha256=data.identity["weights"],
-        preprocessing=data.identity["preprocessing"],
-        column=data.column,
-        column_sha256=read_digest(video.path, data.column),
-    )
-
-
-def _remove_others(run: Path, written: set[Path]) -> None:
-    """Embeddings of videos that are no longer in the dataset must not be taken for current ones."""
+def _delete_others(run: Path, written: set[Path]) -> None:
     for untrained in (False, True):
         for trimmed in (False, True):
             folder = embeddings_folder(run, untrained=untrained, trimmed=trimmed)

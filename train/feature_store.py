@@ -1,5 +1,6 @@
 """The videos of one dataset and encoder as the trainer sees them: T x d arrays from the cache, and no videos."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_pa
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.errors import TrainError
 from byov.records import UNLABELED
+from byov.text import pluralize
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,6 @@ class TrainingData:
     width: int
     identity: dict[str, str]  # what Provenance.identity says, the same for all videos
     videos: tuple[CachedVideo, ...]
-    absent: int  # videos of the manifest that are not in the cache
 
     def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
         return [video for video in self.videos if video.split == split and view in (None, video.view)]
@@ -57,6 +60,11 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
             f"{folder}: none of the manifest's videos is in it; run byov-extract --dataset {folder.parent.name}"
         )
     shape, _ = read_columns(first.path)[column]
+    absent = len(manifest.videos) - len(videos)
+    if dataset is None or encoder is None:
+        LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
+    if absent:
+        LOGGER.info(f"{pluralize(absent, 'video')} of {folder.parent.name} not in the cache; see byov-cache ls")
     return TrainingData(
         dataset=folder.parent.name,
         folder=folder,
@@ -64,7 +72,6 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         width=shape[1],
         identity=dict(first.provenance.identity()),
         videos=videos,
-        absent=len(manifest.videos) - len(videos),
     )
 
 

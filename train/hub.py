@@ -1,4 +1,4 @@
-"""Models in folders and on the HuggingFace hub: config.json and model.safetensors, read as data."""
+"""Models in folders and on the Hugging Face Hub: config.json and model.safetensors, read as data."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -17,50 +17,40 @@ from byov.records import Record
 from byov.train.checkpoint import load_weights, tensor_shapes
 from byov.train.settings import Size, TrainSettings, checked, read_settings
 
-_HEAD = """---
-library_name: byov
-license: mit
-tags:
-- ego-exo
-- video
-- byov
----
-"""
 
-
-class Arguments(Record):
-    """What a model's constructor takes beside its settings."""
-
-    width: Size = Field(multiple_of=2)  # of the features
+class _Arguments(Record):
+    width: Size = Field(multiple_of=2)
     training: dict[str, Any] | None
 
 
 class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
-    """`from_pretrained`, `save_pretrained` and `push_to_hub` as usual.
+    """Base of all models, with `from_pretrained`, `save_pretrained` and `push_to_hub`.
 
-    width: of the features that it takes.
-    training: what it was trained on and how, which is carried along in config.json and kept as `record`.
+    Args:
+        width: Width of the input features.
+        settings: Settings of the method.
+        training: What the model was trained on; stored in config.json and available as `record`.
     """
 
     settings: TrainSettings
 
     def __init__(self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__()
-        checked(Arguments, width=width, training=training)
+        checked(_Arguments, width=width, training=training)
         self.width, self.settings = width, settings
-        # Without the digests of a run's files: saved elsewhere, the same weights are another file.
+        # The digests of a run's files do not apply to a copy: the same weights saved elsewhere are another file.
         self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
         self._hub_mixin_config = self.config
 
     @property
     def config(self) -> dict[str, Any]:
-        """config.json."""
+        """The content of config.json."""
         return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
 
     @classmethod
     @abstractmethod
     def kind(cls, settings: TrainSettings) -> type[Self]:
-        """The class of a model with these settings; raises TrainError if it is not one of this class."""
+        """Return the class of a model with these settings; raises TrainError if it is not a subclass of this one."""
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         return ModelCard(card_text(self))
@@ -79,111 +69,107 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         map_location: str = "cpu",
         **_: Any,
     ) -> Self:
-        """All weights must be there, and the model is no larger than their file."""
-        if Path(model_id).is_dir():
-            path = Path(model_id) / MODEL_NAME
-        else:
+        path = Path(model_id) / MODEL_NAME
+        if not path.parent.is_dir():
             try:
-                path = Path(
-                    hf_hub_download(
-                        model_id,
-                        MODEL_NAME,
-                        revision=revision,
-                        cache_dir=cache_dir,
-                        force_download=force_download,
-                        token=token,
-                        local_files_only=local_files_only,
-                    )
+                downloaded = hf_hub_download(
+                    model_id,
+                    MODEL_NAME,
+                    revision=revision,
+                    cache_dir=cache_dir,
+                    force_download=force_download,
+                    token=token,
+                    local_files_only=local_files_only,
                 )
             except EntryNotFoundError:
-                raise TrainError(f"{model_id}: has no {MODEL_NAME}, and byov reads no other weights") from None
-        model = cls._built(path, config)
-        check_model(path.parent, config.get("training") or {})  # whole, and of the run that config.json tells of
+                raise TrainError(f"{model_id} has no {MODEL_NAME}, the only weights that byov reads.") from None
+            path = Path(downloaded)
+        model = cls._build(path, config)
+        check_model(path.parent, config.get("training") or {})
         load_weights(model, path)
         return model.to(map_location).eval()
 
     @classmethod
-    def _built(cls, weights: Path, config: Any) -> Self:
-        """The model that config.json describes, if the weights are of it: seen before memory is taken for it."""
+    def _build(cls, weights: Path, config: Any) -> Self:
+        """Build the model of a config.json, after a check that it is no larger than the file of its weights."""
         path = weights.with_name(CONFIG_NAME)
         if not isinstance(config, dict):
-            raise TrainError(f"{path}: not the configuration of a model")
+            raise TrainError(f"{path} is not the configuration of a model.")
         if path.is_file():
-            read_config(path.parent)  # raises if it is not as it was written
-        settings = settings_in(path, config)
+            read_config(path.parent)  # raises if it is damaged
+        unknown = config.keys() - {"width", "settings", "training", SEAL_NAME}
+        if unknown:
+            raise TrainError(
+                f"{path} has an unknown entry {min(unknown)!r}; a newer version of byov may have written it."
+            )
+        settings = read_settings(path, config.get("settings"))
         stored = tensor_shapes(weights)
         try:
-            arguments: dict[str, Any] = {"width": config.get("width"), "settings": settings}
             with torch.device("meta"):
-                built = cls.kind(settings)(**arguments).state_dict()
+                built = cls.kind(settings)(config.get("width", 0), settings).state_dict()
             if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
-                return cls.kind(settings)(**arguments, training=config.get("training"))
+                return cls.kind(settings)(config["width"], settings, config.get("training"))
         except TrainError as error:
             raise TrainError(f"{path}: {error}") from None
-        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, of forged sizes
+        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, for absurd sizes
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise TrainError(f"{path}: sizes that no model can have ({reason})") from None
-        raise TrainError(f"{weights}: weights of another model than {CONFIG_NAME} says")
-
-
-def settings_in(path: Path, config: dict[str, Any]) -> TrainSettings:
-    """Read the settings in a config.json."""
-    unknown = config.keys() - {"width", "settings", "training", SEAL_NAME}
-    if unknown:
-        raise TrainError(f"{path}: unknown entry {min(unknown)!r}; a newer version of byov may have written it")
-    return read_settings(path, config.get("settings"))
+            raise TrainError(f"{path} has sizes that no model can have: {reason}") from None
+        raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
 
 
 def card_text(model: HubModel) -> str:
-    """Markdown: what the model is, what it was trained on and how, and what validation said."""
+    """Return the model card in Markdown: what the model is, its training data, settings and validation metrics."""
     record, parameters = model.record, sum(parameter.numel() for parameter in model.parameters())
-    what = "recipe" if model.settings.method == BYOV else "method"  # the others have no recipes
-    lines = [
-        "# BYOV frame encoder",
-        "",
-        f"A model of {parameters / 1e6:.3f} million parameters, trained by the method `{model.settings.method}` of "
-        'byov, which builds on "Bootstrap Your Own Views" (Park et al., CVPR 2025). It maps the frame features of one '
-        "video to embeddings that follow the action and not the camera.",
-        "",
-    ]
-    if record:
-        lines += [
-            f"- dataset: {_code(record.get('dataset'))}",
-            f"- frame encoder: {_code(record.get('encoder'))}, features {_code(record.get('column'))}",
-            f"- {what}: {_code(record.get('recipe'))}, seed {_code(record.get('seed'))}",
-            f"- preprocessing: {_code(record.get('preprocessing'))}",
-            "",
-            "## Validation",
-            "",
-            *_metrics(record.get("validation")),
-            "",
-            "## Settings",
-            "",
-            "```json",
-            model.settings.model_dump_json(indent=1),
-            "```",
-            "",
-        ]
-    lines += [
-        "```python",
-        "from byov.train.methods.base import Method",
-        "",
-        'model = Method.from_pretrained("...")',
-        "embedding = model.embed(features)  # (T, width) features of one video from the cache → (T, D)",
-        "```",
-        "",
-    ]
-    return _HEAD + "\n".join(lines)
+    label = "recipe" if model.settings.method == BYOV else "method"  # only byov has recipes
+    text = f"""---
+library_name: byov
+license: mit
+tags:
+- ego-exo
+- video
+- byov
+---
+# BYOV frame encoder
+
+A model with {parameters / 1e6:.3f} million parameters, trained with the method `{model.settings.method}` of byov, an
+implementation of "Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. It maps the frame features of
+a video to embeddings that follow the progress of the action, independent of the camera.
+
+```python
+from byov.train.methods.base import Method
+
+model = Method.from_pretrained("...")
+embedding = model.embed(features)  # (T, width) cached features of one video → (T, D)
+```
+"""
+    if not record:
+        return text
+    return f"""{text}
+- dataset: {_code(record.get("dataset"))}
+- frame encoder: {_code(record.get("encoder"))}, features {_code(record.get("column"))}
+- {label}: {_code(record.get("recipe"))}, seed {_code(record.get("seed"))}
+- preprocessing: {_code(record.get("preprocessing"))}
+
+## Validation
+
+{_validation_table(record.get("validation"))}
+
+## Settings
+
+```json
+{model.settings.model_dump_json(indent=1)}
+```
+"""
 
 
-def _metrics(validation: Any) -> list[str]:
+def _validation_table(validation: Any) -> str:
     if not isinstance(validation, dict) or not validation:
-        return ["No scores: there were no validation videos, or the run is not finished."]
+        return "No scores: there were no validation videos, or the run is not finished."
     rows = [f"| {_code(name)} | {_code(value)} |" for name, value in validation.items()]
-    return ["On the val split, of the model that is saved here:", "", "| | |", "|---|---|", *rows]
+    return "\n".join(["Metrics of this model on the val split:", "", "| | |", "|---|---|", *rows])
 
 
 def _code(value: Any) -> str:
-    """A value from a file, such that it cannot break out of the text."""
-    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return f"`{''.join(character for character in shown if character.isprintable() and character not in '`|')}`"
+    """Format a value as inline code; a value from a file cannot break out of it."""
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"`{''.join(character for character in text if character.isprintable() and character not in '`|')}`"

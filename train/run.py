@@ -1,13 +1,12 @@
-"""One run from beginning to end: what to train on, the model, the training, the embeddings."""
+"""Train one run: find the features, resolve the settings, train, embed."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,24 +23,27 @@ from byov.cache.runs import (
     RunRecord,
     list_runs,
     model_digest,
-    read_config,
     read_progress,
     read_run,
     run_folder,
 )
-from byov.errors import CacheError, TrainError
+from byov.device import Device, pick_device
+from byov.errors import CacheError, Interrupted, ProcessLost, TrainError
+from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
-from byov.text import format_size, pluralize
+from byov.text import format_size
 from byov.train.checkpoint import model_bytes
-from byov.train.distributed import ALONE, Processes
-from byov.train.embedding_pass import EmbeddingModel, embed_run
-from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData, open_training_data
+from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
+from byov.train.embedding_pass import EmbeddingModel, embed_videos
+from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
-from byov.train.sampling import BatchSource, Sampler
+from byov.train.sampling import BatchSource
 from byov.train.settings import (
+    CHECKPOINT_EVERY,
     DEFAULT_METHOD,
     DEFAULT_RATIO,
+    PRELOAD_GIB,
     TrainSettings,
     check_names,
     checked,
@@ -49,430 +51,331 @@ from byov.train.settings import (
     resolve_settings,
     settings_of,
 )
-from byov.train.trackers import Board, open_boards
-from byov.train.trainer import MetricsLog, Trainer
+from byov.train.trackers import open_trackers
+from byov.train.trainer import Trainer
 from byov.train.validation import Validator
 
 LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """How to run; nothing here changes the numbers (on one kind of device)."""
+def train_run(
+    run: str | None = None,
+    *,
+    method: str | None = None,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    ratio: float | None = None,
+    resume: bool = False,
+    embed_only: bool = False,
+    device: Device = "auto",
+    preload_gib: float = PRELOAD_GIB,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    tensorboard: bool = False,
+    wandb: bool = False,
+    features_dir: Folder = None,
+    runs_dir: Folder = None,
+    progress: Progress = NO_PROGRESS,
+    stop: Stop = never,
+    processes: Processes = SINGLE_PROCESS,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train a method on cached features, keep the best model on the val split and embed all videos with it.
 
-    device: torch.device
-    preload_bytes: int
-    checkpoint_every: int  # epochs
-    tensorboard: bool = False
-    wandb: bool = False
+    Args:
+        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume` or `embed_only`.
+        method: Name of the method. Default: "byov".
+        dataset: Dataset in the cache. Default: the only one.
+        encoder: Encoder in the cache. Default: the only one.
+        ratio: STM ratio of the features. Default: 0.3.
+        resume: Continue an interrupted run; options and settings must be those it was started with.
+        embed_only: Only write the embeddings of a run again.
+        device: Where to train: "auto", "cuda", "mps" or "cpu".
+        preload_gib: Hold features of up to this size in memory.
+        checkpoint_every: Epochs between checkpoints.
+        tensorboard: Log to TensorBoard, too.
+        wandb: Log to Weights & Biases, too.
+        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
+        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
+        progress: Shows how far training and embedding are.
+        stop: Checked after every step and every embedded video; if true, the run can be resumed later.
+        processes: The processes that train the run together; each of them calls this function.
+        **settings: Settings of the method.
+
+    Returns:
+        A summary of the run (empty in all but the main process): "run", "dataset", "folder", "embedding_files" and,
+        after training, "steps", "last" (losses of the last epoch) and "validation" (metrics of the saved model).
+
+    Raises:
+        TrainError: The features, the settings or the run cannot be used.
+        Interrupted: `stop` returned true.
+        Diverged: The loss or the weights are not finite.
+        ProcessLost: Another process of `processes` has ended.
+    """
+    features_path, runs_path = features_folder(features_dir), runs_folder(runs_dir)
+    with connection_errors():
+        if resume or embed_only:
+            record = read_run(runs_path, processes.broadcast(lambda: run or _newest_run(runs_path)))
+            data = _recorded_features(features_path, record, dataset, encoder, ratio)
+            chosen = _recorded_settings(record, method, settings)
+            folder = record.folder
+        else:
+            data = open_training_data(features_path, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
+            chosen = resolve_settings(method or DEFAULT_METHOD, data.dataset, settings)
+            name = run or f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
+            folder = run_folder(runs_path, processes.broadcast(lambda: _check_new(runs_path, name)))
+        torch_device = processes.device(pick_device(device))
+    model = build_method(data.width, chosen)
+    training = training_record(data, model)
+    if resume or embed_only:
+        training = _check_same_features(record, training, same_videos=resume)
+    summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
+    if embed_only:
+        with _locked(folder):
+            _write_config(folder, model, training)
+            store = FeatureStore(data, (), 0)
+            files = _embed(folder, data, chosen, training, store, torch_device, progress, stop)
+        return summary | {"embedding_files": files}
+
+    _check_processes(processes, model)
+    sampler = model.sampler(data.of("train"))
+    model.reset_training_state(len(sampler.videos))
+    shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+    with (
+        ExitStack() as stack,
+        open_trackers(folder, shown | chosen.model_dump(mode="json"), tensorboard=tensorboard, wandb=wandb) as trackers,
+        _resume_hint(folder),
+        connection_errors(),
+    ):
+        if processes.is_main:
+            stack.enter_context(_locked(folder))
+            if not resume and (folder / CONFIG_NAME).exists():  # another process was faster
+                raise TrainError(f"{folder} exists. Choose another name with --run.")
+        val = data.of("val") if processes.is_main else []
+        store = FeatureStore(data, (*data.of("train"), *val), int(preload_gib * 2**30))
+        if not store.preloaded:
+            LOGGER.info(f"reading {format_size(store.size_bytes)} of features during training (see --preload-gib)")
+        trainer = Trainer(
+            model,
+            BatchSource(
+                sampler,
+                store,
+                seed=chosen.seed,
+                batch_size=chosen.batch_size,
+                prepare=model.prepare,
+                local_items=processes.local_items,
+            ),
+            folder=folder,
+            device=torch_device,
+            validate=Validator(data.dataset, val, store, torch_device) if val else None,
+            select=_selection_metric(data, chosen.select),
+            checkpoint_every=checkpoint_every,
+            trackers=trackers,
+            processes=processes,
+            metadata={"identity": training["identity"], "method": chosen.method, "seed": chosen.seed},
+        )
+        if resume:
+            trainer.resume()
+            if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
+                raise TrainError(
+                    f"{folder.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
+                )
+            LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
+        if processes.is_main:
+            training.pop(FILES_KEY, None)
+            _write_config(folder, model, training)  # from here on, the run exists
+        trainer.train(stop, progress)
+        processes.shutdown()
+        if not processes.is_main:
+            return {}
+        training |= {"validation": trainer.state.best_metrics, FILES_KEY: _file_digests(folder)}
+        _write_config(folder, model, training)
+        files = _embed(folder, data, chosen, training, store, torch_device, progress, stop)
+    last = {name: value for name, value in trainer.state.records[-1].items() if name not in ("epoch", "step", "lr")}
+    return summary | {
+        "steps": trainer.state.step,
+        "last": last,
+        "validation": training["validation"],
+        "embedding_files": files,
+    }
 
 
-def new_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
-    """What config.json says of the training under "training"; see cache/runs.py for who reads it."""
+def _newest_run(runs_dir: Path) -> str:
+    runs = list_runs(runs_dir)
+    if not runs:
+        raise TrainError(f"{runs_dir} has no runs. Start one with byov-train --ratio {DEFAULT_RATIO}.")
+    LOGGER.info(f"run: {runs[0]}, the newest (choose with --run)")
+    return runs[0]
+
+
+def _recorded_features(
+    features_dir: Path, record: RunRecord, dataset: str | None, encoder: str | None, ratio: float | None
+) -> TrainingData:
+    """Open the features a run was started with; what the caller gives must be the same."""
+    encoder = record.encoder if encoder == record.encoder_folder else encoder
+    for name, given, recorded in (
+        ("dataset", dataset, record.dataset),
+        ("encoder", encoder, record.encoder),
+        ("ratio", ratio, record.ratio),
+    ):
+        if given not in (None, recorded):
+            raise TrainError(f"{record.name} was started with {name} {recorded!r}, not {given!r}.")
+    return open_training_data(features_dir, record.dataset, record.encoder_folder, record.ratio)
+
+
+def _recorded_settings(record: RunRecord, method: str | None, given: Mapping[str, Any]) -> TrainSettings:
+    """Return the settings a run was started with; what the caller gives must be the same."""
+    recorded = settings_of(record)
+    if method not in (None, recorded.method):
+        raise TrainError(f"{record.name} was started with method {recorded.method}, not {method}.")
+    check_names(recorded.method, given)
+    changed = differences(checked(type(recorded), **(recorded.model_dump() | dict(given))), recorded)
+    if changed:
+        raise TrainError(
+            f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
+        )
+    return recorded
+
+
+def _check_new(runs_dir: Path, name: str) -> str:
+    """Return the name of a new run; raises TrainError if the run exists."""
+    folder = run_folder(runs_dir, name)
+    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        try:
+            finished = read_progress(read_run(runs_dir, folder.name)).state == "finished"
+        except CacheError:
+            finished = False
+        if finished:
+            raise TrainError(
+                f"{folder} exists and is finished. Choose another name with --run, or evaluate it with "
+                f"byov-eval --run {folder.name}."
+            )
+        raise TrainError(
+            f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
+        )
+    return folder.name
+
+
+def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
+    """Return the part "training" of config.json, which the later stages read (cache/runs.py)."""
     settings = untrained.settings
-    record = {
+    videos = [
+        (video.split, video.view, video.id, video.labels, video.sha256, *(() if video.pair is None else (video.pair,)))
+        for video in data.videos
+        if video.split in ("train", "val")
+    ]
+    features = {
         "dataset": data.dataset,
-        "encoder": data.identity["encoder"],
-        "encoder_revision": data.identity["revision"],
         "encoder_sha256": data.identity["weights"],
-        "encoder_folder": data.folder.name,
         "preprocessing": data.identity["preprocessing"],
         "compute_dtype": data.identity["compute type"],
         "column": data.column,
+        "videos_sha256": hashlib.sha256(json.dumps(videos).encode()).hexdigest(),
+    }
+    decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json")}
+    return features | {
+        "encoder": data.identity["encoder"],
+        "encoder_revision": data.identity["revision"],
+        "encoder_folder": data.folder.name,
         "recipe": settings.label,
         "title": settings.title,
         "seed": settings.seed,
         "untrained_sha256": hashlib.sha256(model_bytes(untrained)).hexdigest(),
-        "videos_sha256": _videos_digest(data),
         "validation": {},
         "versions": {"byov": __version__, "torch": torch.__version__},
-    }
-    return record | {"identity": _identity(record, data.width, settings)}
-
-
-def train_run(
-    folder: Path,
-    data: TrainingData,
-    settings: TrainSettings,
-    machine: Machine,
-    *,
-    resume: bool = False,
-    progress: Progress = NO_PROGRESS,
-    stop: Stop = never,
-    processes: Processes = ALONE,
-) -> dict[str, Any]:
-    """Train into `folder`, then embed; returns a summary, of the process that leads.
-
-    stop: asked after every step; once it says so, a checkpoint is left and Interrupted raised, and `resume` continues.
-    processes: those that train this run together. Each calls this function; only the one that leads writes.
-    """
-    method = build_method(data.width, settings)
-    _refuse_sharing(processes, method)
-    sampler = method.sampler(data.of("train"))
-    method.reset_training_state(len(sampler.videos))
-    with _boards(folder, data, settings, machine) as boards, _alone(folder) if processes.leads else nullcontext():
-        record = _begin(folder, data, method, resume=resume) if processes.leads else {}
-        known = read_config(folder)["training"] if resume else record
-        store = _open_store(data, machine, leads=processes.leads)
-        log, carried = MetricsLog(folder, boards), _carried(known, settings)
-        trainer = _trainer(folder, data, machine, method, sampler, store, processes, log, carried)
-        if resume:
-            _resume(trainer, folder)
-        if processes.leads:
-            write_config(folder, method, record)  # the run exists from here on
-        trainer.train(stop, progress)
-        processes.leave()
-        if not processes.leads:
-            return {}
-        record |= {"validation": trainer.state.best_metrics, FILES_KEY: _file_digests(folder)}
-        write_config(folder, method, record)
-        untrained = build_method(data.width, settings)
-        files = _embed(folder, data, untrained, record, store, machine.device, progress, stop)
-    final = {k: v for k, v in trainer.state.records[-1].items() if k not in ("epoch", "step", "lr")}
-    return {
-        "run": folder.name,
-        "dataset": data.dataset,
-        "steps": trainer.state.step,
-        "last": final,
-        "validation": record["validation"],
-        "embedding_files": files,
-        "folder": str(folder),
+        # Everything that decides the numbers of the run, regardless of its name and the machine.
+        "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
     }
 
 
-def embed_again(
-    folder: Path,
-    data: TrainingData,
-    settings: TrainSettings,
-    machine: Machine,
-    *,
-    progress: Progress = NO_PROGRESS,
-    stop: Stop = never,
-) -> dict[str, Any]:
-    """The embedding pass alone, of a run that has a model."""
-    with _alone(folder):
+def _check_same_features(run: RunRecord, current: dict[str, Any], *, same_videos: bool) -> dict[str, Any]:
+    """Return the record of an earlier run; raises TrainError if its features are not the current ones."""
+    recorded = run.training
+    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
+        if recorded.get(name) != current[name]:
+            raise TrainError(f"{run.name} was trained on {name} {recorded.get(name)!r}; now it is {current[name]!r}.")
+    if same_videos and recorded.get("videos_sha256") != current["videos_sha256"]:
+        raise TrainError(
+            f"The train or val videos, features or labels of {run.dataset} have changed since {run.name} was started. "
+            "Start another run, or use --embed-only to embed with this one."
+        )
+    kept = {name: value for name, value in recorded.items() if name != "settings"}
+    return kept | {"untrained_sha256": current["untrained_sha256"]}
+
+
+def _check_processes(processes: Processes, method: Method) -> None:
+    settings = method.settings
+    if processes.world_size > settings.batch_size:
+        raise TrainError(
+            f"--batch-size {settings.batch_size} is less than the number of processes, {processes.world_size}."
+        )
+    if processes.world_size > 1 and method.needs_whole_batch:
+        raise TrainError(f"{settings.method} cannot be trained by several processes: {method.needs_whole_batch}.")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, and remove what a killed process left half-written."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(folder / LOCK_NAME, wait=False))
+        except BlockingIOError:
+            raise TrainError(f"{folder}: another process is training this run.") from None
         remove_abandoned(folder)
-        untrained = build_method(data.width, settings)
-        record = _earlier_record(folder, new_record(data, untrained))
-        write_config(folder, untrained, record)
-        store = FeatureStore(data, (), 0)
-        files = _embed(folder, data, untrained, record, store, machine.device, progress, stop)
-    return {"run": folder.name, "dataset": data.dataset, "embedding_files": files, "folder": str(folder)}
+        yield
 
 
-def write_config(folder: Path, model: Method, record: dict[str, Any]) -> None:
-    """config.json and the model card; the weights come from the trainer."""
-    model.record.clear()
-    model.record.update(record)
+@contextmanager
+def _resume_hint(folder: Path) -> Iterator[None]:
+    """Add to the message of an interruption how to resume."""
+    try:
+        yield
+    except (Interrupted, ProcessLost) as error:
+        if not (folder / CONFIG_NAME).exists():
+            raise
+        raise type(error)(f"{error}; resume with byov-train --run {folder.name} --resume") from error
+
+
+def _selection_metric(data: TrainingData, select: str) -> str:
+    """Return the metric that chooses the model: the requested one if the val split allows it."""
+    val = data.of("val")
+    if not val:
+        if select != "last":
+            LOGGER.info("no val videos: keeping the last model")
+        return "last"
+    labeled_views = {video.view for video in val if video.labels is not None}
+    if select in ("retrieval", "trimmed", "both") and len(labeled_views) < 2:
+        LOGGER.info(f"--select {select} needs val videos of both views with phase labels: choosing the model by tau")
+        return "tau"
+    return select
+
+
+def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:
+    """Write config.json and the model card."""
+    model.record = training
     content = json.dumps(blank_seal() | model.config, indent=1) + "\n"
     write_text(folder / CONFIG_NAME, sealed(content.encode()).decode())
     write_text(folder / "README.md", str(model.generate_model_card()))
 
 
-def _refuse_sharing(processes: Processes, method: Method) -> None:
-    """Raise if a step cannot be shared among so many processes."""
-    settings = method.settings
-    if processes.size > settings.batch_size:
-        raise TrainError(
-            f"--batch-size {settings.batch_size} is less than the {processes.size} processes; each takes its part of a "
-            "batch"
-        )
-    if processes.size > 1 and method.needs_whole_batch:
-        raise TrainError(f"{settings.method} is trained by one process: {method.needs_whole_batch}")
-
-
-def _boards(
-    folder: Path, data: TrainingData, settings: TrainSettings, machine: Machine
-) -> AbstractContextManager[Sequence[Board]]:
-    said = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
-    said |= settings.model_dump(mode="json")
-    return open_boards(folder, said, tensorboard=machine.tensorboard, wandb=machine.wandb)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes must not train one run."""
-    with ExitStack() as lock:
-        try:
-            lock.enter_context(exclusive(folder / LOCK_NAME, wait=False))
-        except BlockingIOError:
-            raise TrainError(f"{folder}: another process is at work on this run") from None
-        yield
-
-
-def _begin(folder: Path, data: TrainingData, untrained: Method, *, resume: bool) -> dict[str, Any]:
-    """The record of the run, for as long as its files change."""
-    remove_abandoned(folder)
-    record = _record_to_train(folder, data, untrained, resume=resume)
-    record.pop(FILES_KEY, None)
-    return record
-
-
-def _record_to_train(folder: Path, data: TrainingData, untrained: Method, *, resume: bool) -> dict[str, Any]:
-    """The record of a new run, or that of the run to resume, if all that it depends on is still the same."""
-    ours = new_record(data, untrained)
-    if not resume:
-        if (folder / CONFIG_NAME).exists():  # begun by another process since the name was chosen
-            raise TrainError(f"{folder} exists; choose another name with --run")
-        return ours
-    theirs = _earlier_record(folder, ours)
-    if theirs.get("videos_sha256") != ours["videos_sha256"]:
-        # They would give other batches, and another choice of the model, than those before the interruption.
-        raise TrainError(
-            f"{folder.name} was started with other train or val videos, features or labels than {data.folder} has "
-            "now; start another run, or embed with this one by --embed-only"
-        )
-    return theirs
-
-
-def _earlier_record(folder: Path, ours: dict[str, Any]) -> dict[str, Any]:
-    """What the run was started with, if the features are of the same kind."""
-    theirs: dict[str, Any] = read_config(folder)["training"]
-    recorded = {"compute_dtype": ours["compute_dtype"]} | theirs  # which 0.1.0 did not record
-    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
-        if recorded.get(name) != ours[name]:
-            raise TrainError(f"{folder.name} was trained on {name} {recorded.get(name)!r}, this is {ours[name]!r}")
-    theirs.pop("settings", None)  # which 0.2.0 kept here
-    return theirs | {"untrained_sha256": ours["untrained_sha256"]}
-
-
-def _open_store(data: TrainingData, machine: Machine, *, leads: bool) -> FeatureStore:
-    """The features of the training videos, and, for the process that validates, of the val videos."""
-    videos = (*data.of("train"), *(data.of("val") if leads else ()))
-    store = FeatureStore(data, videos, machine.preload_bytes)
-    if not store.preloaded:
-        LOGGER.info(f"{format_size(store.size_bytes)} of features are read as they are needed (see --preload-gib)")
-    return store
-
-
-def _resume(trainer: Trainer, folder: Path) -> None:
-    trainer.resume()
-    if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
-        raise TrainError(
-            f"{folder.name} is finished and its checkpoints are gone; --embed-only writes its embeddings again"
-        )
-    LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
-
-
-def _trainer(
-    folder: Path,
-    data: TrainingData,
-    machine: Machine,
-    method: Method,
-    sampler: Sampler,
-    store: FeatureStore,
-    processes: Processes,
-    log: MetricsLog,
-    identity: dict[str, Any],
-) -> Trainer:
-    settings, val = method.settings, data.of("val")
-    return Trainer(
-        method,
-        BatchSource(
-            sampler,
-            store,
-            seed=settings.seed,
-            batch_size=settings.batch_size,
-            prepare=method.prepare,
-            local_items=processes.own,
-        ),
-        folder=folder,
-        device=machine.device,
-        validate=Validator(data.dataset, val, store, machine.device) if val else None,
-        select=_selection(data, settings),
-        checkpoint_every=machine.checkpoint_every,
-        log=log,
-        processes=processes,
-        identity=identity,
-    )
-
-
-def _selection(data: TrainingData, settings: TrainSettings) -> str:
-    """The metric that chooses the model: the one that was asked for, or what the val split allows."""
-    val, wanted = data.of("val"), settings.select
-    if not val:
-        if wanted != "last":
-            LOGGER.info("no val videos: the last model is kept")
-        return "last"
-    labeled = {video.view for video in val if video.labels is not None}
-    if wanted in ("retrieval", "trimmed", "both") and len(labeled) < 2:
-        LOGGER.info(
-            f"--select {wanted} needs val videos of both views with phase labels: the model is chosen by tau instead"
-        )
-        return "tau"
-    return wanted
+def _file_digests(folder: Path) -> dict[str, str]:
+    paths = (folder / name for name in (MODEL_NAME, LAST_MODEL_NAME, METRICS_NAME))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}
 
 
 def _embed(
     folder: Path,
     data: TrainingData,
-    untrained: Method,
-    record: dict[str, Any],
+    settings: TrainSettings,
+    training: dict[str, Any],
     store: FeatureStore,
     device: torch.device,
     progress: Progress,
     stop: Stop,
 ) -> int:
-    """The embedding pass of the model that the run has kept, and of the one that it began with."""
-    digest = model_digest(folder, record)  # first: it says best what is wrong with a model
+    """Embed all videos with the saved model and with the untrained one; returns the number of files."""
+    digest = model_digest(folder, training)  # first: its errors are the clearest
     models = (
         EmbeddingModel(Method.from_pretrained(folder), digest, untrained=False),
-        EmbeddingModel(untrained, record["untrained_sha256"], untrained=True),
+        EmbeddingModel(build_method(data.width, settings), training["untrained_sha256"], untrained=True),
     )
-    return embed_run(folder, models, data, store, device, progress, stop)
-
-
-def _videos_digest(data: TrainingData) -> str:
-    """Of what the batches and the choice of the model depend on."""
-    facts = [
-        (video.split, video.view, video.id, video.labels, video.sha256, *_pair_of(video))
-        for video in data.videos
-        if video.split in ("train", "val")
-    ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _identity(record: dict[str, Any], width: int, settings: TrainSettings) -> str:
-    """Of a run, whatever its name and machine: all that decides its numbers."""
-    names = ("dataset", "encoder_sha256", "preprocessing", "compute_dtype", "column", "videos_sha256")
-    facts = {name: record[name] for name in names} | {"width": width, "settings": settings.model_dump(mode="json")}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _carried(record: dict[str, Any], settings: TrainSettings) -> dict[str, Any]:
-    """What a run's models and checkpoints say of it; {} of a run of byov 0.2 or before, which has no identity."""
-    if "identity" not in record:
-        return {}
-    return {"identity": record["identity"], "method": settings.method, "seed": settings.seed}
-
-
-def _file_digests(folder: Path) -> dict[str, str]:
-    """Of what a finished run leaves beside its config.json; its metrics are their owner's to delete."""
-    paths = (folder / name for name in (MODEL_NAME, LAST_MODEL_NAME, METRICS_NAME))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}
-
-
-def _pair_of(video: CachedVideo) -> tuple[str, ...]:
-    """Nothing where there is none, as before there were any."""
-    return () if video.pair is None else (video.pair,)
-
-
-Agree = Callable[[Callable[[], str]], str]  # Processes.agree: what one of them chooses counts for all
-
-
-@dataclass(frozen=True)
-class GivenRun:
-    """What was said of a run; None where nothing was."""
-
-    name: str | None
-    method: str | None
-    dataset: str | None
-    encoder: str | None
-    ratio: float | None
-    settings: Mapping[str, Any]
-
-
-class ChosenRun(NamedTuple):
-    """Where it lies, or will lie, what it is trained on, and how."""
-
-    folder: Path
-    data: TrainingData
-    settings: TrainSettings
-
-
-def new_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
-    """A run that there is not yet; what is left out is the paper's, or the only one in the cache."""
-    method = given.method or DEFAULT_METHOD
-    resolve_settings(method, given.dataset or "", given.settings)  # mistakes first, before anything is read
-    named = None if given.name is None else _agreed(runs_dir, given.name, agree)  # before more is asked for
-    ratio = DEFAULT_RATIO if given.ratio is None else given.ratio
-    data = open_features(features_dir, given.dataset, given.encoder, ratio)
-    settings = resolve_settings(method, data.dataset, given.settings)
-    return ChosenRun(named or _agreed(runs_dir, _usual_name(data, settings), agree), data, settings)
-
-
-def earlier_run(features_dir: Path, runs_dir: Path, given: GivenRun, agree: Agree = ALONE.agree) -> ChosenRun:
-    """A run to go on with; what is given must be as it was begun."""
-    record = read_run(runs_dir, agree(lambda: _newest_run(runs_dir) if given.name is None else given.name))
-    settings = _same_settings(record, given.method, given.settings)
-    return ChosenRun(record.folder, _same_data(features_dir, record, given), settings)
-
-
-def open_features(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """The features by name, or the only ones there; what was chosen is said."""
-    data = open_training_data(features_dir, dataset, encoder, ratio)
-    if dataset is None or encoder is None:
-        LOGGER.info(f"features: {data.folder} at ratio {data.column.removeprefix('merged/')}")
-    if data.absent:
-        LOGGER.info(f"{pluralize(data.absent, 'video')} of {data.dataset} not in the cache; see byov-cache ls")
-    return data
-
-
-def _usual_name(data: TrainingData, settings: TrainSettings) -> str:
-    """A run's name by what it is."""
-    ratio = data.column.removeprefix("merged/")
-    return f"{data.dataset}-{settings.label}-r{ratio}-s{settings.seed}"
-
-
-def _agreed(runs_dir: Path, name: str, agree: Agree) -> Path:
-    """The folder of a new run, for all processes that train it."""
-    return run_folder(runs_dir, agree(lambda: _new_folder(runs_dir, name).name))
-
-
-def _new_folder(runs_dir: Path, name: str) -> Path:
-    """The folder of a run that there is not yet."""
-    folder = run_folder(runs_dir, name)
-    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        if _is_finished(runs_dir, folder.name):
-            raise TrainError(
-                f"{folder} exists and is finished; choose another name with --run, "
-                f"or score it with byov-eval --run {folder.name}"
-            )
-        raise TrainError(
-            f"{folder} exists; resume it with --run {folder.name} --resume, or choose another name with --run"
-        )
-    return folder
-
-
-def _is_finished(runs_dir: Path, name: str) -> bool:
-    """Of what cannot be read as a run, --resume says more."""
-    try:
-        return read_progress(read_run(runs_dir, name)).state == "finished"
-    except CacheError:
-        return False
-
-
-def _newest_run(runs_dir: Path) -> str:
-    """The run to go on with where none is named; said."""
-    runs = list_runs(runs_dir)
-    if not runs:
-        raise TrainError(f"{runs_dir}: no run here; start one with byov-train --ratio {DEFAULT_RATIO}")
-    LOGGER.info(f"run: {runs[0]}, the newest (choose with --run)")
-    return runs[0]
-
-
-def _same_settings(record: RunRecord, method: str | None, given: Mapping[str, Any]) -> TrainSettings:
-    """The run's own settings; what is given beside must not contradict them."""
-    theirs = settings_of(record)
-    if method not in (None, theirs.method):
-        raise TrainError(f"{record.name} is a run of the method {theirs.method}, not of {method}")
-    check_names(theirs.method, given)
-    other = differences(checked(type(theirs), **(theirs.model_dump() | dict(given))), theirs)
-    if other:
-        raise TrainError(
-            f"{record.name} was started with {'; '.join(other)}. Leave the option out, or start another run"
-        )
-    return theirs
-
-
-def _same_data(features_dir: Path, record: RunRecord, given: GivenRun) -> TrainingData:
-    """The features that the run was begun with; what is given must be the same."""
-    encoder = record.encoder if given.encoder == record.encoder_folder else given.encoder
-    for name, ours, their in (
-        ("dataset", given.dataset, record.dataset),
-        ("encoder", encoder, record.encoder),
-        ("ratio", given.ratio, record.ratio),
-    ):
-        if ours is not None and ours != their:
-            raise TrainError(f"{record.name} was started with {name} {their!r}, not {ours!r}")
-    return open_features(features_dir, record.dataset, record.encoder_folder, record.ratio)
+    return embed_videos(folder, models, data, store, device, progress, stop)

@@ -1,8 +1,7 @@
-"""Where the figures of a run can be watched, beside its metrics.jsonl: TensorBoard, Weights & Biases. Each is a package
-of its own, which is asked for before anything is trained."""
+"""Experiment trackers: the metrics of a run in TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,27 +9,30 @@ from typing import Any, Protocol
 from byov.cache.atomic import write_text
 from byov.errors import TrainError
 
-WANDB_ID = "id"  # of the run over there; in the folder wandb, so that a run that is resumed goes on there, too
 
+class Tracker(Protocol):
+    """A destination of metrics."""
 
-class Board(Protocol):
-    def __call__(self, figures: Mapping[str, float], step: int) -> None:
-        """The figures of an epoch, which ended with this step."""
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """A folder of TensorBoard's files in that of the run."""
+    """Event files in the folder `tensorboard` of the run."""
 
     def __init__(self, run: Path) -> None:
-        self._folder, self._writer_class = run / "tensorboard", _summary_writer_class()
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise TrainError("--tensorboard needs a package: pip install tensorboard") from None
+        self._folder, self._writer_class = run / "tensorboard", SummaryWriter
         self._writer: Any = None
 
-    def __call__(self, figures: Mapping[str, float], step: int) -> None:
-        if self._writer is None:  # what an interrupted run has logged beyond its checkpoint is hidden
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        if self._writer is None:  # purge what an interrupted run logged after its last checkpoint
             self._writer = self._writer_class(str(self._folder), purge_step=step)
-        for name, value in figures.items():
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -40,69 +42,68 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project "byov" there, called as the run is here. WANDB_MODE, WANDB_PROJECT and all else of its
-    environment are as ever."""
+    """A W&B run with the name of the run, in the project "byov" unless WANDB_PROJECT says otherwise.
 
-    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
-        self._run, self._settings, self._wandb = run, dict(settings), _wandb()
-        self._there: Any = None
+    Its id is kept in the run's folder, so that a resumed run continues there, too.
+    """
 
-    def __call__(self, figures: Mapping[str, float], step: int) -> None:
-        if self._there is None:
-            self._there = self._begin()
-        self._there.log(dict(figures), step=step)  # a step that is there already is left as it is, and is the same
-
-    def _begin(self) -> Any:
-        folder = self._run / "wandb"
-        folder.mkdir(parents=True, exist_ok=True)
-        known = folder / WANDB_ID
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         try:
-            there = self._wandb.init(
+            import wandb
+        except ImportError:
+            raise TrainError("--wandb needs a package: pip install wandb") from None
+        self._folder, self._config, self._wandb = run, dict(config), wandb
+        self._run: Any = None
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        if self._run is None:
+            self._run = self._start()
+        self._run.log(dict(metrics), step=step)  # W&B ignores steps that it has; they are the same after resuming
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+    def _start(self) -> Any:
+        id_file = self._folder / "wandb" / "id"
+        id_file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            run = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "byov"),
-                name=self._run.name,
-                id=known.read_text(encoding="utf-8").strip() if known.is_file() else None,
+                name=self._folder.name,
+                id=id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
                 resume="allow",
-                dir=str(self._run),
-                config=self._settings,
+                dir=str(self._folder),
+                config=self._config,
                 settings=self._wandb.Settings(silent=True, console="off"),
             )
         except self._wandb.Error as error:
-            reason = (str(error).splitlines() or ["no reason is given"])[0]
-            raise TrainError(f"--wandb: {reason.rstrip('.')}; with WANDB_MODE=offline it writes files alone") from None
-        write_text(known, there.id + "\n")
-        return there
-
-    def close(self) -> None:
-        if self._there is not None:
-            self._there.finish()
+            reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+            raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
+        write_text(id_file, run.id + "\n")
+        return run
 
 
 @contextmanager
-def open_boards(run: Path, settings: Mapping[str, Any], *, tensorboard: bool, wandb: bool) -> Iterator[Sequence[Board]]:
-    """Those that were asked for, closed in the end. settings: what there is to say of the run."""
-    boards: list[Board] = []
+def open_trackers(run: Path, config: Mapping[str, Any], *, tensorboard: bool, wandb: bool) -> Iterator[list[Tracker]]:
+    """Open the requested trackers of a run, and close them at the end.
+
+    Args:
+        run: The folder of the run.
+        config: What to show as the configuration of the run.
+        tensorboard: Log to TensorBoard.
+        wandb: Log to Weights & Biases.
+
+    Raises:
+        TrainError: The package of a tracker is not installed.
+    """
+    trackers: list[Tracker] = []
     if tensorboard:
-        boards.append(TensorBoard(run))
+        trackers.append(TensorBoard(run))
     if wandb:
-        boards.append(WeightsAndBiases(run, settings))
+        trackers.append(WeightsAndBiases(run, config))
     try:
-        yield boards
+        yield trackers
     finally:
-        for board in boards:
-            board.close()
-
-
-def _summary_writer_class() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise TrainError("--tensorboard needs the package of that name: pip install tensorboard") from None
-    return SummaryWriter
-
-
-def _wandb() -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise TrainError("--wandb needs the package of that name: pip install wandb") from None
-    return wandb
+        for tracker in trackers:
+            tracker.close()

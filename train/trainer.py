@@ -1,9 +1,8 @@
-"""The training loop. It knows a method and batches by step, and nothing of what they mean."""
+"""Method-agnostic training loop."""
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,38 +14,27 @@ from byov.cache.digests import check_weights
 from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Bar, Progress, Stop, never
-from byov.train.checkpoint import (
-    NOBODY,
-    TrainingState,
-    checkpoints,
-    load_checkpoint,
-    model_bytes,
-    read_state,
-    save_checkpoint,
-)
-from byov.train.distributed import ALONE, Processes
+from byov.train.checkpoint import TrainingState, checkpoints, load_checkpoint, model_bytes, save_checkpoint
+from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
 from byov.train.sampling import Batch
 from byov.train.settings import OptimizerSettings
-from byov.train.trackers import Board
+from byov.train.trackers import Tracker
 
-OPTIMISERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-STEP_STREAM = 0x6D61736B  # keeps the seeds of the steps apart from the other users of the seed
+OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
 class Batches(Protocol):
+    """The batches of a run, by step."""
+
     steps_per_epoch: int
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]: ...
 
 
-class Log(Protocol):
-    def __call__(self, records: list[dict[str, Any]]) -> None:
-        """Everything that is known so far, one record per epoch; the last is the newest."""
-
-
 def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
-    """Linear warm-up, then constant or down to zero along a cosine."""
+    """Return the learning rate of a step: linear warm-up, then constant or a cosine down to zero."""
     warmup, total = settings.warmup * steps_per_epoch, settings.epochs * steps_per_epoch
     if step < warmup:
         return settings.lr * (step + 1) / (warmup + 1)
@@ -55,22 +43,21 @@ def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) 
     return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
 
 
-class MetricsLog:
-    """One JSON object per epoch. No times in it: a run that is repeated, or resumed, writes the same file."""
-
-    def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
-        self._path, self._boards = folder / METRICS_NAME, boards
-
-    def __call__(self, records: list[dict[str, Any]]) -> None:
-        write_text(self._path, "".join(json.dumps(record) + "\n" for record in records))
-        newest = records[-1]
-        figures = {name: value for name, value in newest.items() if name not in ("epoch", "step")}
-        for board in self._boards:
-            board(figures, newest["step"])
-
-
 class Trainer:
-    """Trains, validates, keeps the best model and enough to resume after any interruption."""
+    """Trains a method, validates it, keeps the best model, and writes metrics and checkpoints.
+
+    Args:
+        method: The model; its `forward` returns the losses.
+        batches: The batches by step; in a process group, this process's items of each.
+        folder: The folder of the run.
+        device: Where to train.
+        validate: Returns metrics of the model, or None if there are no validation videos.
+        select: The metric that chooses the best model; any other name keeps the last model.
+        checkpoint_every: Epochs between checkpoints.
+        trackers: Where to log metrics in addition to metrics.jsonl.
+        processes: The processes that train together.
+        metadata: What the model files and checkpoints carry, above all the "identity" of the run.
+    """
 
     def __init__(
         self,
@@ -82,133 +69,121 @@ class Trainer:
         validate: Callable[[Method], dict[str, float]] | None,
         select: str,
         checkpoint_every: int,
-        log: Log,
-        processes: Processes = ALONE,
-        identity: Mapping[str, Any] = NOBODY,
+        trackers: Sequence[Tracker] = (),
+        processes: Processes = SINGLE_PROCESS,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """processes: those that train together; batches then gives this one its own items of each step.
-
-        identity: of the run, which its models and checkpoints carry.
-        """
         self.method = method.to(device)
-        self._processes, self._spread = processes, processes.spread(self.method)
-        self._batches, self._settings = batches, method.settings
-        self._checkpoints, self._device, self._log = folder / CHECKPOINTS_NAME, device, log
-        self._best_path, self._last_path = folder / MODEL_NAME, folder / LAST_MODEL_NAME
-        self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
-        self._optimizer = OPTIMISERS[self._settings.optimizer](
+        self.state = TrainingState()
+        self.total_steps = method.settings.epochs * batches.steps_per_epoch
+        self._model = processes.wrap(self.method)
+        self._settings = method.settings
+        self._optimizer = OPTIMIZERS[self._settings.optimizer](
             self.method.parameters(),
             lr=self._settings.lr,
             weight_decay=self._settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        self.state = TrainingState(method=self._settings.method)
-        self._identity = identity
-
-    @property
-    def total_steps(self) -> int:
-        return self._settings.epochs * self._batches.steps_per_epoch
+        self._batches, self._device, self._processes = batches, device, processes
+        self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
+        self._folder, self._trackers, self._metadata = folder, trackers, dict(metadata or {})
 
     def resume(self) -> None:
-        """Continue from the newest checkpoint that can be read; from the beginning if there is none."""
+        """Continue from the newest usable checkpoint, or from the beginning if there is none."""
         state = load_checkpoint(
-            self._checkpoints,
+            self._folder / CHECKPOINTS_NAME,
             self.method,
             self._optimizer,
-            lambda raw: read_state(raw, self._settings.method, self.total_steps),
-            self.method.training_state(),
-            self._identity,
+            memory=self.method.training_state(),
+            metadata=self._metadata,
         )
-        if state is not None:
-            self.state = state
-        if self.state.best is not None:
-            self._refuse_lost_best()
-
-    def _refuse_lost_best(self) -> None:
-        if not self._best_path.exists():
-            raise TrainError(f"{self._best_path}: the best model so far is gone; start again under another name")
-        found = check_weights(self._best_path)
-        if found.identity != self._identity.get("identity"):
-            raise TrainError(f"{self._best_path}: a model of another run ({found.origin}); restore the run's own")
+        if state is None:
+            return
+        self.state = state
+        if state.best is not None:
+            best = self._folder / MODEL_NAME
+            if not best.exists():
+                raise TrainError(f"{best}, the best model so far, is missing. Start the run again under another name.")
+            file = check_weights(best)
+            if file.identity != self._metadata.get("identity"):
+                raise TrainError(f"{best} belongs to another run ({file.origin}). Restore the run's own model.")
 
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
-        """Train to the end, or until `stop` says so; then leave a checkpoint and raise Interrupted."""
-        self._processes.refuse_differences(self.method, self.state.step)
-        if self.state.step == 0 and self._processes.leads:
-            self._start()
-        first, per_epoch = self.state.step, self._batches.steps_per_epoch
+        """Train to the last step.
+
+        Args:
+            stop: Checked after every step; if true, a checkpoint is written and Interrupted raised.
+            progress: Advanced by one per step.
+
+        Raises:
+            Interrupted: `stop` returned true.
+            Diverged: The loss or the weights are not finite, or the processes disagree.
+        """
+        self._processes.check_in_sync(self.method, self.state.step)
+        if self.state.step == 0 and self._processes.is_main:  # the first record is of the untrained model
+            self._write_record({"epoch": 0, "step": 0} | self._validation_metrics())
+        first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
-                losses = self._step(batch)
-                bar.advance(latest=f"epoch={self.state.step // per_epoch}, loss={losses['loss']:.4f}")
-                if self.state.step % per_epoch == 0:
-                    self._end_epoch(self.state.step // per_epoch)
-                    self._say_validation(bar)
+                loss = self._train_step(batch)
+                bar.advance(latest=f"epoch={self.state.step // steps_per_epoch}, loss={loss:.4f}")
+                if self.state.step % steps_per_epoch == 0:
+                    self._end_epoch(self.state.step // steps_per_epoch, bar)
                 if self._processes.any(stop()):
-                    self._checkpoint()
-                    self._processes.wait()  # torchrun ends all as soon as one has ended
+                    self._save_checkpoint()
+                    self._processes.barrier()  # torchrun ends all processes as soon as one has ended
                     raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
-        if self._processes.leads:
-            self._write_model(self._last_path)
+        if self._processes.is_main:
+            self._write_model(LAST_MODEL_NAME)
             if self.state.best is None:
-                self._write_model(self._best_path)
+                self._write_model(MODEL_NAME)
 
-    def _write_model(self, path: Path) -> None:
-        write_bytes(path, model_bytes(self.method, {**self._identity, "step": self.state.step}))
-
-    def _start(self) -> None:
-        """What the untrained model scores is the first record."""
-        self.state.records.append({"epoch": 0, "step": 0} | self._validation())
-        self._log(self.state.records)
-
-    def _step(self, batch: Batch) -> dict[str, float]:
-        step = self.state.step
+    def _train_step(self, batch: Batch) -> float:
+        """Take one optimizer step; returns the loss."""
+        settings, step, items = self._settings, self.state.step, batch[0].items
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._settings, step, self._batches.steps_per_epoch)
-        random = torch.Generator().manual_seed(_seed(self._settings.seed, step))
-        with self._autocast():
-            losses = self._spread(tuple(clips.to(self._device) for clips in batch), random)
-        values = self._processes.whole(losses, batch[0].items)
+            group["lr"] = learning_rate(settings, step, self._batches.steps_per_epoch)
+        seed = np.random.SeedSequence([STEP_STREAM, settings.seed, step]).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(seed))
+
+        batch = tuple(clips.to(self._device) for clips in batch)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            losses = self._model(batch, generator)
+        values = self._processes.reduce(losses, items)
         if not math.isfinite(values["loss"]):
-            raise Diverged(self._not_finite(f"loss became {values['loss']}"))
-        self._processes.backward(losses["loss"], batch[0].items)
-        if self._settings.clip_grad is not None:
-            torch.nn.utils.clip_grad_norm_(self.method.parameters(), self._settings.clip_grad)
+            raise self._diverged(f"The loss became {values['loss']}")
+        (losses["loss"] * self._processes.loss_weight(items)).backward()
+        if settings.clip_grad is not None:
+            torch.nn.utils.clip_grad_norm_(self.method.parameters(), settings.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
+
         self.state.step += 1
         for name, value in values.items():
             self.state.loss_sums[name] = self.state.loss_sums.get(name, 0.0) + value
-        return values
+        return values["loss"]
 
-    def _end_epoch(self, epoch: int) -> None:
-        self._processes.refuse_differences(self.method, self.state.step)
-        self._refuse_weights_that_are_not_finite()
+    def _end_epoch(self, epoch: int, bar: Bar) -> None:
+        """Record the epoch; validate and checkpoint if it is time to."""
+        self._processes.check_in_sync(self.method, self.state.step)
+        self._check_weights_finite()
         sums, self.state.loss_sums = self.state.loss_sums, {}
-        if self._processes.leads:
-            self._record(epoch, {name: total / self._batches.steps_per_epoch for name, total in sums.items()})
-
-    def _record(self, epoch: int, losses: dict[str, float]) -> None:
-        """What an epoch has come to, in the log, and on disk if it is the time for it."""
-        state, last = self.state, epoch == self._settings.epochs
-        record: dict[str, Any] = {"epoch": epoch, "step": state.step, "lr": self._optimizer.param_groups[0]["lr"]}
-        record |= losses
+        if not self._processes.is_main:
+            return
+        last = epoch == self._settings.epochs
+        record = {"epoch": epoch, "step": self.state.step, "lr": self._optimizer.param_groups[0]["lr"]}
+        record |= {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
         if last or epoch % self._settings.validate_every == 0:
-            metrics = self._validation()
+            metrics = self._validation_metrics()
             record |= metrics
             self._keep_if_best(metrics)
-        state.records.append(record)
-        self._log(state.records)
+            if self._select in metrics:
+                bar.advance(0, latest=f"epoch={epoch}, val {self._select}={metrics[self._select]:.4f}")
+        self._write_record(record)
         if last or epoch % self._checkpoint_every == 0:
-            self._checkpoint()
+            self._save_checkpoint()
 
-    def _say_validation(self, bar: Bar) -> None:
-        """A word without steps, which a log has a line for."""
-        newest = self.state.records[-1] if self.state.records else {}
-        if self._select in newest and newest["step"] == self.state.step:
-            bar.advance(0, latest=f"epoch={newest['epoch']}, val {self._select}={newest[self._select]:.4f}")
-
-    def _validation(self) -> dict[str, float]:
+    def _validation_metrics(self) -> dict[str, float]:
         if self._validate is None:
             return {}
         self.method.eval()
@@ -217,46 +192,48 @@ class Trainer:
         return metrics
 
     def _keep_if_best(self, metrics: dict[str, float]) -> None:
-        """The best by the chosen metric, of equals the first; while there is no score, the newest."""
+        """Save the model if it is better than all before; without a score, the last metrics are kept."""
         score, best = metrics.get(self._select), self.state.best
         if score is None and best is None:
             self.state.best_metrics = metrics
         elif score is not None and (best is None or score > best):
             self.state.best, self.state.best_metrics = score, metrics
-            self._write_model(self._best_path)
+            self._write_model(MODEL_NAME)
 
-    def _checkpoint(self) -> None:
-        self._refuse_weights_that_are_not_finite()
-        if self._processes.leads:
+    def _write_record(self, record: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl, without times: a repeated or resumed run writes the same file."""
+        self.state.records.append(record)
+        lines = (json.dumps(line) + "\n" for line in self.state.records)
+        write_text(self._folder / METRICS_NAME, "".join(lines))
+        metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
+        for tracker in self._trackers:
+            tracker.log(metrics, record["step"])
+
+    def _write_model(self, name: str) -> None:
+        write_bytes(self._folder / name, model_bytes(self.method, {**self._metadata, "step": self.state.step}))
+
+    def _save_checkpoint(self) -> None:
+        self._check_weights_finite()
+        if self._processes.is_main:
             save_checkpoint(
-                self._checkpoints,
+                self._folder / CHECKPOINTS_NAME,
                 self.method,
                 self._optimizer,
-                self.state.model_dump(),
-                self.state.step,
-                self.method.training_state(),
-                self._identity,
+                self.state,
+                memory=self.method.training_state(),
+                metadata=self._metadata,
             )
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self._device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return nullcontext()
-
-    def _refuse_weights_that_are_not_finite(self) -> None:
-        """The loss is that of the weights before the step: it may be finite when they no longer are."""
+    def _check_weights_finite(self) -> None:
+        """The loss is computed before the step: it can be finite when the weights no longer are."""
         if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
-            raise Diverged(self._not_finite("weights are no longer finite"))
+            raise self._diverged("The weights are no longer finite")
 
-    def _not_finite(self, what: str) -> str:
-        kept = "the last checkpoint is kept" if checkpoints(self._checkpoints) else "there is no checkpoint yet"
+    def _diverged(self, what: str) -> Diverged:
+        has_checkpoint = bool(checkpoints(self._folder / CHECKPOINTS_NAME))
+        kept = "The last checkpoint is kept." if has_checkpoint else "There is no checkpoint yet."
         epoch = self.state.step // self._batches.steps_per_epoch
-        return (
-            f"the {what} at step {self.state.step} (epoch {epoch}); {kept}. "
-            "Start another run with a lower --lr, or with --clip-grad 1"
+        return Diverged(
+            f"{what} at step {self.state.step} (epoch {epoch}). {kept} "
+            "Start another run with a lower --lr or with --clip-grad 1."
         )
-
-
-def _seed(seed: int, step: int) -> int:
-    """The seed of what is random in one step."""
-    return int(np.random.SeedSequence([STEP_STREAM, seed, step]).generate_state(1, np.uint64)[0])

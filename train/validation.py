@@ -1,6 +1,6 @@
-"""How good the encoder is on the val split, often enough to choose a model: the evaluator's own measures."""
+"""Validation metrics during training, computed by the evaluator's own functions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,54 +18,61 @@ from byov.train.methods.base import Method
 
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
-TAU_STRIDE = 5  # every 5th frame, as AE2's evaluator
+TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
 
 
 @dataclass(frozen=True)
 class EmbeddedClip:
-    """One video, or a sub-clip of it."""
+    """Embeddings of a video or of one of its sub-clips."""
 
     video: CachedVideo
     embedding: NDArray[np.float32]  # (T, D)
-    labels: tuple[int, ...] | None  # of its frames
+    labels: tuple[int, ...] | None  # phase of each frame
 
 
 class Validator:
-    """Embeds the val videos, whole and as sub-clips on their own, and scores them."""
+    """Embeds the val videos, as a whole and as sub-clips, and scores the embeddings."""
 
     def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
         self._dataset, self._videos, self._store, self._device = dataset, videos, store, device
 
     def __call__(self, model: Method) -> dict[str, float]:
-        """Metric → value; those that the split's views and labels do not allow are left out."""
+        """Return metric → value, without the metrics that the views and labels of the split do not allow."""
         whole, clips = [], []
         for video in self._videos:
             features = torch.from_numpy(self._store.read(video)).to(self._device)
             whole.append(_embed(model, video, features, 0, video.frames))
             for first, last in trimmed_clips(self._dataset, video.view, video.id, video.frames):
                 clips.append(_embed(model, video, features, first, last + 1))
-        by_view = cross_view_map(whole)
-        metrics = {f"map@{K}_{setting}": value for setting, value in by_view.items()}
-        metrics |= {"retrieval": _mean(by_view), "trimmed": _mean(cross_view_map(clips)), "tau": mean_tau(whole)}
-        metrics["both"] = _mean({name: metrics[name] for name in ("retrieval", "trimmed")})
+        by_direction = cross_view_map(whole)
+        metrics = {f"map@{K}_{direction}": value for direction, value in by_direction.items()}
+        metrics |= {
+            "retrieval": _mean(by_direction.values()),
+            "trimmed": _mean(cross_view_map(clips).values()),
+            "tau": mean_tau(whole),
+        }
+        metrics["both"] = _mean((metrics["retrieval"], metrics["trimmed"]))
         return {name: value for name, value in metrics.items() if value is not None}
 
 
 def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
-    """map@10 of ego frames among exo frames and the reverse; None without labels or one of the views."""
+    """Return map@10 of ego queries in exo frames and the reverse; None without labels or without one of the views."""
     labeled = [clip for clip in clips if clip.labels is not None and max(clip.labels) > UNLABELED]
     if not labeled:
         return dict.fromkeys(CROSS_VIEW)
-    scores = mean_average_precision(_joined(labeled).labeled_frames, (K,), CROSS_VIEW)
-    return {setting: _known(scores[setting][K]) for setting in CROSS_VIEW}
+    scores = mean_average_precision(_concatenate(labeled).labeled_frames, (K,), CROSS_VIEW)
+    return {direction: _value(scores[direction][K]) for direction in CROSS_VIEW}
 
 
 def mean_tau(clips: Sequence[EmbeddedClip]) -> float | None:
-    """Over the ordered pairs of videos. A pair whose nearest frame never changes counts 0: a collapse is no success."""
-    return None if len(clips) < 2 else _known(tau_for_selection(_joined(clips), stride=TAU_STRIDE))
+    """Return Kendall's tau averaged over the ordered pairs of videos.
+
+    A pair whose nearest frame never changes counts as 0, so that a collapsed model does not score well.
+    """
+    return None if len(clips) < 2 else _value(tau_for_selection(_concatenate(clips), stride=TAU_STRIDE))
 
 
-def _joined(clips: Sequence[EmbeddedClip]) -> Frames:
+def _concatenate(clips: Sequence[EmbeddedClip]) -> Frames:
     labels = [clip.labels for clip in clips if clip.labels is not None]
     return Frames(
         np.concatenate([clip.embedding for clip in clips]),
@@ -77,17 +84,16 @@ def _joined(clips: Sequence[EmbeddedClip]) -> Frames:
 
 
 def _embed(model: Method, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
-    labels = None if video.labels is None else video.labels[first:end]
     embedding = model.embed(features[first:end]).cpu()
     if not embedding.isfinite().all():
-        raise Diverged(f"the model's embeddings of {video.id} are not finite; start another run with a lower --lr")
-    return EmbeddedClip(video, embedding.numpy(), labels)
+        raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
+    return EmbeddedClip(video, embedding.numpy(), None if video.labels is None else video.labels[first:end])
 
 
-def _known(score: float | Missing) -> float | None:
+def _value(score: float | Missing) -> float | None:
     return None if isinstance(score, Missing) else score
 
 
-def _mean(values: dict[str, float | None]) -> float | None:
-    known = [value for value in values.values() if value is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -25,7 +25,7 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
 from byov.errors import ByovError
-from byov.train.checkpoint import load_checkpoint, load_weights, model_bytes, save_checkpoint
+from byov.train.checkpoint import TrainingState, load_checkpoint, load_weights, model_bytes, save_checkpoint
 
 FRAMES, WIDTH, TOKENS = 137, 24, 9
 RATIOS = (0.3, 1.0)
@@ -197,14 +197,14 @@ def network() -> tuple[torch.nn.Linear, torch.optim.Adam]:
 
 def write_checkpoint(folder: Path, step: int = 7) -> Path:
     model, optimizer = network()
-    state = {"step": step, "records": [{"epoch": 1, "loss": 0.25}]}
-    save_checkpoint(folder, model, optimizer, state, step, identity=IDENTITY)
+    state = TrainingState(step=step, records=[{"epoch": 1, "loss": 0.25}])
+    save_checkpoint(folder, model, optimizer, state, metadata=IDENTITY)
     return folder / f"step-{step:09d}.safetensors"
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     model, optimizer = network()
-    state = load_checkpoint(path.parent, model, optimizer, dict, identity=IDENTITY)
+    state = load_checkpoint(path.parent, model, optimizer, metadata=IDENTITY)
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     kept = {f"{n} {key}": value.numpy() for n, of in enumerate(optimizer.state.values()) for key, value in of.items()}
     return tensors | kept | {"state": state}

@@ -21,9 +21,7 @@ from byov.cache.atomic import remove_abandoned, write_text
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.verify import failures_path, read_failures, verify_run
 from byov.extract.extract_features import extract_features
-from byov.train.feature_store import open_training_data
-from byov.train.run import Machine, train_run
-from byov.train.settings import resolve_settings
+from byov.train.run import train_run
 
 HAPPENED = {"kill": "killed at a system call", "fail": "a system call fails"}
 SIZES = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 4, "epochs": 2, "validate_every": 1}
@@ -105,13 +103,11 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
             write_features(features / "random--tiny" / view / f"{view} {number}.h5", number)
             videos.append(VideoEntry(f"{view} {number}", view, split, FRAMES, 29.97, labels, None))
     Manifest("toy", ("reach", "pour", "leave"), (), tuple(videos)).save(features / "manifest.json")
-    data = open_training_data(features.parent, "toy", None, 0.3)
-    settings = resolve_settings("byov", "toy", SIZES)
 
     def work(at: Path) -> None:
         torch.set_num_threads(1)
         begun = (at / "run" / "config.json").exists()
-        train_run(at / "run", data, settings, Machine(torch.device("cpu"), 1 << 30, 1, False), resume=begun)
+        train_run("run", features_dir=features.parent, runs_dir=at, checkpoint_every=1, resume=begun, **SIZES)
 
     (folder / "whole").mkdir()
     work(folder / "whole")

@@ -1,4 +1,4 @@
-"""Files of runs and caches, read and changed."""
+"""Read and change the files of runs and caches."""
 
 import json
 from collections.abc import Iterator
@@ -10,21 +10,31 @@ from byov.cache.digests import unsealed
 
 
 def records(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run by name, without its lock and its checkpoints."""
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name != ".lock" and path.parent.name != "checkpoint"
+    }
 
 
 def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoint").glob("*.safetensors"))
 
 
-def truncate(path: Path, share: float = 0.5) -> None:
+def truncate(path: Path, fraction: float = 0.5) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * fraction)])
 
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """What a JSON file says, to be changed; it is left without its digest, as by somebody who edits it."""
-    said = unsealed(json.loads(path.read_text()))
-    yield said
-    path.write_text(json.dumps(said))
+    """Change the content of a JSON file; like a person who edits it by hand, this removes its digest."""
+    content = unsealed(json.loads(path.read_text()))
+    yield content
+    path.write_text(json.dumps(content))

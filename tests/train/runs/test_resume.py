@@ -1,4 +1,4 @@
-"""A run that was stopped, at whatever moment and however hard, ends as one that was never stopped."""
+"""A run that was stopped at any moment ends with the same files as one that was never stopped."""
 
 import os
 import shutil
@@ -6,12 +6,14 @@ import signal
 
 import numpy as np
 import pytest
-from tests.train.runs.run_files import checkpoints, edited, truncate
+from tests.factories import write_features
+from tests.train.runs.run_files import checkpoints, contents, edited, truncate
 
 from byov.cache.hdf5 import read_array
 
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
+EMBED = ("--run", "toy", "--embed-only")
 KILLS = 20
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -33,9 +35,7 @@ pytestmark = pytest.mark.usefixtures("cache")
         ("embeddings-untrained-trimmed/exo", 2),
     ],
 )
-def test_killed_before_any_file_has_its_name_it_goes_on_to_the_same_end(
-    start_train, byov_train, tiny, reference, contents, run, point
-):
+def test_killed_before_any_file_it_ends_the_same(start_train, byov_train, tiny, reference, run, point):
     command = start_train(*START, *tiny, pause_before=point)
     assert command.paused()
     command.kill()
@@ -45,15 +45,14 @@ def test_killed_before_any_file_has_its_name_it_goes_on_to_the_same_end(
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_again_and_again_it_goes_on_to_the_same_end(
-    start_train, byov_train, tiny_of_each, contents, run, tmp_path
+def test_killed_at_random_again_and_again_every_method_ends_the_same(
+    start_train, byov_train, tiny_of_each, run, tmp_path
 ):
-    """Of every method. After a kill it goes on for a few files: their names are what happens in a run."""
     long = (*tiny_of_each, "--epochs", KILLS)
     assert byov_train(*START, *long, "--runs-dir", tmp_path / "whole").code == 0
     random, unfinished = np.random.default_rng(0), 0
     arguments = (*START, *long)
-    for _ in range(KILLS):
+    for _ in range(KILLS):  # each time, it gets a few files further
         command = start_train(
             *arguments, "--preload-gib", random.choice([0, 1]), pause_before=("", random.integers(1, 8).item())
         )
@@ -67,42 +66,28 @@ def test_killed_at_random_moments_again_and_again_it_goes_on_to_the_same_end(
     assert contents(run) == contents(tmp_path / "whole" / "toy")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", [("metrics.jsonl", 2), ("step-", 2), ("model-last.safetensors", 1)])
-def test_a_run_of_every_method_that_was_killed_goes_on_to_the_same_end(
-    start_train, byov_train, tiny_of_each, reference_of_each, contents, run, point
-):
-    command = start_train(*START, *tiny_of_each, pause_before=point)
-    assert command.paused()
-    command.kill()
-    again = byov_train(*RESUME)
-    assert again.code == 0, again
-    assert contents(run) == contents(reference_of_each)
-
-
-def test_killed_half_way_through_a_checkpoint_it_goes_on_to_the_same_end(byov_train, tiny, reference, contents, run):
-    """The kernel kills a process that writes a larger file than it may; the model fits, its checkpoints do not."""
+def test_killed_while_writing_a_checkpoint_it_ends_the_same(byov_train, tiny, reference, run):
+    """The kernel kills a process that exceeds the file size limit; the model fits, its checkpoints do not."""
     largest = (reference / "model.safetensors").stat().st_size * 2
     killed = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=True)
     assert killed.code == -signal.SIGXFSZ
-    (half,) = (run / "checkpoint").iterdir()
-    assert half.name.endswith(".partial")
-    assert 0 < half.stat().st_size <= largest
+    (partial,) = (run / "checkpoint").iterdir()
+    assert partial.name.endswith(".partial")
     assert byov_train(*RESUME).code == 0
     assert contents(run) == contents(reference)
     assert list(run.rglob("*.partial")) == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_a_checkpoint_after_the_step_at_hand(
-    start_train, byov_train, tiny, reference, contents, run, number, code
+def test_a_signal_writes_a_checkpoint_after_the_current_step(
+    start_train, byov_train, tiny, reference, run, number, code
 ):
     command = start_train(*START, *tiny, "--checkpoint-every", 100, pause_before=("metrics.jsonl", 1))
     assert command.paused()
     command.send(number)
     ran = command.finish()
     assert (ran.code, ran.out) == (code, "")
-    assert ran.err.splitlines()[1:] == ["stopped; resume with byov-train --run toy --resume", "interrupted"]
+    assert "resume with byov-train --run toy --resume" in ran.err
     assert [path.name for path in checkpoints(run)] == ["step-000000001.safetensors"]  # in the middle of an epoch
     again = byov_train(*RESUME)
     assert again.code == 0
@@ -110,14 +95,13 @@ def test_a_signal_leaves_a_checkpoint_after_the_step_at_hand(
     assert contents(run) == contents(reference)
 
 
-def test_a_second_signal_ends_it_at_once(start_train, byov_train, tiny, reference, contents, run):
+def test_a_second_signal_ends_it_at_once(start_train, byov_train, tiny, reference, run):
     command = start_train(*START, *tiny, pause_before=("metrics.jsonl", 1))
     assert command.paused()
     command.send(signal.SIGINT)
     command.send(signal.SIGTERM)
     ran = command.finish()
-    assert ran.code == 143
-    assert ran.err.splitlines()[-1] == "interrupted"
+    assert ran.code in (130, 143)  # whichever arrives second
     assert "Traceback" not in ran.err
     assert not (run / "checkpoint").exists()
     assert list(run.rglob("*.partial")) == []
@@ -125,123 +109,97 @@ def test_a_second_signal_ends_it_at_once(start_train, byov_train, tiny, referenc
     assert contents(run) == contents(reference)
 
 
-def test_a_signal_while_the_last_model_is_written_is_not_forgotten(start_train, tiny, run):
-    command = start_train(*START, *tiny, pause_before=("model-last.safetensors", 1))
+@pytest.mark.parametrize("point", [("model-last.safetensors", 1), ("embeddings/exo", 2)])
+def test_a_signal_after_the_last_step_is_obeyed(start_train, byov_train, tiny, reference, run, point):
+    command = start_train(*START, *tiny, pause_before=point)
     assert command.paused()
     command.send(signal.SIGINT)
     assert command.finish().code == 130
-    assert not (run / "embeddings").exists()
-
-
-def test_a_signal_while_it_embeds_ends_it_and_leaves_nothing_half_written(
-    start_train, byov_train, tiny, reference, contents, run
-):
-    command = start_train(*START, *tiny, pause_before=("embeddings/exo", 2))
-    assert command.paused()
-    command.send(signal.SIGINT)
-    ran = command.finish()
-    assert ran.code == 130
-    assert ran.err.splitlines()[-1] == "interrupted"
-    assert list(run.rglob("*.partial")) == []
+    assert len(list(run.rglob("embeddings*/*/*.h5"))) < 32
     assert byov_train(*RESUME).code == 0
     assert contents(run) == contents(reference)
 
 
-def test_a_finished_run_resumes_to_itself(byov_train, finished, reference, contents):
-    ran = byov_train(*RESUME)
-    assert ran.code == 0
+def test_the_newest_run_is_resumed_by_default(byov_train, finished, reference, tmp_path):
+    shutil.copytree(finished, tmp_path / "runs" / "older")
+    os.utime(tmp_path / "runs" / "older" / "config.json", (1, 1))
+    ran = byov_train("--resume", "--json")
+    assert ran.json["run"] == "toy"
     assert "resuming from step 12 of 12" in ran.err
     assert contents(finished) == contents(reference)
 
 
-def test_the_newest_run_is_the_one_to_go_on_with(byov_train, finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "runs" / "older")
-    os.utime(tmp_path / "runs" / "older" / "config.json", (1, 1))
-    ran = byov_train("--resume", "--json")
-    assert "run: toy, the newest" in ran.err
-    assert ran.json["run"] == "toy"
-
-
-def test_a_truncated_checkpoint_is_passed_over_for_the_one_before(byov_train, finished, reference, contents):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finished, reference):
     older, newer = checkpoints(finished)
     truncate(newer)
     ran = byov_train(*RESUME)
     assert ran.code == 0
-    assert f"{newer.name}" in ran.err
-    assert "falling back to the one before" in ran.err
+    assert "falling back to the previous checkpoint" in ran.err
     assert "resuming from step 8 of 12" in ran.err
     assert contents(finished) == contents(reference)
     assert newer.read_bytes() == (reference / "checkpoint" / newer.name).read_bytes()
     assert older.read_bytes() == (reference / "checkpoint" / older.name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (("--lr", "0.5"), "lr 0.001, not 0.5"),
-        (("--epochs", "4", "--seed", "3"), "epochs 3, not 4; seed 0, not 3"),
-        (("--recipe", "cycle"), "recipe 'paper', not 'cycle'"),
-        (("--crop", "0.5,1"), "crop (1.0, 1.0), not (0.5, 1.0)"),
-        (("--ratio", "1.0"), "ratio 0.3, not 1.0"),
-        (("--dataset", "other"), "dataset 'toy', not 'other'"),
-        (("--encoder", "openai/clip-vit-base-patch16"), "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'"),
-        (("--heads", "5"), "5 heads do not divide a latent of 32"),
-    ],
-)
-@pytest.mark.usefixtures("finished")
-def test_other_settings_than_the_runs_are_shown(refused, given, told):
-    assert told in refused(*RESUME, *given)
-    assert told in refused("--run", "toy", "--embed-only", *given)
-
-
-@pytest.mark.parametrize("how", ["--resume", "--embed-only"])
-def test_a_run_of_one_method_is_not_gone_on_with_as_another(refused, finished, reference, contents, how):
-    for other in ("timeline", "best"):
-        told = f"toy is a run of the method byov, not of {other}"
-        assert refused("--run", "toy", how, "--method", other) == told
-    assert refused("--run", "toy", how, "--sigma", 0.1) == "--sigma is a setting of timeline, and the method is byov"
+@pytest.mark.parametrize("fraction", [0, 0.0001, 0.5])
+def test_without_a_usable_checkpoint_nothing_is_changed(refused, finished, reference, fraction):
+    for path in checkpoints(finished):
+        truncate(path, fraction)
+    assert "2 checkpoints, none usable" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--lr", "0.5"), "lr 0.001, not 0.5"),
+        (("--epochs", "4", "--seed", "3"), "epochs 3, not 4; seed 0, not 3"),
+        (("--ratio", "1.0"), "ratio 0.3, not 1.0"),
+        (("--dataset", "other"), "dataset 'toy', not 'other'"),
+        (("--encoder", "openai/clip-vit-base-patch16"), "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'"),
+        (("--method", "timeline"), "method byov, not timeline"),
+        (("--sigma", "0.1"), "--sigma"),
+    ],
+)
 @pytest.mark.usefixtures("finished")
-def test_the_runs_own_settings_may_be_given_again(byov_train, tiny):
-    same = ("--dataset", "toy", "--method", "byov", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
+def test_settings_must_be_those_of_the_run(refused, given, message):
+    assert message in refused(*RESUME, *given)
+    assert message in refused(*EMBED, *given)
+
+
+@pytest.mark.usefixtures("finished")
+def test_the_settings_of_the_run_may_be_repeated(byov_train, tiny):
+    same = ("--dataset", "toy", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
     for encoder in ("random/tiny", "random--tiny"):
         assert byov_train(*RESUME, *tiny, *same, "--encoder", encoder).code == 0
 
 
 @pytest.mark.usefixtures("finished")
-def test_other_features_than_the_runs_are_refused(refused, cache, write_features):
+def test_features_of_another_encoder_are_refused(refused, cache):
     for path in (cache / "random--tiny").rglob("*.h5"):
-        write_features(path, np.ones((20, 16), np.float16), encoder_sha256="cd" * 32)
-    with edited(cache / "manifest.json") as manifest:
-        for video in manifest["videos"]:
-            video |= {"frames": 20, "labels": [0] * 20}
-    for arguments in (RESUME, ("--run", "toy", "--embed-only")):
-        assert f"encoder_sha256 {'ab' * 32!r}, this is {'cd' * 32!r}" in refused(*arguments)
+        merged = {ratio: read_array(path, f"merged/{ratio}") for ratio in (0.3, 1.0)}
+        write_features(path, merged, encoder="random/tiny", encoder_revision="0", encoder_sha256="cd" * 32)
+    for arguments in (RESUME, EMBED):
+        assert f"encoder_sha256 {'ab' * 32!r}; now it is {'cd' * 32!r}" in refused(*arguments)
 
 
-@pytest.mark.parametrize("change", ["video", "order", "labels"])
-def test_other_training_or_val_videos_than_the_runs_are_refused(refused, finished, reference, contents, cache, change):
-    """They would give other batches, or another choice of the model."""
+@pytest.mark.parametrize("change", ["video", "order", "labels", "features"])
+def test_other_train_or_val_videos_are_refused(refused, finished, reference, cache, change):
+    """They would change the batches or the choice of the model."""
     with edited(cache / "manifest.json") as manifest:
         videos = manifest["videos"]
         if change == "video":
             videos.pop(0)
         elif change == "order":
             videos[0], videos[1] = videos[1], videos[0]
-        else:
+        elif change == "labels":
             next(video for video in videos if video["split"] == "val")["labels"][0] = 2
-    assert "videos" in refused(*RESUME)
+        else:
+            path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
+            features = np.ones((videos[0]["frames"], 16), np.float16)
+            write_features(path, {0.3: features, 1.0: features}, encoder="random/tiny", encoder_revision="0")
+    assert "have changed since toy was started" in refused(*RESUME)
     assert contents(finished) == contents(reference)
-
-
-@pytest.mark.usefixtures("finished")
-def test_features_that_were_extracted_again_with_other_values_are_refused(refused, cache, write_features):
-    path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
-    frames = len(read_array(path, "pts_seconds"))
-    write_features(path, np.ones((frames, 16), np.float16))
-    assert "other train or val videos, features or labels" in refused(*RESUME)
 
 
 def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finished):
@@ -249,6 +207,6 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finish
     assert "--embed-only" in refused(*RESUME)
 
 
-def test_a_best_model_that_is_gone_is_missed(refused, finished):
+def test_a_missing_best_model_is_noticed(refused, finished):
     (finished / "model.safetensors").unlink()
-    assert "the best model so far is gone" in refused(*RESUME)
+    assert "is missing" in refused(*RESUME)

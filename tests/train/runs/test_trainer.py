@@ -1,36 +1,26 @@
-"""The training loop by itself: any method, any batches."""
+"""The training loop and its checkpoints, with any method and any batches."""
 
-import json
 import math
 import threading
-from contextlib import nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.train.runs.run_files import contents, records
 
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.train.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from byov.train.checkpoint import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from byov.train.methods.byov import Byov, ByovSettings
 from byov.train.sampling import Clips
-from byov.train.trainer import MetricsLog, Trainer, learning_rate
+from byov.train.trainer import Trainer, learning_rate
 
 EPOCHS, STEPS_PER_EPOCH = 3, 4
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 WIDTH, FRAMES = 6, 5
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sums do not depend on how many other tests are at work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class RandomBatches:
-    """Batches by step; asks for a stop while a chosen step is under way."""
+    """Batches by step; requests a stop during a chosen step."""
 
     steps_per_epoch = STEPS_PER_EPOCH
 
@@ -41,8 +31,7 @@ class RandomBatches:
         for step in range(first_step, end_step):
             if step == self._stop_at:
                 self._stop.set()
-            random = torch.Generator().manual_seed(step)
-            features = torch.randn(2, 1, FRAMES, WIDTH, generator=random)
+            features = torch.randn(2, 1, FRAMES, WIDTH, generator=torch.Generator().manual_seed(step))
             yield clips_of(features[0]), clips_of(features[1])
 
 
@@ -52,23 +41,24 @@ def clips_of(features):
     return Clips(features, torch.arange(FRAMES)[None], zero, length, length, zero, zero, None, first_item=0, items=1)
 
 
-def noisy_length(method, clips, random):
-    """A loss that uses everything that it is given."""
-    first, second = clips
-    noise = torch.randn(first.features.shape, generator=random)
-    seen = [method.encoder.see(clips_of(first.features + noise)), method.encoder.see(second)]
-    there, back = method.encoder(seen)
-    apart = there - back
-    return {"loss": apart.square().mean(), "half": apart.square().mean().detach() / 2}
+def noisy_loss(model, clips, generator):
+    """A loss that depends on all weights, both clips and the generator."""
+    noise = torch.randn(clips[0].features.shape, generator=generator)
+    difference = model.weight @ (clips[0].features + noise).mT - model.weight @ clips[1].features.mT
+    loss = difference.square().mean()
+    return {"loss": loss, "half": loss.detach() / 2}
 
 
 class Learner(Byov):
-    """A method with a loss of the test's."""
+    """A method with one weight matrix and a loss chosen by the test."""
 
-    loss = staticmethod(noisy_length)
+    def __init__(self, settings, loss):
+        super().__init__(WIDTH, settings)
+        del self.encoder, self.decoder
+        self.weight, self.loss = torch.nn.Parameter(torch.randn(3, WIDTH)), loss
 
-    def forward(self, clips, random):
-        return self.loss(self, clips, random)
+    def forward(self, clips, generator):
+        return self.loss(self, clips, generator)
 
 
 def score(model):
@@ -80,22 +70,12 @@ def score(model):
 @pytest.fixture
 def trainer(tmp_path):
     def make(
-        stop=None,
-        *,
-        loss=noisy_length,
-        stop_at=None,
-        select="score",
-        folder=tmp_path,
-        lr=1e-2,
-        validate=score,
-        epochs=EPOCHS,
+        stop=None, *, loss=noisy_loss, stop_at=None, select="score", folder=tmp_path, validate=score, epochs=EPOCHS
     ):
+        settings = ByovSettings(epochs=epochs, lr=1e-2, weight_decay=0, validate_every=1, seed=3, latent=8, heads=2)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": FRAMES}
-            settings = ByovSettings(epochs=epochs, lr=lr, weight_decay=0, validate_every=1, seed=3, **sizes)
-            method = Learner(WIDTH, settings)
-        method.loss = loss
+            method = Learner(settings, loss)
         return Trainer(
             method,
             RandomBatches(stop or threading.Event(), stop_at),
@@ -104,187 +84,154 @@ def trainer(tmp_path):
             validate=validate,
             select=select,
             checkpoint_every=1,
-            log=MetricsLog(folder),
         )
 
     return make
 
 
-def results(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 @pytest.mark.parametrize("stop_at", range(TOTAL))
-def test_stopped_at_any_step_it_goes_on_to_the_same_end(trainer, tmp_path, stop_at):
+def test_interrupted_at_any_step_it_ends_the_same(trainer, tmp_path, stop_at):
     whole = trainer(folder=tmp_path / "whole")
     whole.train()
     stop = threading.Event()
     with pytest.raises(Interrupted, match=f"stopped after step {stop_at + 1} of {TOTAL}"):
         trainer(stop, stop_at=stop_at, folder=tmp_path / "parts").train(stop.is_set)
     assert checkpoints(tmp_path / "parts" / "checkpoint")[0].name == f"step-{stop_at + 1:09d}.safetensors"
-    again = trainer(folder=tmp_path / "parts")
-    again.resume()
-    assert again.state.step == stop_at + 1
-    again.train()
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
-    assert again.state == whole.state
+    resumed = trainer(folder=tmp_path / "parts")
+    resumed.resume()
+    assert resumed.state.step == stop_at + 1
+    resumed.train()
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    assert resumed.state == whole.state
 
 
-def test_stopped_after_every_step_it_goes_on_to_the_same_end(trainer, tmp_path):
-    trainer(folder=tmp_path / "whole").train()
-    for step in range(TOTAL + 1):
-        stop = threading.Event()
-        part = trainer(stop, stop_at=step, folder=tmp_path / "parts")
-        part.resume()
-        with nullcontext() if step == TOTAL else pytest.raises(Interrupted):
-            part.train(stop.is_set)
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
-
-
-def test_the_loss_of_an_epoch_is_the_mean_over_its_steps_and_other_losses_come_along(trainer, tmp_path):
+def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(trainer, tmp_path):
     seen = []
 
-    def listening(*arguments):
-        losses = noisy_length(*arguments)
+    def recorded(*arguments):
+        losses = noisy_loss(*arguments)
         seen.append(losses["loss"].item())
         return losses
 
-    trainer(loss=listening).train()
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    trainer(loss=recorded).train()
     means = [sum(seen[first : first + STEPS_PER_EPOCH]) / STEPS_PER_EPOCH for first in range(0, TOTAL, STEPS_PER_EPOCH)]
-    assert [record["loss"] for record in records[1:]] == pytest.approx(means)
-    assert [record["half"] for record in records[1:]] == pytest.approx([mean / 2 for mean in means])
+    assert [record["loss"] for record in records(tmp_path)[1:]] == pytest.approx(means)
+    assert [record["half"] for record in records(tmp_path)[1:]] == pytest.approx([mean / 2 for mean in means])
 
 
-def test_a_metric_that_never_comes_keeps_the_last_model_and_its_figures(trainer, tmp_path):
-    alone = trainer(select="unknown")
-    alone.train()
+def test_an_unknown_metric_keeps_the_last_model(trainer, tmp_path):
+    trained = trainer(select="unknown")
+    trained.train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
-    assert alone.state.best_metrics == score(alone.method)
+    assert trained.state.best_metrics == score(trained.method)
 
 
-def test_of_models_that_score_the_same_the_first_is_kept(trainer, tmp_path):
-    kept = trainer(validate=lambda _: {"score": 0.5})
-    kept.train()
-    first = load_file(tmp_path / "model.safetensors")
-    last = load_file(tmp_path / "model-last.safetensors")
+def test_of_equal_scores_the_first_model_is_kept(trainer, tmp_path):
+    trainer(validate=lambda _: {"score": 0.5}).train()
     one_epoch = trainer(folder=tmp_path / "short", epochs=1)
     one_epoch.train()
-    assert all(torch.equal(first[name], weights) for name, weights in one_epoch.method.state_dict().items())
-    assert any(not torch.equal(first[name], last[name]) for name in first)
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], one_epoch.method.weight)
 
 
-def test_the_learning_rate_rises_to_its_value_and_falls_to_zero_along_a_cosine():
+def test_learning_rate_schedules():
     settings = ByovSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
     rates = [learning_rate(settings, step, 4) for step in range(41)]
     assert rates[:8] == pytest.approx([(step + 1) / 9 for step in range(8)])
-    assert rates[8] == pytest.approx(1)  # the cosine begins where the warm-up ends, not at the first step
-    assert rates[24] == pytest.approx(0.5)
+    assert rates[8] == pytest.approx(1)  # the cosine starts where the warm-up ends
     assert rates[16] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+    assert rates[24] == pytest.approx(0.5)
     assert rates[40] == pytest.approx(0)
     constant = ByovSettings(epochs=10, lr=1.0, warmup=2)
     assert [learning_rate(constant, step, 4) for step in (7, 8, 39)] == pytest.approx([8 / 9, 1, 1])
 
 
 def at_step(step, change):
-    """A loss that is changed at one step."""
+    """Change the loss of one step."""
     calls = iter(range(TOTAL))
 
-    def loss(method, *arguments):
-        losses = noisy_length(method, *arguments)
-        return losses | {"loss": change(method, losses["loss"])} if next(calls) == step else losses
+    def loss(model, *arguments):
+        losses = noisy_loss(model, *arguments)
+        return losses | {"loss": change(model, losses["loss"])} if next(calls) == step else losses
 
     return loss
 
 
+def infinite_gradient(model, loss):
+    """A finite loss whose gradient is not."""
+    return loss + (model.weight - model.weight.detach()).abs().sum().sqrt()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_it_and_keeps_the_last_good_checkpoint(trainer, tmp_path, value):
-    with pytest.raises(Diverged, match=rf"the loss became {value} at step 6 \(epoch 1\); the last checkpoint is kept"):
+def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(trainer, tmp_path, value):
+    with pytest.raises(Diverged, match=rf"became {value} at step 6 \(epoch 1\).* checkpoint is kept"):
         trainer(loss=at_step(6, lambda _, loss: loss * value)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
-    assert all(tensor.isfinite().all() for tensor in load_file(kept).values())
-    again = trainer(folder=tmp_path)
-    again.resume()
-    again.train()
+    resumed = trainer(folder=tmp_path)
+    resumed.resume()
+    resumed.train()
     trainer(folder=tmp_path / "whole").train()
-    assert results(tmp_path) == results(tmp_path / "whole")
+    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
-def test_without_a_checkpoint_the_message_does_not_promise_one(trainer):
-    with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\); there is no checkpoint yet"):
+def test_without_a_checkpoint_none_is_promised(trainer):
+    with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\).*no checkpoint yet"):
         trainer(loss=at_step(2, lambda _, loss: loss * float("nan"))).train()
 
 
-def infinite_slope(method, loss):
-    """Finite itself, with a gradient that is not."""
-    return loss + (method.encoder.norm.weight - method.encoder.norm.weight.detach()).abs().sum().sqrt()
-
-
-def test_a_gradient_that_is_not_finite_reaches_neither_checkpoint_nor_model(trainer, tmp_path):
-    with pytest.raises(Diverged, match=r"the weights are no longer finite at step 8 \(epoch 2\)"):
-        trainer(loss=at_step(7, infinite_slope)).train()
-    (kept,) = checkpoints(tmp_path / "checkpoint")
-    assert kept.name == "step-000000004.safetensors"
-    for path in (kept, tmp_path / "model.safetensors"):
+@pytest.mark.parametrize(("step", "stop_at", "noticed"), [(7, None, 8), (5, 5, 6)])
+def test_a_gradient_that_is_not_finite_is_never_saved(trainer, tmp_path, step, stop_at, noticed):
+    stop = threading.Event()
+    with pytest.raises(Diverged, match=f"no longer finite at step {noticed}"):
+        trainer(stop, loss=at_step(step, infinite_gradient), stop_at=stop_at).train(stop.is_set)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
+    for path in tmp_path.rglob("*.safetensors"):
         assert all(tensor.isfinite().all() for tensor in load_file(path).values())
 
 
-def test_a_stop_right_after_a_gradient_that_is_not_finite_leaves_no_checkpoint_of_it(trainer, tmp_path):
-    stop = threading.Event()
-    with pytest.raises(Diverged, match="the weights are no longer finite at step 6"):
-        trainer(stop, loss=at_step(5, infinite_slope), stop_at=5).train(stop.is_set)
-    assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
-
-
-def test_resuming_without_a_checkpoint_begins_at_the_beginning(trainer, tmp_path):
-    fresh = trainer()
-    fresh.resume()
-    assert fresh.state.step == 0
-    assert checkpoints(tmp_path / "checkpoint") == []
-
-
-def test_a_checkpoint_restores_weights_and_optimizer_bit_for_bit(tmp_path):
-    def made(seed):
-        torch.manual_seed(seed)
-        model = torch.nn.Linear(3, 2)
-        return model, torch.optim.Adam(model.parameters(), fused=True)
-
-    model, optimizer = made(0)
+def make_linear(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(3)).sum().backward()
     optimizer.step()
-    save_checkpoint(tmp_path, model, optimizer, {"a": [1, 0.1]}, 7)
-    other, other_optimizer = made(1)
-    assert load_checkpoint(tmp_path, other, other_optimizer, dict) == {"a": [1, 0.1]}
+    return model, optimizer
+
+
+def test_a_checkpoint_restores_everything_bit_for_bit(tmp_path):
+    model, optimizer = make_linear(0)
+    state = TrainingState(step=7, records=[{"epoch": 1, "step": 7, "loss": 0.1}], best=0.25)
+    save_checkpoint(tmp_path, model, optimizer, state, memory={"means": torch.tensor([1.5, -torch.inf])})
+    other, other_optimizer = make_linear(1)
+    memory = {"means": torch.zeros(2)}
+    assert load_checkpoint(tmp_path, other, other_optimizer, memory=memory) == state
+    assert memory["means"].tolist() == [1.5, -torch.inf]
     for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for key, value in optimizer.state[theirs].items():
             assert torch.equal(other_optimizer.state[ours][key], value)
-    save_checkpoint(tmp_path / "again", other, other_optimizer, {"a": [1, 0.1]}, 7)
+    save_checkpoint(tmp_path / "again", other, other_optimizer, state, memory=memory)
     (first,), (again,) = checkpoints(tmp_path), checkpoints(tmp_path / "again")
     assert first.read_bytes() == again.read_bytes()
-    again.rename(again.with_name("step-000000008.safetensors"))  # of another step than it says
-    with pytest.raises(TrainError, match="1 checkpoint, none of use"):
-        load_checkpoint(tmp_path / "again", other, other_optimizer, dict)
 
 
-def test_a_checkpoint_holds_the_memory_of_a_training_and_takes_no_other(tmp_path):
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    model(torch.ones(1)).sum().backward()
-    optimizer.step()
-    save_checkpoint(tmp_path, model, optimizer, {}, 3, {"means": torch.tensor([1.5, -torch.inf])})
-    memory = {"means": torch.zeros(2)}
-    assert load_checkpoint(tmp_path, model, optimizer, dict, memory) == {}
-    assert memory["means"].tolist() == [1.5, -torch.inf]
-    for other in ({"means": torch.zeros(3)}, {"means": torch.zeros(2, dtype=torch.int64)}, {"else": torch.zeros(2)}):
-        with pytest.raises(TrainError, match="1 checkpoint, none of use"):
-            load_checkpoint(tmp_path, model, optimizer, dict, other)
+def test_a_checkpoint_of_another_step_or_run_is_not_used(tmp_path):
+    model, optimizer = make_linear(0)
+    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), metadata={"identity": "a"})
+    assert load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}) is not None
+    with pytest.raises(TrainError, match="none usable"):
+        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "b"})
+    with pytest.raises(TrainError, match="none usable"):
+        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}, memory={"missing": torch.zeros(1)})
+    (path,) = checkpoints(tmp_path)
+    path.rename(path.with_name("step-000000008.safetensors"))
+    with pytest.raises(TrainError, match="none usable"):
+        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"})
 
 
-def test_only_the_last_two_checkpoints_stay(tmp_path):
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters())
+def test_the_last_two_checkpoints_are_kept(tmp_path):
+    model, optimizer = make_linear(0)
+    assert load_checkpoint(tmp_path, model, optimizer) is None
     for step in (3, 10, 200):
-        save_checkpoint(tmp_path, model, optimizer, {}, step)
+        save_checkpoint(tmp_path, model, optimizer, TrainingState(step=step))
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000200.safetensors", "step-000000010.safetensors"]

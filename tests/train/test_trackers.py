@@ -1,0 +1,82 @@
+"""Trackers. Weights & Biases is replaced by a stub of the calls that this project makes."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from byov.errors import TrainError
+from byov.train.trackers import open_trackers
+
+
+class StubWandb:
+    """The module wandb, with a record of its calls."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self):
+        self.started, self.logged, self.finished, self.refuses = [], [], 0, None
+        self.Settings = dict
+
+    def init(self, **arguments):
+        if self.refuses:
+            raise self.Error(self.refuses)
+        self.started.append(arguments)
+        return SimpleNamespace(id=arguments["id"] or f"run{len(self.started)}", log=self._log, finish=self._finish)
+
+    def _log(self, metrics, step):
+        self.logged.append((step, metrics))
+
+    def _finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    stub = StubWandb()
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return stub
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(*records):
+        with open_trackers(tmp_path / "toy", {"lr": 0.1}, tensorboard=False, wandb=True) as (tracker,):
+            for step, metrics in records:
+                tracker.log(metrics, step)
+
+    return write
+
+
+def test_metrics_are_logged_to_one_wandb_run(wandb, log, tmp_path):
+    log((0, {"retrieval": 0.2}), (4, {"loss": 2.0}))
+    assert wandb.logged == [(0, {"retrieval": 0.2}), (4, {"loss": 2.0})]
+    (started,) = wandb.started
+    assert (started["project"], started["name"], started["id"]) == ("byov", "toy", None)
+    assert (started["config"], started["dir"]) == ({"lr": 0.1}, str(tmp_path / "toy"))
+    assert wandb.finished == 1
+
+
+def test_a_resumed_run_continues_its_wandb_run(wandb, log):
+    log((0, {}))
+    log((4, {}))
+    assert [started["id"] for started in wandb.started] == [None, "run1"]
+
+
+def test_the_project_comes_from_the_environment(wandb, log, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    log((0, {}))
+    assert wandb.started[0]["project"] == "mine"
+
+
+def test_without_metrics_no_wandb_run_is_started(wandb, log):
+    log()
+    assert not wandb.started
+
+
+def test_a_wandb_error_is_one_line(wandb, log):
+    wandb.refuses = "No API key configured. Log in.\nMore."
+    with pytest.raises(TrainError, match=r"^--wandb: No API key configured\. Log in\. Set WANDB_MODE=offline[^\n]*$"):
+        log((0, {}))
