@@ -17,6 +17,7 @@ from byov.train.trainer import Trainer, learning_rate
 EPOCHS, STEPS_PER_EPOCH = 3, 4
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 WIDTH, FRAMES = 6, 5
+PADDING = torch.zeros(1, FRAMES, dtype=torch.bool)
 
 
 class RandomBatches:
@@ -38,7 +39,7 @@ class RandomBatches:
 def clips_of(features):
     """One whole video."""
     zero, length = torch.tensor([0]), torch.tensor([FRAMES])
-    return Clips(features, torch.arange(FRAMES)[None], zero, length, length, zero, zero, None, first_item=0, items=1)
+    return Clips(features, torch.arange(FRAMES)[None], zero, length, length, zero, PADDING, first_item=0, items=1)
 
 
 def noisy_loss(model, clips, generator):
