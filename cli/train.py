@@ -1,30 +1,35 @@
-"""byov-train: train the masked ego-exo autoencoder on cached features, and embed every frame with it."""
+"""byov-train: train a method on cached features and embed every video."""
 
 import inspect
+import io
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from byov.cli import common, torchrun
+from byov.cli import common
 from byov.cli.common import UsageError, check_ratio
-from byov.cli.signals import Stopped, deferred_stop
+from byov.cli.signals import SIGNALS, Stopped, deferred_stop, exit_now, ignore_signals
 from byov.cli.terminal import PROGRESS, note
 from byov.device import Device
-from byov.errors import Diverged, Interrupted, ProcessLost
+from byov.errors import ByovError, Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
-from byov.train.distributed import SINGLE_PROCESS, init_processes
+from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
 from byov.train.methods.byov import ByovSettings
+from byov.train.run import train_run
 from byov.train.settings import (
     CHECKPOINT_EVERY,
+    DEFAULT_METHOD,
     DEFAULT_RATIO,
     GROUPS,
     PRELOAD_GIB,
@@ -35,59 +40,55 @@ from byov.train.settings import (
 )
 
 SETTINGS = settings_classes()
-SEVERAL = "Several methods"  # the panel of what some have in common
-
-METHOD_HELP = (
-    "What to learn. " + " ".join(f"{name}: {kind.summary}" for name, kind in SETTINGS.items()) + " Default byov."
-)
+SEVERAL_METHODS, MACHINE = "Several methods", "Machine"
+METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
 app = common.new_app()
 
 
-def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting in the place of its parameter `given`.
+# An option for each setting of the methods
 
-    given: name → value of the settings that were given on the command line.
+
+def with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `settings` of a command by one option per setting.
+
+    The command receives the settings given on the command line as a dict.
     """
-    fields = {name: field for kind in SETTINGS.values() for name, field in kind.model_fields.items()}
+    fields = {name: field for cls in SETTINGS.values() for name, field in cls.model_fields.items()}
     options = {name: _option(name, field) for name, field in fields.items() if field.description}
 
     @wraps(function)
-    def run(**arguments: Any) -> None:
-        given = {name: value for name in options if (value := arguments.pop(name)) is not None}
-        function(**arguments, given=given)
+    def command(**arguments: Any) -> None:
+        settings = {name: value for name in options if (value := arguments.pop(name)) is not None}
+        function(**arguments, settings=settings)
 
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        parameters += options.values() if parameter.name == "given" else [parameter]
+        parameters += options.values() if parameter.name == "settings" else [parameter]
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
-    return run
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return command
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    shown = option_name(name)
-    kind, names = _plain_type(field.annotation), f"--{shown}"
+    option, panel, kind = option_name(name), _panel(name), _plain_type(field.annotation)
     is_pair = get_origin(kind) is tuple
-    if is_pair:
-        kind = str  # which the parser reads
-    if kind is bool:
-        names = f"--{shown}/--no-{shown}"
-    whose = f"{', '.join(methods_with(name))}: " if _panel(name) == SEVERAL else ""
-    option = typer.Option(
-        names,
-        help=f"{whose}{field.description} {_defaults(name)}",
-        rich_help_panel=_panel(name),
+    prefix = f"{', '.join(methods_with(name))}: " if panel == SEVERAL_METHODS else ""
+    info = typer.Option(
+        f"--{option}/--no-{option}" if kind is bool else f"--{option}",
+        help=f"{prefix}{field.description}",
+        show_default=_defaults(name),
+        rich_help_panel=panel,
         parser=_parse_pair if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _plain_type(annotation: Any) -> Any:
-    """Without limits and None, which the settings check themselves."""
+    """Strip constraints and None, which the settings validate themselves."""
     if get_origin(annotation) is Annotated:
         return _plain_type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -97,38 +98,41 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _panel(name: str) -> str | None:
-    """A method's own settings are under its name, those of a group under the group's."""
-    groups = [group for group, kind in GROUPS.items() if name in kind.model_fields]
-    if groups:
-        return groups[0]
-    of = methods_with(name)
-    return f"--method {of[0]}" if len(of) == 1 else None if len(of) == len(SETTINGS) else SEVERAL
+    """Return the help panel of a setting: its group, or its method."""
+    for group, cls in GROUPS.items():
+        if name in cls.model_fields:
+            return group
+    methods = methods_with(name)
+    if len(methods) == 1:
+        return f"--method {methods[0]}"
+    return None if len(methods) == len(SETTINGS) else SEVERAL_METHODS
 
 
 def _defaults(name: str) -> str:
-    """ "Default 0; cycle: 5." """
-    by_method = {
-        method: kind.model_fields[name].default for method, kind in SETTINGS.items() if method in methods_with(name)
-    }
+    """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
+    methods = methods_with(name)
+    by_method = {method: SETTINGS[method].model_fields[name].default for method in methods}
     usual = next(iter(by_method.values()))
-    presets = (*ByovSettings.RECIPES.items(), *SHARED_PRESETS.items(), *_of_datasets(methods_with(name)))
-    others = [(method, value) for method, value in by_method.items() if value != usual]
-    others += [(where, values[name]) for where, values in presets if name in values]
-    of_value: dict[str, list[str]] = {}
-    for where, value in others:
-        of_value.setdefault(_text(value), []).append(where)
-    texts = [f"Default {_text(usual)}", *(f"{', '.join(where)}: {text}" for text, where in of_value.items())]
-    return "; ".join(texts) + "."
+    exceptions: dict[str, list[str]] = {}
+    for method, value in by_method.items():
+        if value != usual:
+            exceptions.setdefault(_value_text(value), []).append(method)
+    for preset, values in _presets(methods):
+        if name in values:
+            exceptions.setdefault(_value_text(values[name]), []).append(preset)
+    return "; ".join([_value_text(usual), *(f"{', '.join(names)}: {text}" for text, names in exceptions.items())])
 
 
-def _of_datasets(methods: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """ "tcc on break_eggs", of one method "break_eggs", and what is there in the place of its defaults."""
+def _presets(methods: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (recipe or dataset, defaults) of the given methods."""
+    yield from ByovSettings.RECIPES.items()
+    yield from SHARED_PRESETS.items()
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             yield dataset if len(methods) == 1 else f"{method} on {dataset}", values
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -142,41 +146,50 @@ def _parse_pair(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--crop {text}: expected LOW,HIGH, like 0.5,1.0") from None
+        raise UsageError(f"--crop {text}: expected LOW,HIGH, such as 0.5,1.0.") from None
     return low, high
+
+
+# The command
 
 
 @app.command()
 @with_settings
 def train(
-    method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
-    ratio: Annotated[float | None, typer.Option(help=f"STM ratio, as cached. Default {DEFAULT_RATIO}.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Of those in the cache; the only one if left out.")] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Name of the run. Default DATASET-METHOD-rRATIO-sSEED (byov: its recipe).")
+    method: Annotated[str | None, typer.Option(help=METHOD_HELP, show_default=DEFAULT_METHOD)] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="STM ratio of the cached features.", show_default=str(DEFAULT_RATIO))
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
-    embed_only: Annotated[bool, typer.Option("--embed-only", help="Write a run's embeddings again.")] = False,
+    dataset: Annotated[str | None, typer.Option(help="Dataset in the cache.", show_default="the only one")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Encoder of the cached features.", show_default="the only one")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    embed_only: Annotated[
+        bool, typer.Option("--embed-only", help="Compute the embeddings of a trained run again.")
+    ] = False,
     *,
-    given: dict[str, Any],
+    settings: dict[str, Any],
     checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel="Machine")
+        int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel=MACHINE)
     ] = CHECKPOINT_EVERY,
-    device: Annotated[Device, typer.Option(help="Where to train.", rich_help_panel="Machine")] = "auto",
+    device: Annotated[Device, typer.Option(help="Device for training.", rich_help_panel=MACHINE)] = "auto",
     preload_gib: Annotated[
         float,
         typer.Option(
-            min=0, max=2**20, help="Features up to this size are held in memory, in GiB.", rich_help_panel="Machine"
+            min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.", rich_help_panel=MACHINE
         ),
     ] = PRELOAD_GIB,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard's files too.", rich_help_panel="Machine")
+        bool, typer.Option("--tensorboard", help="Log to TensorBoard.", rich_help_panel=MACHINE)
     ] = False,
     wandb: Annotated[
         bool,
         typer.Option(
-            "--wandb", help="Log to Weights & Biases too (WANDB_MODE=offline: to files).", rich_help_panel="Machine"
+            "--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).", rich_help_panel=MACHINE
         ),
     ] = False,
     as_json: common.Json = False,
@@ -185,15 +198,16 @@ def train(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Train on cached features: no video and no vision model needed. Validates, keeps the best model, embeds."""
-    from byov.train.run import train_run
+    """Train a method on cached features, keep the best model on the val split, and embed every video with it.
 
+    Needs neither the videos nor the vision model. Start it with torchrun to train on several devices.
+    """
     started, processes = time.monotonic(), init_processes()
     if ratio is not None:
         check_ratio("--ratio", ratio)
     if resume and embed_only:
-        raise UsageError("give --resume or --embed-only, not both")
-    if embed_only:  # which one process does
+        raise UsageError("--resume and --embed-only cannot be combined.")
+    if embed_only:
         if not processes.is_main:
             return
         processes = SINGLE_PROCESS
@@ -217,30 +231,79 @@ def train(
                 progress=PROGRESS if processes.is_main else NO_PROGRESS,
                 stop=stop,
                 processes=processes,
-                **given,
+                **settings,
             )
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(common.FAILED) from None
         except ProcessLost as error:
-            torchrun.end(processes, str(error))
-        except Interrupted as error:  # by a signal to this process, or to another that trains with it
+            _exit_after_loss(processes, error)
+        except Interrupted as error:  # by a signal to this process or to another one of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
     if processes.is_main:
-        _report(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
+        _print_summary(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
 
 
-def _report(summary: dict[str, Any], *, as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary, indent=1))
         return
     scores = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
     if scores:
-        print(f"val, of the model that is kept: {scores}")
+        print(f"val scores of the selected model: {scores}")
     files = pluralize(summary["embedding_files"], "embedding file")
     print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 
 
+# Several processes, started by torchrun
+
+
 def main() -> None:
-    torchrun.run(app)
+    """Run the command. Of several processes, only the main one prints, unless another one fails and it does not."""
+    processes = _join_processes()
+    if processes is SINGLE_PROCESS:
+        common.run(app)
+    output = io.StringIO()
+    with ExitStack() as redirected:
+        if not processes.is_main:
+            redirected.enter_context(redirect_stdout(output))
+            redirected.enter_context(redirect_stderr(output))
+        code = _exit_code(processes)
+    ignore_signals()  # torchrun signals all processes as soon as one has ended
+    if processes.is_main and code:
+        processes.reports_error()  # tells the others that the error has been printed
+    elif code in (common.FAILED, common.BAD_USAGE) and processes.reports_error():
+        note(output.getvalue().strip().rpartition("\n")[2])
+    sys.exit(code)
+
+
+def _join_processes() -> Processes:
+    """Join the process group; signals end the process at once, since nothing has started."""
+    previous = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    try:
+        return init_processes()
+    except (ByovError, ProcessLost) as error:
+        note(f"error: {error}")
+        sys.exit(common.BAD_USAGE if isinstance(error, ByovError) else common.FAILED)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _exit_code(processes: Processes) -> int:
+    try:
+        common.run(app)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0
+    except ProcessLost as error:
+        _exit_after_loss(processes, error)
+
+
+def _exit_after_loss(processes: Processes, error: ProcessLost) -> NoReturn:
+    """Exit at once after another process has ended: threads that wait for it may wait forever."""
+    ignore_signals()
+    if processes.reports_error():
+        with redirect_stderr(sys.__stderr__):
+            note(f"error: {error}")
+    exit_now(common.FAILED)
