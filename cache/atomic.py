@@ -1,47 +1,51 @@
-"""Files that appear whole or not at all.
+"""Atomic file writes and locks.
 
-A file is written under a temporary name in its own folder, synced, and renamed. The writer holds a lock on the
-temporary file for as long as it lives, so that a later process can tell the leftovers of a killed writer (no
-lock: remove) from the work of a live one (locked: leave alone).
+A file is written under a temporary name in its own folder, synced and renamed, so it appears whole or not at all. The
+writer holds a lock (`<temporary name>.lock`) while it lives: a later process removes the temporary files of killed
+writers, whose locks are free, and leaves those of live writers alone.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import secrets
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import FileLock, Timeout
+
 LOGGER = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-LOOKS, LOOK_SECONDS = 20, 0.005
-_without_locks: set[Path] = set()  # folders of which it was said
-_live: set[Path] = set()  # this process's own temporary files
-# Held while one, a lock or a folder is made or gets its final name, and by a writer that opens it by name, which could
-# make it anew: none slips past an exit.
+NO_WAIT_SECONDS = 0.1  # long enough for a process that only tests the lock to release it again
+_live: dict[Path, FileLock] = {}  # temporary files of this process, and their locks
+_unlockable: set[Path] = set()  # folders on file systems without locks, already warned about
+# Held while a file or folder is created or renamed. An exit handler that takes it before `discard_own` knows that no
+# other thread creates a file afterwards.
 creation = threading.RLock()
 
 
 class PartialFile:
-    """A locked temporary file beside `final`: `commit` gives it that name, `discard` removes it."""
+    """Temporary file next to `final`; `commit` renames it to `final`, `discard` removes it."""
 
     def __init__(self, final: Path) -> None:
         self.final = final
+        self.path = final.with_name(f".{final.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
         with creation:
             make_folder(final.parent)
             try:
-                self.path, self._lock = _create_locked(final)
-            except OSError as error:  # of a folder that may not be written to; nobody knows the temporary name
+                lock = _acquire(_lock_path(self.path))
+                self.path.touch(exist_ok=False)
+            except OSError as error:  # the temporary name would only confuse the user
+                with suppress(OSError):
+                    _lock_path(self.path).unlink(missing_ok=True)
                 error.filename = str(final)
                 raise
-            _live.add(self.path)
+            _live[self.path] = lock
 
     def commit(self) -> None:
         try:
@@ -53,23 +57,18 @@ class PartialFile:
             self.discard()
 
     def discard(self) -> None:
-        with suppress(OSError):  # a folder that became unwritable must not hide the error that brought us here
-            self.path.unlink()
-        _live.discard(self.path)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        _discard(self.path)
 
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `final` when the block ends, and vanishes when it raises."""
+    """Yield a temporary path that becomes `final` when the block ends and is removed if the block raises."""
     partial = PartialFile(final)
     try:
         yield partial.path
         partial.commit()
-    except OSError as error:  # of a full disk, which does not say what it has no room for
-        if error.filename is None:
+    except OSError as error:
+        if error.filename is None:  # a full disk raises without a file name
             error.filename = str(final)
         raise
     finally:
@@ -78,85 +77,27 @@ def replacing(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_file(final: Path) -> Iterator[BinaryIO]:
-    """The same as an open file."""
-    # Not "wb", which would make it anew after an exit has removed it.
+    """Like `replacing`, but yield an open binary file."""
+    # Mode "wb" would create the file again after an exit handler has removed it.
     with replacing(final) as partial, partial.open("r+b") as file:
         yield file
 
 
 def write_text(final: Path, text: str) -> None:
-    """Replace the text file `final`, unless it holds exactly this text already."""
+    """Replace a text file atomically; do nothing if it already has this content."""
     write_bytes(final, text.encode())
 
 
 def write_bytes(final: Path, content: bytes) -> None:
-    """The same of a file of any kind."""
+    """Replace a binary file atomically; do nothing if it already has this content."""
     if final.is_file() and final.read_bytes() == content:
         return
     with replacing_file(final) as file:
         file.write(content)
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files below `folder` whose writers are dead."""
-    for partial in folder.rglob(f".*{PARTIAL_SUFFIX}"):
-        with suppress(OSError):  # locked by a live writer, gone meanwhile, or not ours to remove
-            descriptor = os.open(partial, os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                partial.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def discard_own() -> None:
-    """Remove this process's temporary files, finished or not."""
-    with creation:
-        for path in list(_live):
-            with suppress(OSError):
-                path.unlink()
-
-
-@contextmanager
-def exclusive(lock_file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time through, on this machine and on shared disks that support locks.
-
-    With wait=False, a BlockingIOError instead of a wait for the other. Where nothing can be written (a read-only disk)
-    there is nothing to guard: who writes after all gets the error of that.
-    """
-    make_folder(lock_file.parent)
-    try:
-        with creation:
-            descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        if error.errno not in NOT_WRITABLE:
-            raise
-        yield
-        return
-    try:
-        try:
-            _lock(descriptor, wait=wait)
-        except BlockingIOError:
-            raise
-        except OSError as error:  # the rename still keeps every file whole
-            _say_without_locks(lock_file.parent, error)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, *, wait: bool) -> None:
-    """Who only looks whether a lock is held (run_progress.at_work) holds it for an instant: that is waited for."""
-    for _ in range(0 if wait else LOOKS):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(LOOK_SECONDS)
-    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, such that they outlast a loss of power."""
+    """Create a folder and its parents, and sync them to disk."""
     with creation:
         absent = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,24 +105,94 @@ def make_folder(folder: Path) -> None:
         _sync(path.parent)
 
 
-def _say_without_locks(folder: Path, error: OSError) -> None:
-    if folder not in _without_locks:
-        _without_locks.add(folder)
-        LOGGER.warning(
-            f"{folder}: its file system has no locks ({error.strerror}); let one process at a time work there"
-        )
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of killed writers below `folder`."""
+    for lock_path in folder.rglob(f".*{PARTIAL_SUFFIX}.lock"):
+        partial = lock_path.with_suffix("")
+        # Timeout: a live writer holds the lock. OSError: it is gone by now, or not ours to remove.
+        with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
+            partial.unlink(missing_ok=True)
+            lock_path.unlink(missing_ok=True)
 
 
-def _create_locked(final: Path) -> tuple[Path, int | None]:
-    while True:
-        partial = final.with_name(f".{final.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        # Between creation and lock another process may have taken the file for abandoned.
-        if partial.exists():
-            return partial, descriptor
-        os.close(descriptor)
+def discard_own() -> None:
+    """Remove all temporary files of this process."""
+    with creation:
+        for path in list(_live):
+            _discard(path)
+
+
+@contextmanager
+def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time execute the block.
+
+    In a folder that cannot be written to there is nothing to protect, and the block runs without a lock.
+
+    Raises:
+        BlockingIOError: If another process holds the lock and wait is False.
+    """
+    make_folder(lock_path.parent)
+    try:
+        with creation:
+            if not lock_path.exists():
+                lock_path.touch()
+        lock = _acquire(lock_path, wait=wait)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(lock_path: Path) -> bool:
+    """Return whether a process is inside `exclusive(lock_path)`."""
+    if not lock_path.exists():
+        return False
+    try:
+        with FileLock(lock_path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a read-only folder, or a file system without locks
+        return False
+
+
+def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
+    """Acquire a lock; on a file system without locks, warn once and continue without."""
+    lock = FileLock(lock_path, timeout=-1 if wait else NO_WAIT_SECONDS, mode=0o666, thread_local=False)
+    try:
+        lock.acquire(poll_interval=0.005)
+    except Timeout:
+        raise BlockingIOError(errno.EAGAIN, "locked by another process", str(lock_path)) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        if lock_path.parent not in _unlockable:
+            _unlockable.add(lock_path.parent)
+            LOGGER.warning(
+                f"{lock_path.parent}: this file system has no locks ({error.strerror}); "
+                "run one process at a time in this folder"
+            )
+    return lock
+
+
+def _discard(partial: Path) -> None:
+    lock = _live.pop(partial, None)
+    if lock is None:
+        return
+    with suppress(OSError):  # an error that brought us here must not be hidden by another
+        partial.unlink(missing_ok=True)
+    with suppress(OSError):
+        _lock_path(partial).unlink(missing_ok=True)
+    lock.release(force=True)
+
+
+def _lock_path(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.lock")
 
 
 def _sync(path: Path) -> None:

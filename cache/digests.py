@@ -1,7 +1,8 @@
-"""Digests that files carry of themselves: whoever reads them can tell damage from data.
+"""Digests of files and of their contents.
 
-HDF5 files have one of their attributes. JSON and safetensors files have one of all their bytes, taken while the 64
-digits of the digest itself were zeros. What older versions have written carries none, and is not checked.
+A sealed file contains its own SHA-256, computed with the 64 digits of the digest set to zero: JSON files under
+`file_sha256`, safetensors files under the same name in their metadata. A sealed file whose digest was removed is
+accepted unchecked, which is how a user accepts an edit made by hand.
 """
 
 import hashlib
@@ -12,171 +13,168 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from byov.errors import CacheError
 
 SEAL_NAME = "file_sha256"
-UNSEAL = f'remove the line "{SEAL_NAME}" from it'
-_BLANK = "0" * 64
-# In the metadata of a safetensors file it is JSON within JSON: its quotes are escaped.
+ACCEPT_EDIT = f'to accept an edit made by hand, delete the line "{SEAL_NAME}"'
+METADATA_KEY = "byov"  # of a safetensors file
+
+_ZEROS = "0" * 64
+BLANK_SEAL = {SEAL_NAME: _ZEROS}
+# Safetensors metadata is JSON inside JSON, so its quotes are escaped.
 _SEAL = re.compile(rb'\\?"' + SEAL_NAME.encode() + rb'\\?" ?: ?\\?"([^"\\]*)')
-_BLOCK_BYTES = 1 << 20
+_LARGEST_METADATA_BYTES = 100 << 20  # the limit of safetensors itself
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
 
 
 class SealError(ValueError):
-    """A file that is not as it was written."""
+    """A sealed file that does not match its digest."""
 
 
-def header_digest(attributes: Mapping[str, str | int | float | bool]) -> str:
-    """Of all attributes of a file, whatever their order."""
-    return hashlib.sha256(json.dumps(attributes, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def blank_seal() -> dict[str, str]:
-    """To be written into a file, or into its metadata, before `sealed`."""
-    return {SEAL_NAME: _BLANK}
+def fingerprint(path: Path) -> str:
+    """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB.
+
+    Cheap enough to compute for every video on every run. Notices a new export, cut or re-encoding, but not a byte
+    changed in place between two samples.
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        if size <= FINGERPRINT_SAMPLES * FINGERPRINT_SAMPLE_BYTES:
+            digest.update(file.read())
+        else:
+            for index in range(FINGERPRINT_SAMPLES):
+                file.seek(index * (size - FINGERPRINT_SAMPLE_BYTES) // (FINGERPRINT_SAMPLES - 1))
+                digest.update(file.read(FINGERPRINT_SAMPLE_BYTES))
+    return digest.hexdigest()[:32]
 
 
-def sealed(content: bytes | bytearray) -> bytes:
-    """The content of a file, with its digest in the place of the blank seal."""
+def file_state(path: Path) -> tuple[int, int, int]:
+    """Return inode, size and modification time: they change when a file is replaced or written to."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def array_sha256(values: NDArray[Any]) -> str:
+    """Return the SHA-256 of an array's bytes in C order."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def json_sha256(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def seal(content: bytes | bytearray) -> bytes:
+    """Replace the blank digest (BLANK_SEAL) in a file's content by the digest of the content."""
     blank = _SEAL.search(content)
-    if blank is None or blank[1] != _BLANK.encode():
+    if blank is None or blank[1] != _ZEROS.encode():
         raise ValueError("no blank seal in the content")
     first, end = blank.span(1)
     return b"".join((content[:first], hashlib.sha256(content).hexdigest().encode(), memoryview(content)[end:]))
 
 
 def check_seal(content: bytes) -> bool:
-    """True if the content is as it was sealed, False if it has no seal; raises SealError if it is not."""
+    """Compare a file's content with the digest in it.
+
+    Returns:
+        False if the content has no digest.
+
+    Raises:
+        SealError: If the digest does not match.
+    """
     found = _SEAL.search(content)
     if found is None:
         return False
     first, end = found.span(1)
     digest = hashlib.sha256(content[:first])
-    digest.update(_BLANK.encode())
+    digest.update(_ZEROS.encode())
     digest.update(memoryview(content)[end:])
-    _compare(found[1], digest.hexdigest())
+    if found[1] != digest.hexdigest().encode():
+        raise SealError(f"does not match its digest ({SEAL_NAME}): it is damaged or was edited")
     return True
 
 
-def check_large(path: Path) -> tuple[bool, str]:
-    """As check_seal, of a file with its seal near its beginning; and the SHA-256 of the file as it is."""
-    with path.open("rb") as file:
-        head = file.read(_BLOCK_BYTES)
-        found = _SEAL.search(head)
-        plain, blank = hashlib.sha256(head), hashlib.sha256()
-        if found is not None:
-            blank.update(head[: found.start(1)] + _BLANK.encode() + head[found.end(1) :])
-        while block := file.read(_BLOCK_BYTES):
-            plain.update(block)
-            if found is not None:
-                blank.update(block)
-    if found is not None:
-        _compare(found[1], blank.hexdigest())
-    return found is not None, plain.hexdigest()
+def seal_json(record: Mapping[str, Any]) -> bytes:
+    """Return a JSON file that contains `record` and its own digest."""
+    return seal((json.dumps(BLANK_SEAL | dict(record), indent=1) + "\n").encode())
 
 
-def _compare(written: bytes, now: str) -> None:
-    if written != now.encode():
-        raise SealError(
-            f"it does not match the digest in it, {SEAL_NAME}: it is damaged, or was changed by other means"
-        )
+def read_sealed_json(content: bytes) -> dict[str, Any]:
+    """Return the record of a JSON file, checked against its digest if it has one.
 
-
-def refuse_nameless(record: Mapping[str, Any]) -> None:
-    """Of a JSON object without a seal: a digest under another name is a seal whose name is damaged."""
-    for name, value in record.items():
-        if name != SEAL_NAME and isinstance(value, str) and len(value) == len(_BLANK):
-            raise SealError(f"it has no {SEAL_NAME}, but {name[:20]!r}: it is damaged")
-
-
-def unsealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What was read from a sealed JSON file, without the seal."""
-    return {key: value for key, value in record.items() if key != SEAL_NAME}
-
-
-METADATA_KEY = "byov"
-_LARGEST_HEADER_BYTES = 100 << 20  # what safetensors itself reads
+    Raises:
+        SealError: If the digest does not match.
+        ValueError: If the content is not a JSON object.
+    """
+    is_sealed, record = check_seal(content), json.loads(content)
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    record.pop(SEAL_NAME, None)
+    # A digest under another name is a seal whose name is damaged.
+    if not is_sealed and any(isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()):
+        raise SealError(f"its digest is not called {SEAL_NAME}: it is damaged")
+    return record
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """What is known of a file of weights without reading its tensors."""
+    """A safetensors file that was compared with its digest."""
 
     path: Path
-    sha256: str  # of the file
-    sealed: bool  # False: of byov 0.2 or before, or saved by other means
-    said: dict[str, Any]  # what it says of itself; {} of one that is not sealed
+    sha256: str
+    sealed: bool  # False for a file that byov did not write
+    metadata: dict[str, Any]  # written by byov: identity of the run, method, seed, step; {} if not sealed
 
     @property
     def identity(self) -> str | None:
-        """Of the run that has written it."""
-        identity = self.said.get("identity")
+        """Identity of the run that wrote the file."""
+        identity = self.metadata.get("identity")
         return identity if isinstance(identity, str) else None
 
     @property
     def origin(self) -> str:
-        """For people: "the method byov, seed 0, step 40"."""
+        """Description for messages, like "method byov, seed 0, step 40"."""
         if not self.sealed:
-            return "of byov 0.2 or before, or saved by other means"
-        return ", ".join(
-            f"{what}{self.said.get(key)}"
-            for what, key in (("the method ", "method"), ("seed ", "seed"), ("step ", "step"))
-        )
+            return "not written by byov"
+        return ", ".join(f"{key} {self.metadata.get(key)}" for key in ("method", "seed", "step"))
 
 
 def check_weights(path: Path) -> WeightsFile:
-    """Read a file from end to end; raises CacheError if it is not as it was written."""
+    """Read a safetensors file and compare it with its digest, without loading its tensors.
+
+    Raises:
+        CacheError: If the file is missing or damaged.
+    """
     try:
-        sealed, sha256 = check_large(path)
-        return WeightsFile(path, sha256, sealed, _metadata(path) if sealed else {})
+        content = path.read_bytes()
+        is_sealed = check_seal(content)
+        metadata = _safetensors_metadata(content) if is_sealed else {}
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
+    return WeightsFile(path, hashlib.sha256(content).hexdigest(), is_sealed, metadata)
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > _LARGEST_HEADER_BYTES:
-            raise ValueError(f"a header of {size} bytes")
-        header = json.loads(file.read(size))
-    said = json.loads(header["__metadata__"][METADATA_KEY])
-    if not isinstance(said, dict):
-        raise ValueError("its metadata are no JSON object")
-    return said
-
-
-SAMPLES = 16
-SAMPLE_BYTES = 16 << 10
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def file_state(path: Path) -> tuple[int, int, int]:
-    """What changes with every change of a file: another file in its place, another size, a write."""
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def fingerprint(path: Path) -> str:
-    """A digest of the size and of 16 evenly spaced samples; of everything up to 256 KiB.
-
-    Reads at most 256 KiB, so that every run can look at every source. It sees whatever a new export, cut or re-encoding
-    does, and not a byte that is changed in place between two samples.
-    """
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        if size <= SAMPLES * SAMPLE_BYTES:
-            digest.update(file.read())
-        else:
-            for index in range(SAMPLES):
-                file.seek(index * (size - SAMPLE_BYTES) // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
+def _safetensors_metadata(content: bytes) -> dict[str, Any]:
+    size = int.from_bytes(content[:8], "little")
+    if size > _LARGEST_METADATA_BYTES:
+        raise ValueError(f"a header of {size} bytes")
+    metadata = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY])
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is not a JSON object")
+    return metadata

@@ -1,35 +1,35 @@
-"""The manifest of a dataset in the cache: its videos, views, splits, labels. All that later stages know of it.
+"""The two JSON files of a dataset in the cache.
 
-Beside it sources.json, where the videos were when they were extracted. No stage needs them again; pictures do. Paths
-are relative to the dataset's folder in the cache, so that a project that is moved as a whole still finds them. What is
-found there is the video only if its fingerprint says so.
+manifest.json describes the videos: view, split, frames, labels. It is all that later stages know of the dataset, and
+the same for everybody. index.json is local to this machine: where the videos are, and the size and modification time
+of every file when it was last checked, so that an extraction with nothing to do opens no file. It may be deleted.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, field, fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from byov.cache.atomic import write_bytes, write_text
-from byov.cache.digests import UNSEAL, SealError, blank_seal, check_seal, sealed
+from byov.cache.atomic import write_bytes
+from byov.cache.digests import ACCEPT_EDIT, BLANK_SEAL, SealError, check_seal, seal, seal_json
 from byov.cache.layout import check_name
 from byov.errors import CacheError
-from byov.records import problem
+from byov.records import READ_FROM_FILE, problem
 
 SCHEMA_VERSION = 1
-SOURCES_NAME = "sources.json"
-# What a newer version adds is none of this one's business: it is ignored.
-_CHECKED = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+INDEX_NAME = "index.json"
 
 
-@dataclass(frozen=True, slots=True, config=_CHECKED)
+@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class VideoEntry:
+    """One video of a dataset."""
+
     id: Annotated[str, AfterValidator(partial(check_name, what="video id"))]
     view: Literal["ego", "exo"]
     split: Literal["train", "val", "test"]
@@ -37,72 +37,40 @@ class VideoEntry:
     fps: float | None
     labels: tuple[int, ...] | None  # phase index of each frame or UNLABELED, if the dataset has phases
     actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
-    pair: str | None = None  # what an ego and an exo video of the same performance share; manifests up to 0.2 lack it
+    pair: str | None = None  # shared by an ego and an exo video of the same performance
 
 
-@dataclass(frozen=True, config=_CHECKED)
+_ENTRY_FIELDS = tuple(field.name for field in fields(VideoEntry))
+
+
+@dataclass(frozen=True, config=READ_FROM_FILE)
 class Manifest:
+    """Description of a dataset, saved as manifest.json."""
+
     dataset: Annotated[str, AfterValidator(partial(check_name, what="dataset"))]
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
 
     def save(self, path: Path) -> None:
-        write_bytes(path, self._content())
+        write_bytes(path, self.to_json().encode())
 
     def to_json(self) -> str:
-        """JSON with one video on a line, so that people can read it and diffs stay small; sealed."""
-        return self._content().decode()
-
-    def _content(self) -> bytes:
+        """Return sealed JSON with one video per line, so that diffs stay small."""
         head = {
             "schema_version": SCHEMA_VERSION,
-            **blank_seal(),
+            **BLANK_SEAL,
             "dataset": self.dataset,
             "phases": self.phases,
             "actions": self.actions,
         }
-        start = json.dumps(head, indent=1, ensure_ascii=False)[:-2]
-        content = bytearray(f'{start},\n "videos": [\n'.encode())  # which grows without a second copy of it
-        for number, video in enumerate(self.videos):
-            content += b",\n  " if number else b"  "
-            content += json.dumps(_values(video), ensure_ascii=False).encode()
-        content += b"\n ]\n}\n"
-        return sealed(content)
+        start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
+        values = ({name: getattr(video, name) for name in _ENTRY_FIELDS} for video in self.videos)
+        lines = ",\n".join("  " + json.dumps(video, ensure_ascii=False) for video in values)
+        return seal(f'{start},\n "videos": [\n{lines}\n ]\n}}\n'.encode()).decode()
 
 
-_NAMES = tuple(field.name for field in fields(VideoEntry))
-
-
-def _values(video: VideoEntry) -> dict[str, Any]:
-    """As asdict, which copies every label for itself."""
-    return {name: getattr(video, name) for name in _NAMES}
-
-
-def load_manifest(path: Path) -> Manifest:
-    try:
-        content = path.read_bytes()
-        _check_schema(content)
-        check_seal(content)
-        return _MANIFEST.validate_json(content)
-    except FileNotFoundError:
-        remedy = "run byov-extract, or say where the cache is with --features-dir"
-        raise CacheError(f"{path}: no such file; {remedy}") from None
-    except SealError as error:
-        raise CacheError(f"{path}: {error}; run byov-extract again, or, if you have edited it, {UNSEAL}") from None
-    except (CacheError, OSError, ValueError) as error:  # ValidationError is a ValueError
-        reason = problem(error) if isinstance(error, ValidationError) else error
-        raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
-
-
-def _check_schema(content: bytes) -> None:
-    """First of all: of another schema, all else may be different."""
-    found = _SCHEMA.validate_json(content).schema_version
-    if found != SCHEMA_VERSION:
-        raise ValueError(f"schema {found!r}, this byov reads {SCHEMA_VERSION}")
-
-
-@dataclass(frozen=True, config=_CHECKED)
+@dataclass(frozen=True, config=READ_FROM_FILE)
 class _Schema:
     schema_version: object
 
@@ -110,29 +78,102 @@ class _Schema:
 _SCHEMA, _MANIFEST = TypeAdapter(_Schema), TypeAdapter(Manifest)
 
 
-def write_sources(folder: Path, videos: Mapping[str, Path]) -> None:
-    """Video id → its file; folder: of the dataset in the cache."""
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest and compare it with its digest.
+
+    Raises:
+        CacheError: If the file is missing, damaged, edited or of another schema.
+    """
+    try:
+        content = path.read_bytes()
+        schema = _SCHEMA.validate_json(content).schema_version  # first: in another schema, all else may differ
+        if schema != SCHEMA_VERSION:
+            raise ValueError(f"schema {schema!r}, this byov reads {SCHEMA_VERSION}")
+        check_seal(content)
+        return _MANIFEST.validate_json(content)
+    except FileNotFoundError:
+        raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
+    except SealError as error:
+        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {ACCEPT_EDIT}") from None
+    except (CacheError, OSError, ValueError) as error:  # ValidationError is a ValueError
+        reason = problem(error) if isinstance(error, ValidationError) else error
+        raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
+
+
+@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
+class IndexedFile:
+    """A feature file when it was last read, and the video and annotation that it agreed with."""
+
+    size: int
+    mtime_ns: int
+    frames: int
+    fps: float
+    ratios: tuple[str, ...]
+    source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
+    annotation_sha256: str  # of the key events that the labels in the manifest were computed from
+
+    def is_current(self, file: os.stat_result) -> bool:
+        """Return whether the feature file still has the recorded size and modification time."""
+        return (self.size, self.mtime_ns) == (file.st_size, file.st_mtime_ns)
+
+
+@dataclass(config=READ_FROM_FILE)
+class FileIndex:
+    """Index of a dataset's files, saved as index.json.
+
+    An index that is damaged, missing or not of the present manifest.json is ignored.
+    """
+
+    manifest_sha256: str = ""
+    sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the dataset's folder
+    identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
+    files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
+    schema_version: Literal[1] = 1
+
+    def save(self, folder: Path) -> None:
+        write_bytes(folder / INDEX_NAME, seal_json(asdict(self)))
+
+
+_INDEX = TypeAdapter(FileIndex)
+
+
+def load_index(folder: Path) -> FileIndex:
+    """Read the index of a dataset's folder in the cache; an empty one if it cannot be used."""
+    try:
+        index = _read_index(folder)
+        manifest_sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    except (CacheError, OSError):
+        return FileIndex()
+    return index if index.manifest_sha256 == manifest_sha256 else FileIndex(sources=index.sources)
+
+
+def read_sources(folder: Path) -> dict[str, Path]:
+    """Return video id → path of the video when it was extracted; {} in a cache that came without an index."""
+    start = Path(os.path.realpath(folder))
+    return {video: Path(os.path.normpath(start / path)) for video, path in _read_index(folder).sources.items()}
+
+
+def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
+    """Return video id → path relative to `folder`, so that a project can be moved as a whole."""
     start = os.path.realpath(folder)
-    relative = cache(lambda place: os.path.relpath(os.path.realpath(place), start))  # most videos share a folder
+    relative = cache(lambda path: os.path.relpath(os.path.realpath(path), start))  # many videos share a folder
 
     def from_start(path: Path) -> str:
         parent, name = os.path.split(path)
         return relative(path) if path.is_symlink() else os.path.normpath(f"{relative(parent)}/{name}")
 
-    paths = {video: from_start(path) for video, path in sorted(videos.items())}
-    write_text(folder / SOURCES_NAME, json.dumps(paths, indent=1) + "\n")
+    # JSON has no place for file names that are not UTF-8; such a video is not found again.
+    return {video: os.fsencode(from_start(path)).decode(errors="replace") for video, path in sorted(videos.items())}
 
 
-def read_sources(folder: Path) -> dict[str, Path]:
-    """Video id → where its file was; {} for a cache that came without its videos."""
-    path = folder / SOURCES_NAME
+def _read_index(folder: Path) -> FileIndex:
+    path = folder / INDEX_NAME
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict) or not all(isinstance(place, str) and "\0" not in place for place in raw.values()):
-            raise ValueError("expected video ids with their paths")
+        content = path.read_bytes()
+        check_seal(content)
+        return _INDEX.validate_json(content)
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: not readable ({error}); delete it and run byov-extract again") from error
-    start = Path(os.path.realpath(folder))
-    return {video: Path(os.path.normpath(start / place)) for video, place in raw.items()}
+        return FileIndex()
+    except (OSError, ValueError) as error:
+        reason = problem(error) if isinstance(error, ValidationError) else error
+        raise CacheError(f"{path}: not readable ({reason}); delete it and run byov-extract again") from error

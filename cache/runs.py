@@ -1,11 +1,9 @@
-"""Where a training run lies, and what its config.json tells the stages that have no PyTorch.
+"""Training runs on disk: records, progress, listing and deletion. Needs no PyTorch.
 
-runs/<run>/config.json  model.safetensors  ...
+runs/<run>/config.json  model.safetensors  model-last.safetensors  metrics.jsonl  checkpoint/
 runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 """
 
-import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -14,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
-from sys import float_info
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ValidationError
 
-from byov.cache.digests import UNSEAL, SealError, WeightsFile, check_seal, check_weights, refuse_nameless, unsealed
+from byov.cache.atomic import is_locked
+from byov.cache.digests import ACCEPT_EDIT, SealError, WeightsFile, check_weights, file_sha256, read_sealed_json
 from byov.cache.layout import check_name, clip_name, ratio_key
 from byov.errors import CacheError
 from byov.records import Record, problem
@@ -28,13 +27,15 @@ from byov.records import Record, problem
 LOGGER = logging.getLogger(__name__)
 
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
-LAST_MODEL_NAME = "model-last.safetensors"  # written when the last step is done
-FILES_KEY = "files_sha256"  # of config.json, under "training"
-BYOV = "byov"  # the method that has recipes
+LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
+CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
+FILES_KEY = "files_sha256"  # of config.json, under "training": file name → SHA-256, once the run is finished
+BYOV = "byov"  # the only method with recipes
+RunState = Literal["finished", "in training", "stopped"]
 
 
 class RunRecord(Record, extra="ignore"):
-    """A run, and what it was trained on, as its config.json says under "training"."""
+    """A run, as described under "training" in its config.json."""
 
     name: str
     folder: Path
@@ -42,11 +43,11 @@ class RunRecord(Record, extra="ignore"):
     encoder: str
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
-    recipe: str  # of byov; of a run of another method, that one's name
-    title: str = ""  # of its method, for tables; up to byov 0.2 it was not said
+    recipe: str  # recipe of byov; for other methods the name of the method
+    title: str = ""  # of the method, for tables
     seed: int
-    untrained_sha256: str  # of the model at its initialization
-    training: dict[str, Any]  # all of it
+    untrained_sha256: str  # of the model at initialization
+    training: dict[str, Any]  # the complete record
 
     @property
     def config(self) -> Path:
@@ -54,34 +55,33 @@ class RunRecord(Record, extra="ignore"):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was trained with, for people to read; {} if it does not say."""
+        """Training settings; {} if the record has none."""
         settings = self.training.get("settings")
         return settings if isinstance(settings, dict) else {}
 
     @property
     def method(self) -> str:
-        return str(self.settings.get("method", BYOV))  # up to byov 0.2 there was no other
+        return str(self.settings.get("method", BYOV))
 
     @property
     def label(self) -> tuple[str, str]:
-        """What it is called, after the word for what that is: byov has recipes, of which each run names one, and the
-        other methods have none."""
+        """("recipe", name) for byov, ("method", name) for the other methods, which have no recipes."""
         return ("recipe" if self.method == BYOV else "method"), self.recipe
 
     @property
     def ratio(self) -> float:
-        """STM, as its column says."""
+        """STM ratio of the features."""
         try:
             ratio = float(self.column.removeprefix("merged/"))
         except ValueError:
             ratio = 0.0
         if not 0 < ratio <= 1 or self.column != f"merged/{ratio_key(ratio)}":
-            raise CacheError(f"{self.config}: its column {self.column!r} is none of a ratio")
+            raise CacheError(f"{self.config}: column {self.column!r} is not that of a ratio")
         return ratio
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
-    """run: its name, or runs_dir/name, as a shell completes it."""
+    """Return a run's folder; run is its name, or runs_dir/name as completed by a shell."""
     name = Path(run).name if Path(run).parent == runs_dir else run
     return runs_dir / check_name(name, "run")
 
@@ -91,36 +91,39 @@ def embeddings_folder(run: Path, *, untrained: bool = False, trimmed: bool = Fal
 
 
 def embedding_path(folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None) -> Path:
-    """The file of a whole video, or of one of its sub-clips (first and last frame)."""
+    """Return the embeddings file of a video, or of a sub-clip (first and last frame)."""
     check_name(video_id, "video id")
     return folder / view / f"{clip_name(video_id, *clip) if clip else video_id}.h5"
 
 
 def list_runs(runs_dir: Path) -> list[str]:
-    """The runs in a folder, the newest first."""
+    """Return the names of all runs, newest first."""
     configs = [path for path in runs_dir.glob(f"*/{CONFIG_NAME}") if not path.parent.name.startswith(".")]
-    return [
-        path.parent.name for path in sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
-    ]
+    newest_first = sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
+    return [path.parent.name for path in newest_first]
 
 
-def choose_runs(runs_dir: Path, wanted: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
-    """The runs by name; if none is named, the newest of the dataset, or [] if it has none."""
-    if wanted:
-        runs = [read_run(runs_dir, run) for run in dict.fromkeys(wanted)]
+def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
+    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none).
+
+    Raises:
+        CacheError: If the runs are of different datasets.
+    """
+    if names:
+        runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
-            told = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
-            raise CacheError(f"one table is of one dataset: {told}" + (f"; --dataset {dataset}" if dataset else ""))
+            listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
+            raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
         return runs
-    names, others = list_runs(runs_dir), 0
-    for name in names:
+    there, others = list_runs(runs_dir), 0
+    for name in there:
         try:
             run = read_run(runs_dir, name)
         except CacheError as error:
-            LOGGER.info(f"{name}: not looked at ({error})")
+            LOGGER.info(f"{name}: skipped ({error})")
             continue
         if dataset in (None, run.dataset):
-            LOGGER.info(f"run: {name}, the {'newest' if len(names) > 1 else 'only'} one (choose with --run)")
+            LOGGER.info(f"run: {name}, the {'newest' if len(there) > 1 else 'only'} one (choose with --run)")
             return [run]
         others += 1
     if others:
@@ -128,22 +131,27 @@ def choose_runs(runs_dir: Path, wanted: Sequence[str], dataset: str | None = Non
     return []
 
 
-def choose_run(runs_dir: Path, wanted: str | None = None) -> RunRecord:
-    """The run by name, else the newest."""
-    runs = choose_runs(runs_dir, [] if wanted is None else [wanted])
+def choose_run(runs_dir: Path, name: str | None = None) -> RunRecord:
+    """Return the named run, or the newest one."""
+    runs = choose_runs(runs_dir, [] if name is None else [name])
     if not runs:
-        raise CacheError(f"{runs_dir}: no run here; make one with byov-train, or say where with --runs-dir")
+        raise CacheError(f"{runs_dir}: no runs; train one with byov-train or set --runs-dir")
     return runs[0]
 
 
 def read_run(runs_dir: Path, run: str) -> RunRecord:
+    """Read the record of a run.
+
+    Raises:
+        CacheError: If there is no such run, or its config.json is damaged, edited or not of byov-train.
+    """
     folder = run_folder(runs_dir, run)
     config = read_config(folder)
     training = config.get("training")
     try:
         if not isinstance(training, dict):
-            raise ValueError("it does not say how the model was trained")
-        training = dict[str, Any]({"settings": config.get("settings")} | training)  # up to byov 0.2 it was in there
+            raise ValueError("no 'training'")
+        training = dict[str, Any]({"settings": config.get("settings")} | training)
         return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
     except (CacheError, ValueError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
@@ -151,80 +159,78 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
+    """Read a run's config.json and compare it with its digest."""
     path = folder / CONFIG_NAME
     try:
-        content = path.read_bytes()
-        is_sealed, config = check_seal(content), json.loads(content)
-        if isinstance(config, dict) and not is_sealed:
-            refuse_nameless(config)
+        return read_sealed_json(path.read_bytes())
     except FileNotFoundError:
         there = ", ".join(list_runs(folder.parent))
-        instead = f"choose one of {there}" if there else "there is none yet; make one with byov-train --ratio 0.3"
-        raise CacheError(f"{folder}: no such run; {instead}") from None
+        advice = f"choose one of {there}" if there else "there are none yet; train one with byov-train --ratio 0.3"
+        raise CacheError(f"{folder}: no such run; {advice}") from None
     except SealError as error:
-        raise CacheError(f"{path}: {error}; restore it from a copy, or, if you have edited it, {UNSEAL}") from None
+        raise CacheError(f"{path} {error}. Restore it from a copy, or {ACCEPT_EDIT}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
-    if not isinstance(config, dict):
-        raise CacheError(f"{path}: not a JSON object")
-    return unsealed(config)
 
 
-def written_files(training: Mapping[str, Any]) -> dict[str, str]:
-    """File name → SHA-256 of what a finished run has written beside its config.json; {} if that does not say."""
+def recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
+    """Return the SHA-256 of a file of a finished run as recorded in config.json; None before the run is finished."""
     files = training.get(FILES_KEY)
-    return {name: str(digest) for name, digest in files.items()} if isinstance(files, dict) else {}
+    return str(files[name]) if isinstance(files, dict) and name in files else None
 
 
 def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> WeightsFile:
-    """A run's model file, if it is whole and the run's own; training: what the run's config.json says."""
+    """Check that a model file is intact and belongs to the run.
+
+    Args:
+        run: Folder of the run.
+        training: The "training" record of its config.json.
+        name: File name.
+
+    Raises:
+        CacheError: If the file is missing, damaged or of another run.
+    """
+    path = run / name
+    if not path.exists():
+        raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume")
     try:
-        found = check_weights(run / name)
+        found = check_weights(path)
     except CacheError as error:
-        if not (run / name).exists():
-            raise CacheError(
-                f"{run / name}: no model yet; finish the run with byov-train --run {run.name} --resume"
-            ) from None
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
-        raise CacheError(f"{found.path}: a model of another run ({found.origin}); restore the run's own")
-    recorded = written_files(training).get(name, found.sha256)
-    if recorded != found.sha256:
+        raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own")
+    recorded = recorded_digest(training, name)
+    if recorded not in (None, found.sha256):
         raise CacheError(
-            f"{found.path}: model {found.sha256[:12]}, the run was finished with {recorded[:12]}; restore the run's own"
+            f"{path}: SHA-256 {found.sha256[:12]}, config.json records {recorded[:12]}; restore the run's own model"
         )
     return found
 
 
-def check_file(path: Path, training: Mapping[str, Any]) -> None:
-    """Raise CacheError if a file of a finished run is not as the run has left it."""
-    recorded = written_files(training).get(path.name)
-    if recorded is not None and hashlib.sha256(path.read_bytes()).hexdigest() != recorded:
-        raise CacheError(f"it is not as the run has left it: its digest is not that in {CONFIG_NAME}")
-
-
 def model_digest(run: Path, training: Mapping[str, Any]) -> str:
-    """The SHA-256 of a run's own model file, which its embeddings carry too."""
+    """Return the SHA-256 of a run's model after checking it; embeddings files record the same digest."""
     return check_model(run, training).sha256
 
 
-CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
-RunState = Literal["finished", "in training", "stopped"]
+def check_file(path: Path, training: Mapping[str, Any]) -> None:
+    """Raise CacheError if a file of a finished run differs from the digest in config.json."""
+    if recorded_digest(training, path.name) not in (None, file_sha256(path)):
+        raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """epoch, epochs: the last that is done, and how many there are to be; None where the run does not say."""
+    """How far a run has been trained."""
 
     state: RunState
-    epoch: int | None
-    epochs: int | None
-    metric: str | None  # what the model is chosen by
-    best: float | None  # the best of it on the val split, so far
+    epoch: int | None  # last completed epoch
+    epochs: int | None  # epochs in total
+    metric: str | None  # metric by which the model is selected
+    best: float | None  # best value of the metric on the val split
 
     @property
-    def said(self) -> str:
-        """ "stopped at epoch 76 of 300" """
+    def description(self) -> str:
+        """Text like "stopped at epoch 76 of 300"."""
         if self.state == "finished" or self.epoch is None:
             return self.state
         where = f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs is not None else "")
@@ -232,13 +238,14 @@ class RunProgress:
 
 
 def read_progress(run: RunRecord) -> RunProgress:
-    records, epochs = _records(run.folder / METRICS_NAME), run.settings.get("epochs")
+    """Read a run's progress from metrics.jsonl."""
+    records, epochs = _read_metrics(run.folder / METRICS_NAME), run.settings.get("epochs")
     epoch = max((record["epoch"] for record in records), default=None)
     total = epochs if type(epochs) is int else None
-    # Without its last model it may have been given away; with a checkpoint it has that model still to write.
-    given_away = epoch is not None and epoch == total and not checkpoint_files(run)
-    state: RunState = "in training" if at_work(run.folder) else "stopped"
-    if (run.folder / LAST_MODEL_NAME).exists() or given_away:
+    # A shared run may come without its last model. With a checkpoint, that model is still to be written.
+    is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
+    state: RunState = "in training" if is_training(run.folder) else "stopped"
+    if (run.folder / LAST_MODEL_NAME).exists() or is_shared:
         state = "finished"
     wanted = str(run.settings.get("select"))
     metric = next((name for name in (wanted, "tau") if any(name in record for record in records)), None)
@@ -247,46 +254,34 @@ def read_progress(run: RunRecord) -> RunProgress:
 
 
 def unfinished(run: RunRecord) -> str | None:
-    """One line on a run that has epochs before it, with what to do; None for one that is finished or does not say."""
-    said = unfinished_text(run)
-    if said is None:
+    """Return one line about an unfinished run, with what to do; None if it is finished."""
+    text = unfinished_text(run)
+    if text is None:
         return None
-    advice = "" if at_work(run.folder) else f"; go on with byov-train --run {run.name} --resume"
-    return f"{run.name}: {said}{advice}"
+    advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
+    return f"{run.name}: {text}{advice}"
 
 
 def unfinished_text(run: RunRecord) -> str | None:
-    """As `unfinished`, for what is written and read elsewhere: "unfinished, stopped at epoch 76 of 300: ..." """
+    """Return text for results of an unfinished run, like "unfinished, stopped at epoch 76 of 300: ..."."""
     progress = read_progress(run)
     if progress.state == "finished" or progress.epoch is None:
         return None
     model = ": its model is the best so far" if (run.folder / MODEL_NAME).exists() else ""
-    return f"unfinished, {progress.said}{model}"
+    return f"unfinished, {progress.description}{model}"
 
 
-def at_work(folder: Path) -> bool:
-    """Is a process training this run now?"""
-    try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a disk without locks
-        return False
-    finally:
-        os.close(descriptor)
+def is_training(folder: Path) -> bool:
+    """Return whether a process is training the run."""
+    return is_locked(folder / LOCK_NAME)
 
 
 def size_bytes(folder: Path) -> int:
-    """Of all files below a folder; in that of a run in training they come and go."""
+    """Return the size of all files below a folder."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # a run in training removes files
                 size += Path(place, name).lstat().st_size
     return size
 
@@ -296,15 +291,20 @@ def checkpoint_files(run: RunRecord) -> list[Path]:
 
 
 def delete_run(run: RunRecord) -> None:
-    if at_work(run.folder):
+    """Delete a run's folder.
+
+    Raises:
+        CacheError: If the run is being trained, or its folder is a symbolic link.
+    """
+    if is_training(run.folder):
         raise CacheError(f"{run.folder}: a process is training this run; stop it first")
     if run.folder.is_symlink():
-        raise CacheError(f"{run.folder}: a link; delete what it leads to by hand")
+        raise CacheError(f"{run.folder}: a symbolic link; delete its target by hand")
     shutil.rmtree(run.folder)
 
 
 def prune_checkpoints(run: RunRecord) -> int:
-    """Delete the checkpoints of a finished run, which nothing needs any more; returns their bytes."""
+    """Delete the checkpoints of a finished run, which nothing needs; return their size in bytes."""
     files = checkpoint_files(run)
     freed = sum(path.stat().st_size for path in files)
     for path in files:
@@ -312,8 +312,8 @@ def prune_checkpoints(run: RunRecord) -> int:
     return freed
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The epochs' records; of a file that is damaged, those that can be read."""
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the readable lines of metrics.jsonl, with their finite numbers."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -322,14 +322,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError):
+            numbers = {name: value for name, value in record.items() if type(value) in (int, float) and isfinite(value)}
+        except (ValueError, AttributeError, OverflowError, RecursionError):
             continue
-        figures = {name: value for name, value in record.items() if _is_number(value)} if type(record) is dict else {}
-        if type(figures.get("epoch")) is int:
-            records.append(figures)
+        if type(numbers.get("epoch")) is int:
+            records.append(numbers)
     return records
-
-
-def _is_number(value: Any) -> bool:
-    """Such that it can be printed."""
-    return type(value) in (int, float) and abs(value) <= float_info.max

@@ -117,10 +117,10 @@ def verify(
 
 
 def _print_unchecked(files: Sequence[Checked]) -> None:
-    """Report files of unfinished runs, which have no checksum yet."""
+    """Report files without a digest: edited by hand, or metrics of an unfinished run."""
     if files:
         count = pluralize(len(files), "file")
-        print(printable(f"{count} of unfinished runs not checked (no checksum before training ends): {files[0].path}"))
+        print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {files[0].path}"))
 
 
 def main() -> None:

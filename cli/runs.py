@@ -134,7 +134,7 @@ def prune(
         if progress.state == "finished":
             finished += [run] if checkpoint_files(run) else []
         elif runs:
-            note(f"{run.name}: kept, because it is {progress.said}")
+            note(f"{run.name}: kept, because it is {progress.description}")
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from byov.cache.atomic import write_text
-from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, at_work
+from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training
 from byov.cluster.grids import PlannedRun
 from byov.cluster.score_files import SWEEP_FOLDER, Rows, measured_rows, run_scores
 from byov.device import Device
@@ -153,7 +153,7 @@ def read_failure(run: Path) -> str | None:
 def _left_alone(folder: Path, stop: Stop) -> bool:
     """Wait a little for another process that is training this run."""
     began = time.monotonic()
-    while at_work(folder):
+    while is_training(folder):
         if stop() or time.monotonic() - began > PATIENCE_SECONDS:
             return False
         time.sleep(0.1)

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from byov.cache.atomic import write_text
-from byov.cache.digests import blank_seal, check_seal, sealed
+from byov.cache.atomic import write_bytes
+from byov.cache.digests import check_seal, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
 from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
@@ -68,7 +68,7 @@ def measured_rows(
         return kept
     rows: Rows = evaluate(reader, scope, progress)
     record = asdict(ScoreFile(SCHEMA_VERSION, _facts(reader, features_dir, scope), scope.tasks, rows))
-    write_text(path, sealed((json.dumps(blank_seal() | record, indent=1) + "\n").encode()).decode())
+    write_bytes(path, seal_json(record))
     return kept_rows(path, reader, features_dir, scope)
 
 

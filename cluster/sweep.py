@@ -262,7 +262,7 @@ def _standing(swept: SweptRun, folders: Folders) -> Standing:
     if _is_finished(swept, folders):
         return Standing(swept, "finished")
     progress = read_progress(record)
-    return Standing(swept, "to resume", "trained, not scored" if progress.state == "finished" else progress.said)
+    return Standing(swept, "to resume", "trained, not scored" if progress.state == "finished" else progress.description)
 
 
 def _is_finished(swept: SweptRun, folders: Folders) -> bool:

@@ -20,7 +20,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from byov.cache.features import MOST_TOKENS
+from byov.cache.features import MAX_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError
 from byov.extract import efficientnet
@@ -211,9 +211,9 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
         ) from error
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
-    if shape.tokens > MOST_TOKENS:
+    if shape.tokens > MAX_TOKENS:
         raise EncoderError(
-            f"{name.id}: {shape.tokens} tokens for a {size} x {size} frame; the cache numbers at most {MOST_TOKENS}, "
+            f"{name.id}: {shape.tokens} tokens for a {size} x {size} frame; the cache supports at most {MAX_TOKENS}, "
             "use an encoder with larger patches or smaller images"
         )
     return prefix, shape

@@ -1,18 +1,18 @@
-"""The extraction as one call: a dataset's videos, through an encoder, into the cache; what byov-extract does, without
-its terminal."""
+"""Feature extraction as one call: what byov-extract does, without the terminal."""
 
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.features import Facts
-from byov.cache.header_index import HeaderIndex, settled_state
+from byov.cache.digests import file_sha256
+from byov.cache.hdf5 import read_array
 from byov.cache.layout import manifest_path, video_path
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest, write_sources
+from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
 from byov.cache.verify import failures_path, read_failures
 from byov.data.dataset import Dataset, Video
 from byov.data.demo import DEFAULT_VIDEOS, write_demo
@@ -22,7 +22,16 @@ from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError
 from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
-from byov.extract.plan import Job, OnMismatch, Plan, entry_of, make_plan, pinned_revision, refuse_conflicts
+from byov.extract.plan import (
+    CachedFile,
+    CacheReader,
+    OnMismatch,
+    Plan,
+    make_plan,
+    manifest_entry,
+    pinned_revision,
+    refuse_conflicts,
+)
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
@@ -30,101 +39,96 @@ LOGGER = logging.getLogger(__name__)
 
 
 def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
-    """Write manifest, sources and failures. Runs on other shards do the same; the last one sees everybody's files."""
+    """Write manifest.json, index.json and failures.json after an extraction.
+
+    Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
+    """
     path = manifest_path(features_dir, plan.dataset.name)
     with exclusive(path.with_name(".lock")):
-        entries, cached = _entries(plan, path)
+        reader = CacheReader(plan.folder)
+        reader.add(plan.jobs)
+        found = {video.id: _read_file(reader, video) for video in plan.dataset.videos}
+        entries = tuple(_entry(video, found[video.id], reader.entries) for video in plan.dataset.videos)
         Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, entries).save(path)
-        write_sources(path.parent, {video.id: video.path for video in plan.dataset.videos})
-        _record_failures(plan, cached, failures)
+        _save_index(plan, path, reader, found)
+        _record_failures(plan, {video for video, file in found.items() if file is not None}, failures)
 
 
-def _entries(plan: Plan, path: Path) -> tuple[tuple[VideoEntry, ...], Set[str]]:
-    """The lines of the manifest, and the videos that the encoder's folder has.
-
-    A video's line is from its file, else as another encoder's run has left it, else without frames.
-    """
-    videos = plan.dataset.videos
-    cached = {job.video.id: job.entry for job in plan.jobs if job.entry and _is_as_planned(job)}
-    with HeaderIndex(plan.folder) as index:
-        for video in videos:
-            if video.id not in cached:
-                facts = _facts_or_none(index, video_path(plan.folder, video.view, video.id))
-                if facts is None:
-                    continue
-                cached[video.id] = entry_of(video, facts)
-            _warn_of_late_event(video, cached[video.id], index, plan.folder)
-    earlier = _earlier_entries(path) if len(cached) < len(videos) else {}
-    return tuple(cached.get(video.id) or _earlier_entry(video, earlier) for video in videos), cached.keys()
-
-
-def _is_as_planned(job: Job) -> bool:
-    """Is its file still the one that the plan has looked at? That may be hours ago."""
-    return job.file_state is not None and job.file_state == settled_state(job.path)
-
-
-def _earlier_entries(path: Path) -> dict[str, VideoEntry]:
+def _read_file(reader: CacheReader, video: Video) -> CachedFile | None:
     try:
-        return {entry.id: entry for entry in load_manifest(path).videos}
-    except CacheError:
-        return {}
-
-
-def _facts_or_none(index: HeaderIndex, path: Path) -> Facts | None:
-    try:
-        return index.read(path) if path.is_file() else None
+        found = reader.read(video)
     except CacheError:
         return None
+    if found is not None:
+        _warn_of_late_event(video, found.entry, video_path(reader.folder, video.view, video.id))
+    return found
 
 
-def _warn_of_late_event(video: Video, entry: VideoEntry, index: HeaderIndex, folder: Path) -> None:
-    """An event that no frame comes after: a phase is missing that all other videos have."""
-    if not video.event_seconds or not entry.labels or max(entry.labels) == len(video.event_seconds):
-        return
-    facts = _facts_or_none(index, video_path(folder, video.view, video.id))
-    if facts is not None:
+def _entry(video: Video, found: CachedFile | None, earlier: Mapping[str, VideoEntry]) -> VideoEntry:
+    """Return a video's entry from its file, else as an extraction with another encoder left it, else without frames."""
+    if found is not None:
+        return found.entry
+    if video.id in earlier:
+        return manifest_entry(video, earlier[video.id].frames, earlier[video.id].fps, earlier[video.id].labels)
+    return manifest_entry(video, None, None, video.labels)
+
+
+def _warn_of_late_event(video: Video, entry: VideoEntry, path: Path) -> None:
+    """Log key events after the last frame: the video lacks a phase that all others have."""
+    if video.event_seconds and entry.labels and max(entry.labels) != len(video.event_seconds):
         LOGGER.info(
             f"{video.id}: its event at {video.event_seconds[-1]:g} s is after its last frame, which is at "
-            f"{facts.pts_seconds.max():.3f} s; correct the CSV and run again (nothing is extracted anew)"
+            f"{read_array(path, 'pts_seconds').max():.3f} s; correct the CSV and run byov-extract again"
         )
 
 
-def _earlier_entry(video: Video, earlier: Mapping[str, VideoEntry]) -> VideoEntry:
-    found = earlier.get(video.id)
-    frames, fps, labels = (found.frames, found.fps, found.labels) if found else (None, None, video.labels)
-    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
+def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile | None]) -> None:
+    identity = next((dict(file.identity) for file in found.values() if file), {})
+    files = {
+        video: file.indexed
+        for video, file in found.items()
+        if file and not file.source_change and file.identity == identity
+    }
+    index = FileIndex(
+        manifest_sha256=file_sha256(manifest),
+        sources=relative_sources(manifest.parent, {video.id: video.path for video in plan.dataset.videos}),
+        identities=reader.index.identities | {plan.folder.name: identity},
+        files=reader.index.files | {plan.folder.name: files},
+    )
+    if index != reader.index:
+        with suppress(OSError):  # a read-only or full disk: the next extraction opens the files again
+            index.save(manifest.parent)
 
 
 def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) -> None:
-    ids = {video.id for video in plan.dataset.videos}
     mine = {job.video.id for job in plan.jobs}
+    others = {video.id for video in plan.dataset.videos} - mine - cached
     try:
-        others = {video: reason for video, reason in read_failures(plan.folder).items() if video in ids - mine}
+        recorded = read_failures(plan.folder)
     except CacheError:
-        others = {}
-    # What another shard could not do may have been done since.
-    now = {video: reason for video, reason in others.items() if video not in cached} | dict(failures)
+        recorded = {}
+    now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
     path = failures_path(plan.folder)
     if now:
         write_text(path, json.dumps(dict(sorted(now.items())), indent=1, ensure_ascii=False) + "\n")
-    elif path.exists():  # to remove what is not there is an error, too, on a read-only disk
+    elif path.exists():
         path.unlink(missing_ok=True)
 
 
-DEMO_ENCODER = "imagenet/efficientnet-lite0"  # trained, and without a hub
-DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # of the paper's ablation; 1.0 = no selection
+DEMO_ENCODER = "imagenet/efficientnet-lite0"  # pretrained, and needs no download from a hub
+DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
 
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """What an extraction has done. Videos that failed are tried again by the next one."""
+    """Result of an extraction. Failed videos are tried again by the next one."""
 
     dataset: str
     encoder: str
     folder: Path  # features/<dataset>/<encoder>
-    videos: int  # extracted now
+    videos: int  # extracted by this call
     frames: int
-    cached: int  # videos that were there before
+    cached: int  # videos that were cached before
     failures: dict[str, str]  # video id → reason
 
 
@@ -153,16 +157,23 @@ def extract_features(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> ExtractedFeatures:
-    """Run a frozen vision model over every frame of a dataset, once; what is cached already is left as it is.
+    """Compute the features of a dataset's videos with a frozen vision model; cached videos are skipped.
 
-    A known dataset by its name ("demo" is rendered if it is not there), or one's own videos by their CSV, `manifest`,
-    and `name`. All else is as the options of byov-extract; folders that are left out are those of the environment
-    (BYOV_DATASETS, BYOV_FEATURES), else datasets/ and features/.
+    A video that cannot be decoded does not stop the others; it is listed in `failures`.
 
-    A video that cannot be read does not stop the others: it is among the `failures`. `stop` is asked between batches;
-    then Interrupted is raised, finished videos are kept, and the same call goes on with the rest.
+    Args:
+        dataset: Name of a known dataset; "demo" is rendered if it is missing.
+        manifest: CSV of your own videos, instead of a dataset.
+        name: Name for your own videos. Default: the name of the CSV.
+        encoder: Encoder id, like "openai/clip-vit-base-patch16".
+        datasets_dir: Default: BYOV_DATASETS or datasets/.
+        features_dir: Default: BYOV_FEATURES or features/.
+        progress: Receives progress.
+        stop: Called between batches; when it returns True, Interrupted is raised and finished videos are kept.
 
-    >>> done = extract_features("demo", encoder="random/tiny")  # untrained and small: to try things with
+    The other arguments are the options of byov-extract.
+
+    >>> done = extract_features("demo", encoder="random/tiny")  # a small untrained encoder, to try things out
     >>> done.folder.as_posix(), done.videos + done.cached, done.failures
     ('features/demo/random--tiny', 8, {})
     """
@@ -214,7 +225,7 @@ def open_videos(
     datasets_dir: Path,
     progress: Progress = NO_PROGRESS,
 ) -> Dataset:
-    """A known dataset, the demo rendered if it is not there, or one's own videos by their CSV."""
+    """Open a known dataset (the demo is rendered if it is missing) or your own videos."""
     if manifest is not None:
         if dataset is not None:
             raise DatasetError("give a dataset or a manifest, not both")
@@ -229,7 +240,7 @@ def open_videos(
 
 
 def own_name(name: str) -> str:
-    """The name of one's own videos, unless it is that of a known dataset."""
+    """Return the name for your own videos; raise if it is the name of a known dataset."""
     if name in READERS:
         raise DatasetError(f"{name!r} is the name of a known dataset; give the videos another name (--name)")
     return name

@@ -21,7 +21,7 @@ class VideoFiles:
             self._recorded = read_sources(dataset_folder)
         except CacheError:
             self._recorded = {}
-            self._unreadable = "sources.json in the feature cache is not readable"
+            self._unreadable = "index.json in the feature cache is not readable"
 
     def find(self, video_id: str, made_from: Provenance) -> Path | Unavailable:
         """The file that the features of a video were made from."""

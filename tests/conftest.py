@@ -1,9 +1,9 @@
 """Commands in this process, and Python processes of their own for what a test must not do to itself."""
 
 import contextlib
-import hashlib
 import importlib.util
 import io
+import json
 import os
 import shutil
 import signal
@@ -15,14 +15,12 @@ from pathlib import Path
 from types import ModuleType
 
 import h5py
-import numpy as np
 import pytest
 from tests.processes import ENVIRONMENT as PLAIN_ENVIRONMENT
 from tests.processes import Ran, start_and_pause
 
-from byov.cache import header_index
-from byov.cache.digests import header_digest
-from byov.cache.hdf5 import read_attributes
+from byov.cache.digests import array_sha256, json_sha256
+from byov.cache.hdf5 import read_attributes, stored_attribute
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = PLAIN_ENVIRONMENT | {"PYTHONWARNINGS": "error"}
@@ -124,13 +122,6 @@ def without_rights(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def indexed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small caches of files that have just been written are indexed too."""
-    monkeypatch.setattr(header_index, "FEW_FILES", 1)
-    monkeypatch.setattr(header_index, "SETTLED_NS", -(10**15))
-
-
-@pytest.fixture
 def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Start a script that prints a line when it is where the test wants it, then waits for its standard input."""
     started: list[subprocess.Popen[str]] = []
@@ -170,37 +161,27 @@ def start_paused() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 @pytest.fixture
 def edit_h5() -> Callable[..., AbstractContextManager[h5py.File]]:
-    """Open an HDF5 file to forge it: what it says of its attributes and columns is made to fit again.
-
-    values=True: the digests of its arrays too.
-    """
+    """Open an HDF5 file to forge it; its digests are updated afterwards, those of its arrays with values=True."""
 
     @contextmanager
     def edit(path: Path, *, values: bool = False) -> Iterator[h5py.File]:
         with h5py.File(path, "r+", locking=False) as file:
             yield file
-            for name in ("embedding", "merged/0.3", "merged/1.0") if values else ():
-                if name in file:
-                    _set_text(file[name], "sha256", hashlib.sha256(file[name][:].tobytes()).hexdigest().encode())
-            with suppress(ValueError, TypeError, RuntimeError, KeyError):  # attributes of kinds that are never written
-                _reseal(file)
+            with suppress(ValueError, TypeError, RuntimeError, KeyError):  # attributes of types byov never writes
+                _update_digests(file, values=values)
 
     return edit
 
 
-def _reseal(file: h5py.File) -> None:
-    attrs = read_attributes(file)
-    if attrs.pop("header_sha256", None) is None:
+def _update_digests(file: h5py.File, *, values: bool) -> None:
+    attributes = read_attributes(file)
+    if attributes.pop("header_sha256", None) is None:
         return
     merged = file["merged"] if isinstance(file.get("merged", getlink=True), h5py.HardLink) else ()
     names = sorted([*(f"merged/{name}" for name in merged), *(name for name in file if name != "merged")])
-    for name in names:
-        if isinstance(file.get(name), h5py.Dataset):
-            _set_text(file[name], "column", name.encode())
-    attrs["columns"] = " ".join(names)
-    _set_text(file, "columns", attrs["columns"].encode())
-    _set_text(file, "header_sha256", header_digest(attrs).encode())
-
-
-def _set_text(item: h5py.File | h5py.Dataset, name: str, text: bytes) -> None:
-    item.attrs[name] = np.array(text, dtype=h5py.string_dtype("utf-8", max(len(text), 1)))
+    recorded = json.loads(attributes["columns"])
+    digests = {name: array_sha256(file[name][:]) if values else recorded.get(name, "") for name in names}
+    attributes["columns"] = json.dumps(digests)
+    attributes["header_sha256"] = json_sha256(attributes)
+    for name in ("columns", "header_sha256"):
+        file.attrs[name] = stored_attribute(attributes[name])

@@ -24,6 +24,12 @@ UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
 REPRODUCIBLE = {"libx264": {"x264-params": "asm=0"}}
 
 
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the contents of all files below a folder by name, without index.json, which has times of this machine."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "index.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarray]:
     """RGB images; image i has gray level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]

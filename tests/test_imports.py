@@ -13,7 +13,7 @@ SHARED = {f"byov.{name}" for name in ("__version__", "device", "errors", "folder
 EVERYWHERE = (set(sys.stdlib_module_names) - TERMINAL) | {"pydantic", "filelock"} | SHARED
 STAGES = {
     "data": {"numpy", "av", "byov.data"},
-    "cache": {"numpy", "h5py", "byov.cache"},
+    "cache": {"numpy", "h5py", "filelock", "byov.cache"},
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "wandb"}
     | {"byov.cache", "byov.train", "byov.evaluate"},

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from byov.cache.atomic import write_bytes
-from byov.cache.digests import METADATA_KEY, blank_seal, check_weights, sealed
+from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record, problem
 from byov.text import pluralize
@@ -155,7 +155,7 @@ def _file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | Non
     if metadata is None:
         return save(content)
     # One entry: safetensors does not keep the order of several, and equal runs must write equal bytes.
-    return sealed(save(content, metadata={METADATA_KEY: json.dumps({**blank_seal(), **metadata})}))
+    return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
 
 
 def _restore(

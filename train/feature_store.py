@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.features import Header, check_same_identity
+from byov.cache.features import Header, check_same_identity, read_header
 from byov.cache.hdf5 import read_array, read_columns
-from byov.cache.header_index import HeaderIndex
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.errors import TrainError
@@ -125,16 +124,15 @@ def _videos(folder: Path, manifest: Manifest, column: str) -> tuple[tuple[Cached
     """Those of the manifest that are in the cache, and the header of the first, with which all others agree."""
     videos: list[CachedVideo] = []
     first: Header | None = None
-    with HeaderIndex(folder) as index:
-        for entry in manifest.videos:
-            path = video_path(folder, entry.view, entry.id)
-            if not path.is_file():
-                continue
-            facts = index.read(path)
-            first = first or facts.header
-            _refuse_absent(facts.header, column)
-            check_same_identity(facts.header, first)
-            videos.append(_video(facts.header, entry, len(manifest.phases), facts.digests[column]))
+    for entry in manifest.videos:
+        path = video_path(folder, entry.view, entry.id)
+        if not path.is_file():
+            continue
+        header = read_header(path)
+        first = first or header
+        _refuse_absent(header, column)
+        check_same_identity(header, first)
+        videos.append(_video(header, entry, len(manifest.phases), header.columns[column]))
     return tuple(videos), first
 
 

@@ -12,7 +12,7 @@ import torch
 
 from byov import __version__
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.digests import blank_seal, sealed
+from byov.cache.digests import seal_json
 from byov.cache.runs import (
     CONFIG_NAME,
     FILES_KEY,
@@ -352,8 +352,7 @@ def _selection_metric(data: TrainingData, select: str) -> str:
 def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:
     """Write config.json and the model card."""
     model.record = training
-    content = json.dumps(blank_seal() | model.config, indent=1) + "\n"
-    write_text(folder / CONFIG_NAME, sealed(content.encode()).decode())
+    write_text(folder / CONFIG_NAME, seal_json(model.config).decode())
     write_text(folder / "README.md", str(model.generate_model_card()))
 
 

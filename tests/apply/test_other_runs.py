@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import byov
-from byov.cache.digests import blank_seal, sealed
+from byov.cache.digests import BLANK_SEAL, seal
 from byov.cli.align import main as align_main
 from byov.cli.cache import main as cache_main
 from byov.cli.embed import main as embed_main
@@ -35,8 +35,8 @@ def of_another_run(content: bytes) -> bytes:
     """The same weights, as a run of seed 7 would have written them."""
     other = SEED.sub(rb"\g<1>7", IDENTITY.sub(rb"\g<1>" + b"ab" * 32, content))
     assert other != content
-    blank = blank_seal()["file_sha256"].encode()
-    return sealed(SEAL.sub(rb"\g<1>" + blank, other))
+    blank = BLANK_SEAL["file_sha256"].encode()
+    return seal(SEAL.sub(rb"\g<1>" + blank, other))
 
 
 @pytest.fixture

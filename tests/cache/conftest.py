@@ -1,4 +1,4 @@
-"""Small caches, and Python processes of their own for what a test must not do to itself."""
+"""A small cache, and the byov-cache command."""
 
 import subprocess
 import sys
@@ -10,14 +10,15 @@ import h5py
 import numpy as np
 import pytest
 from tests import factories
-from tests.factories import TOKENS
+from tests.factories import CLIP, TOKENS
 
-from byov.cache.features import Provenance, read_header
+from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, VideoEntry
 
 RATIOS = (0.3, 1.0)
 WIDTH = 16
+VIDEOS = {("ego", "004"): 70, ("ego", "Küche 1"): 3, ("exo", "004"): 64}
 
 
 def _arrays(frames: int) -> dict[str, np.ndarray]:
@@ -31,19 +32,14 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def make_provenance() -> Callable[..., Provenance]:
-    return factories.make_provenance
-
-
-@pytest.fixture
 def make_arrays() -> Callable[[int], dict[str, np.ndarray]]:
-    """frames → column name → what write_features stores for that many frames."""
+    """frames → the columns that write_features stores for that many frames."""
     return _arrays
 
 
 @pytest.fixture
 def write_features() -> Callable[..., Path]:
-    """Write one sound feature file; keywords change its provenance."""
+    """write_features(path, frames=70, **provenance): write one feature file."""
 
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
         arrays = _arrays(frames)
@@ -55,31 +51,18 @@ def write_features() -> Callable[..., Path]:
 
 @pytest.fixture
 def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
-    """A sound cache: dataset demo, one encoder, ego/004 of 70 frames, ego/Küche 1 of 3, exo/004 of 64."""
-    folder = tmp_path / "features" / "demo" / "openai--clip-vit-base-patch16"
-    sizes = {("ego", "004"): 70, ("ego", "Küche 1"): 3, ("exo", "004"): 64}
-    for (view, video), frames in sizes.items():
-        write_features(folder / view / f"{video}.h5", frames)
-    videos = tuple(
-        VideoEntry(video, view, "train", frames, 30.0, (0,) * frames, None) for (view, video), frames in sizes.items()
-    )
-    Manifest("demo", ("reach", "pour"), (), videos).save(tmp_path / "features" / "demo" / "manifest.json")
+    """Dataset demo with one encoder and the videos of VIDEOS."""
+    entries = []
+    for (view, video), frames in VIDEOS.items():
+        write_features(tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames)
+        entries.append(VideoEntry(video, view, "train", frames, 30.0, (0,) * frames, None))
+    Manifest("demo", ("reach", "pour"), (), tuple(entries)).save(tmp_path / "features" / "demo" / "manifest.json")
     return tmp_path / "features"
 
 
 @pytest.fixture
 def encoder_folder(features_dir: Path) -> Path:
-    return features_dir / "demo" / "openai--clip-vit-base-patch16"
-
-
-@pytest.fixture
-def set_text() -> Callable[[h5py.File, str, bytes], None]:
-    """Store text as byov does, whatever it holds."""
-
-    def store(item: h5py.File, name: str, text: bytes) -> None:
-        item.attrs[name] = np.array(text, dtype=h5py.string_dtype("utf-8", max(len(text), 1)))
-
-    return store
+    return features_dir / "demo" / CLIP.replace("/", "--")
 
 
 @pytest.fixture
@@ -98,7 +81,7 @@ def flip_data_byte() -> Callable[[Path, str], None]:
 
 @pytest.fixture
 def assert_sound() -> Callable[[Path, int], None]:
-    """Hold that a file written by write_features reads back whole."""
+    """Assert that a file of write_features reads back completely."""
 
     def check(path: Path, frames: int) -> None:
         assert read_header(path).frames == frames

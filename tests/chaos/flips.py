@@ -4,7 +4,6 @@
 fixed: the same files and the same flips each time.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from tests.factories import REPRODUCIBLE
 
-from byov.cache.digests import blank_seal, sealed
+from byov.cache.digests import seal_json
 from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, read_header
 from byov.cache.hdf5 import read_array, read_columns
@@ -224,8 +223,7 @@ def config_content(seed: int = 0) -> bytes:
         "videos_sha256": "ab" * 32,
         "validation": {"tau": 0.5},
     }
-    config = blank_seal() | {"width": 24, "settings": {"method": "byov", "lr": 1e-5}, "training": training}
-    return sealed(json.dumps(config, indent=1).encode())
+    return seal_json({"width": 24, "settings": {"method": "byov", "lr": 1e-5}, "training": training})
 
 
 VIDEOS: dict[str, tuple[str, str | None]] = {

@@ -160,7 +160,7 @@ def test_delete(byov_runs, write_run):
 def test_running_run_is_not_deleted(byov_runs, write_run, runs_dir):
     folder = write_run("busy", 1)
     with exclusive(folder / ".lock"):
-        assert "epoch 1 of 4" in read_progress(read_run(runs_dir, "busy")).said
+        assert "epoch 1 of 4" in read_progress(read_run(runs_dir, "busy")).description
         assert byov_runs("delete", "busy", "--yes").code == 2
     assert folder.exists()
     assert read_progress(read_run(runs_dir, "busy")).state == "stopped"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from byov.cache.digests import SAMPLE_BYTES, SAMPLES, file_sha256, fingerprint
+from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES, file_sha256, fingerprint
 
-WHOLE = SAMPLES * SAMPLE_BYTES
+WHOLE = FINGERPRINT_SAMPLES * FINGERPRINT_SAMPLE_BYTES
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_every_byte_counts_up_to_one_mebibyte(file: Path, at: int) -> None:
     assert fingerprint(file) != before
 
 
-@pytest.mark.parametrize("at", [0, SAMPLE_BYTES - 1, 3 * WHOLE - SAMPLE_BYTES, 3 * WHOLE - 1])
+@pytest.mark.parametrize("at", [0, FINGERPRINT_SAMPLE_BYTES - 1, 3 * WHOLE - FINGERPRINT_SAMPLE_BYTES, 3 * WHOLE - 1])
 def test_first_and_last_sample_of_a_large_file_count(file: Path, at: int) -> None:
     content = bytes(3 * WHOLE)
     file.write_bytes(content)
@@ -62,5 +62,5 @@ def test_large_file_is_only_sampled(file: Path) -> None:
     content = bytes(4 * WHOLE)
     file.write_bytes(content)
     before = fingerprint(file)
-    file.write_bytes(changed(content, SAMPLE_BYTES + 1))  # between the first two samples
+    file.write_bytes(changed(content, FINGERPRINT_SAMPLE_BYTES + 1))  # between the first two samples
     assert fingerprint(file) == before

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from tests.factories import read_files
 
-from byov.cache import header_index
-from byov.cache.digests import SAMPLE_BYTES, file_sha256, unsealed
+from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_manifest, read_sources
@@ -33,11 +33,6 @@ RATIOS = ("0.1", "0.2", "0.3", "0.4", "0.5", "1.0")
 
 def features(tmp_path, dataset="mine"):
     return tmp_path / "features" / dataset / "random--tiny"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All that a run leaves, by name; the lock beside the manifest is always empty."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def one_line_error(ran) -> str:
@@ -112,7 +107,7 @@ def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_da
     assert byov_extract("--manifest", table, *TINY).code == 0
     written = path.read_bytes()
     assert [video["pair"] for video in json.loads(written)["videos"]] == ["p", None, "p"]
-    older = unsealed(json.loads(written))
+    older = read_sealed_json(written)
     for video in older["videos"]:
         del video["pair"]
     path.write_text(json.dumps(older))
@@ -141,31 +136,11 @@ def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")} == before
 
 
-def test_an_index_of_headers_changes_nothing_and_hides_no_damage(byov_extract, make_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(header_index, "FEW_FILES", 1)
-    monkeypatch.setattr(header_index, "SETTLED_NS", -(10**15))
-    table = make_dataset([5, 6, 7])
-    for _ in range(2):  # the second compares the sources, and keeps that they agreed
-        byov_extract("--manifest", table, *TINY)
-    written = contents(tmp_path / "features")
-    assert f"mine/random--tiny/{header_index.INDEX_NAME}" in written
-    with monkeypatch.context() as patch:
-        patch.setattr(header_index, "read_facts", None)  # no file is opened
-        assert byov_extract("--manifest", table, *TINY, "--json").json["cached_before"] == 3
-    assert contents(tmp_path / "features") == written
-    damaged = features(tmp_path) / "exo" / "v1.h5"
-    damaged.write_bytes(damaged.read_bytes()[:-5000])
-    assert byov_extract("--manifest", table, *TINY, "--json").json["extracted_videos"] == 1
-    again = contents(tmp_path / "features")
-    assert again.pop(f"mine/random--tiny/{header_index.INDEX_NAME}")
-    assert again.items() <= written.items()
-
-
 @pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
 def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_dataset, tmp_path, options):
     table = make_dataset([5, 70, 1, 33, 2])
     byov_extract("--manifest", table, *TINY)
-    reference = contents(tmp_path / "features")
+    reference = read_files(tmp_path / "features")
     if options == ("--shard",):
         runs = [
             byov_extract("--manifest", table, *TINY, "--shard", f"{i}/3", "--features-dir", tmp_path / "b")
@@ -174,7 +149,7 @@ def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_d
     else:
         runs = [byov_extract("--manifest", table, *TINY, *options, "--features-dir", tmp_path / "b")]
     assert [ran.code for ran in runs] == [0] * len(runs)
-    assert contents(tmp_path / "b") == reference
+    assert read_files(tmp_path / "b") == reference
 
 
 def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
@@ -278,13 +253,13 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     table = make_dataset([5, 6])
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder).code == 0
-    before = contents(tmp_path / "features")
+    before = read_files(tmp_path / "features")
     options = ["--manifest", table, "--encoder", folder]
     if "weights" in change:
         model_folder(folder, 1)
     if change == "partly new weights":
         (tmp_path / "features" / "mine" / "model" / "ego" / "v0.h5").unlink()
-        before = contents(tmp_path / "features")
+        before = read_files(tmp_path / "features")
     if change == "resize":
         options += ["--resize", "crop"]
     if change == "source size":
@@ -296,7 +271,7 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     message = one_line_error(byov_extract(*options))
     assert {"resize": "made with --resize squash, this is crop"}.get(change, "made ") in message
     assert "--overwrite" in message
-    assert contents(tmp_path / "features") == before
+    assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
     assert byov_extract(*options).code == 0
 
@@ -308,9 +283,9 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
     with source.open("ab") as file:  # as players are told to skip: more than is compared byte for byte
         file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
     assert byov_extract("--manifest", table, *TINY).code == 0
-    before, found = contents(tmp_path / "features"), source.stat()
+    before, found = read_files(tmp_path / "features"), source.stat()
     with source.open("r+b") as file:
-        file.seek(found.st_size - SAMPLE_BYTES - 1)
+        file.seek(found.st_size - FINGERPRINT_SAMPLE_BYTES - 1)
         file.write(b"x")
     os.utime(source, ns=(found.st_atime_ns, found.st_mtime_ns))
     ran = byov_extract("--manifest", table, *TINY)
@@ -321,7 +296,7 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
         in message
     )
     assert f"{source} has changed to {file_sha256(source)[:12]}" in message
-    assert contents(tmp_path / "features") == before
+    assert read_files(tmp_path / "features") == before
     os.utime(source)  # written to since: all of it is compared without being told to
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
@@ -354,11 +329,11 @@ def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_
         said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
     else:
         said = f"v1.h5: computed in {other}, --device cpu computes in {found}"
-    before = contents(tmp_path / "features")
+    before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
     assert said in message
     assert "--overwrite" in message
-    assert contents(tmp_path / "features") == before
+    assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
     assert read_header(features(tmp_path) / "exo" / "v1.h5").provenance.compute_dtype == found
 
@@ -367,7 +342,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     table = make_dataset([5, 6, 7, 8])
     byov_extract("--manifest", table, *TINY, "--shard", "1/2")
     (table.parent / "v1.mp4").write_bytes(b"")
-    before = contents(tmp_path / "features")
+    before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
     assert ran.code == 1  # there is a problem
     assert ran.json["states"] == {"cached": 2, "missing": 2}
@@ -377,7 +352,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
     assert "empty file" in videos["v1"]["problem"]
     assert ran.json["needed_bytes"] == 64 * (2 * 128 * 7 + 2 * 64 + 8) + FILE_BYTES
-    assert contents(tmp_path / "features") == before
+    assert read_files(tmp_path / "features") == before
     text = byov_extract("--manifest", table, *TINY, "--check").out
     assert "48x32" in text
     assert "problem: " in text
@@ -546,7 +521,7 @@ def test_files_do_not_depend_on_the_allocator(make_dataset, clean_environment, t
         options = ["--features-dir", tmp_path / folder / "features"]
         subprocess.run([*command, *options], env=clean_environment | environment, check=True, capture_output=True)
     kept, returned = (
-        contents(tmp_path / folder / "features" / "mine" / "random--tiny") for folder in ("kept", "returned")
+        read_files(tmp_path / folder / "features" / "mine" / "random--tiny") for folder in ("kept", "returned")
     )
     assert len(kept) == 2
     assert kept == returned

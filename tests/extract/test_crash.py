@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import read_files
 from tests.processes import signal_and_end
 
 from byov.cache.verify import verify_folder
@@ -19,10 +20,6 @@ from byov.extract.encoder_names import RANDOM_SEED
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
 KILLS = 20
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def command(table: Path, features: Path, *options: str) -> list[str]:
@@ -63,7 +60,7 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
     started = time.monotonic()
     assert run(table, tmp_path / "reference")[0] == 0
     seconds = time.monotonic() - started
-    reference = contents(tmp_path / "reference")
+    reference = read_files(tmp_path / "reference")
     random = np.random.default_rng(RANDOM_SEED)
     partly = 0
     for kill in range(KILLS):
@@ -89,7 +86,7 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
             shutil.rmtree(tmp_path / "features")
     assert partly > 0, "no kill came in the middle of the work"
     assert run(table, tmp_path / "features")[0] == 0
-    assert contents(tmp_path / "features") == reference
+    assert read_files(tmp_path / "features") == reference
     folder = tmp_path / "features" / table.stem / "random--tiny"
     assert [file for file in verify_folder(folder) if file.problem] == []
 
@@ -114,7 +111,7 @@ def test_two_processes_on_one_cache_do_no_harm(make_dataset, tmp_path):
     both = [start(table, tmp_path / "features") for _ in range(2)]
     outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
-    assert contents(tmp_path / "features") == contents(tmp_path / "reference")
+    assert read_files(tmp_path / "features") == read_files(tmp_path / "reference")
 
 
 @pytest.mark.slow
@@ -125,7 +122,7 @@ def test_two_shards_at_once_leave_one_whole_manifest(make_dataset, tmp_path):
     for process in both:
         process.communicate(timeout=300)
     assert [process.returncode for process in both] == [0, 0]
-    assert contents(tmp_path / "features") == contents(tmp_path / "reference")
+    assert read_files(tmp_path / "features") == read_files(tmp_path / "reference")
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.factories import write_features
 
-from byov.cache.digests import unsealed
+from byov.cache.digests import read_sealed_json
 from byov.cache.hdf5 import read_array
 from byov.errors import ByovError, CacheError, TrainError
 from byov.train.feature_store import FeatureStore, open_training_data
@@ -24,7 +24,7 @@ def edit_video(features_dir):
     path = features_dir / "demo" / "manifest.json"
 
     def edit(**changes):
-        manifest = unsealed(json.loads(path.read_text()))
+        manifest = read_sealed_json(path.read_bytes())
         next(video for video in manifest["videos"] if video["id"] == "f").update(changes)
         path.write_text(json.dumps(manifest))
 

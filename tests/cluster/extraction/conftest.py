@@ -9,6 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from tests.factories import read_files
 from tests.ray_processes import RayProcesses, all_processes, open_files
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
@@ -40,10 +41,7 @@ def write_videos(root: Path, frames: Sequence[int]) -> Path:
 
 @pytest.fixture(scope="session")
 def contents() -> Callable[[Path], dict[str, bytes]]:
-    def read(folder: Path) -> dict[str, bytes]:
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    return read
+    return read_files
 
 
 class RayExtractions(RayProcesses):

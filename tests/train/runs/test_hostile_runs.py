@@ -7,7 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 from tests.train.runs.run_files import checkpoints, contents
 
-from byov.cache.digests import blank_seal, sealed, unsealed
+from byov.cache.digests import BLANK_SEAL, read_sealed_json, seal
 from byov.errors import ByovError
 from byov.train.run import train_run
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.usefixtures("cache")
 def forge(path, *, tensors=None, state=None):
     """Change a checkpoint, and give it a correct digest."""
     with safe_open(path, framework="pt") as file:
-        metadata = unsealed(json.loads(file.metadata()["byov"]))
+        metadata = json.loads(file.metadata()["byov"])
     metadata["state"] |= state or {}
     content = load_file(path) if tensors is None else tensors(load_file(path))
-    path.write_bytes(sealed(save(content, metadata={"byov": json.dumps(blank_seal() | metadata)})))
+    path.write_bytes(seal(save(content, metadata={"byov": json.dumps(metadata | BLANK_SEAL)})))
 
 
 def without(prefix):
@@ -138,7 +138,7 @@ def with_setting(config, **settings):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_damaged_or_hostile_config_is_an_error(finished, name):
     path = finished / "config.json"
-    config = CONFIGS[name](unsealed(json.loads(path.read_text())))
+    config = CONFIGS[name](read_sealed_json(path.read_bytes()))
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     for options in ({"resume": True}, {"embed_only": True}):
         with pytest.raises(ByovError) as raised:

@@ -1,0 +1,76 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from byov.cache.digests import (
+    SealError,
+    array_sha256,
+    check_seal,
+    check_weights,
+    json_sha256,
+    read_sealed_json,
+    seal,
+    seal_json,
+)
+from byov.errors import CacheError
+
+RECORD = {"width": 16, "settings": {"lr": 0.1}, "training": {"name": "Küche"}}
+
+
+def test_sealed_json_reads_back():
+    content = seal_json(RECORD)
+    assert check_seal(content)
+    assert json.loads(content).keys() == {"file_sha256", *RECORD}
+    assert read_sealed_json(content) == RECORD
+
+
+def test_every_flipped_bit_of_sealed_json_is_noticed():
+    content = seal_json(RECORD)
+    for at in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[at // 8] ^= 1 << at % 8
+        with pytest.raises((SealError, json.JSONDecodeError, UnicodeDecodeError)):
+            read_sealed_json(bytes(damaged))
+
+
+def test_json_without_a_digest_is_accepted():
+    content = json.dumps(RECORD).encode()
+    assert not check_seal(content)
+    assert read_sealed_json(content) == RECORD
+    with pytest.raises(ValueError, match="no blank seal"):
+        seal(content)
+
+
+def test_malformed_digest_is_noticed():
+    content = seal_json(RECORD)
+    with pytest.raises(SealError):
+        check_seal(content.replace(json.loads(content)["file_sha256"].encode(), b"none"))
+
+
+def test_json_digest_ignores_order_and_distinguishes_types():
+    assert json_sha256({"a": 1, "b": "x"}) == json_sha256({"b": "x", "a": 1})
+    assert len({json_sha256({"a": value}) for value in (1, 1.0, True, "1")}) == 4
+
+
+def test_array_digest_is_of_the_bytes_in_c_order():
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert array_sha256(values) == hashlib.sha256(values.tobytes()).hexdigest()
+    assert array_sha256(np.asfortranarray(values)) == array_sha256(values)
+
+
+def test_weights_that_byov_did_not_write_are_accepted_without_metadata(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    found = check_weights(tmp_path / "model.safetensors")
+    assert (found.sealed, found.metadata, found.identity) == (False, {}, None)
+    assert found.sha256 == hashlib.sha256(b"weights").hexdigest()
+
+
+@pytest.mark.parametrize("header", [b"{", b"{}", b'{"__metadata__": {"byov": "[]"}}', b"[" * 100_000])
+def test_weights_with_malformed_metadata_are_refused(tmp_path, header):
+    blank = b'"file_sha256": "' + b"0" * 64 + b'"'
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(seal(len(header).to_bytes(8, "little") + header + blank))
+    with pytest.raises(CacheError, match=r"model\.safetensors: not readable"):
+        check_weights(path)

@@ -1,0 +1,134 @@
+import shutil
+from dataclasses import replace
+
+import pytest
+from tests.factories import make_provenance
+
+from byov.cache.layout import encoder_folders
+from byov.cache.manifest import load_manifest
+from byov.cache.verify import failures_path, read_failures, summarize, verify_folder
+from byov.errors import CacheError
+
+
+def test_encoder_folders_are_those_next_to_a_manifest(features_dir, encoder_folder, tmp_path):
+    (features_dir / "no manifest" / "encoder").mkdir(parents=True)
+    (features_dir / "demo" / ".hidden").mkdir()
+    shutil.copytree(features_dir / "demo", features_dir / "another")
+    assert [folder.parent.name for folder in encoder_folders(features_dir)] == ["another", "demo"]
+    assert encoder_folders(features_dir, "demo") == [encoder_folder]
+    with pytest.raises(CacheError, match="nowhere: no feature cache"):
+        encoder_folders(tmp_path / "nowhere")
+    with pytest.raises(CacheError, match=r"no dataset 'pour_milk'.* another, demo"):
+        encoder_folders(features_dir, "pour_milk")
+
+
+def test_summary_counts_videos_frames_and_bytes(encoder_folder):
+    summary = summarize(encoder_folder)
+    assert (summary.dataset, summary.encoder) == ("demo", "openai/clip-vit-base-patch16")
+    assert (summary.cached_videos, summary.dataset_videos, summary.frames) == (3, 3, 137)
+    assert summary.ratios == ("0.3", "1.0")
+    assert summary.disk_bytes == sum(path.stat().st_size for path in encoder_folder.rglob("*.h5"))
+    assert (summary.unreadable, summary.failures) == (0, 0)
+
+
+def test_summary_of_incomplete_and_damaged_files(encoder_folder, edit_h5):
+    with edit_h5(encoder_folder / "exo" / "004.h5") as file:
+        del file["merged/0.3"]
+    (encoder_folder / "ego" / "004.h5").write_text("damaged")
+    (encoder_folder / "ego" / "dangling.h5").symlink_to("nowhere")
+    summary = summarize(encoder_folder)
+    assert (summary.unreadable, summary.cached_videos, summary.frames, summary.ratios) == (2, 2, 67, ("1.0",))
+
+
+def test_summary_of_an_empty_folder(features_dir):
+    (features_dir / "demo" / "other").mkdir()
+    summary = summarize(features_dir / "demo" / "other")
+    assert (summary.encoder, summary.cached_videos, summary.dataset_videos, summary.ratios) == ("other", 0, 3, ())
+
+
+def test_failures_are_read_and_counted(encoder_folder):
+    assert read_failures(encoder_folder) == {}
+    failures_path(encoder_folder).write_text('{"004": "ends early", "005": "ä"}', encoding="utf-8")
+    assert read_failures(encoder_folder) == {"004": "ends early", "005": "ä"}
+    assert summarize(encoder_folder).failures == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a":' * 100_000])
+def test_damaged_failures_are_named(encoder_folder, content):
+    failures_path(encoder_folder).write_bytes(content)
+    with pytest.raises(CacheError, match=r"failures\.json: not readable .*delete it"):
+        read_failures(encoder_folder)
+
+
+def problems_of(folder):
+    return {str(file.path.relative_to(folder)): file.problem for file in verify_folder(folder)}
+
+
+SOUND = {"ego/004.h5": None, "ego/Küche 1.h5": None, "exo/004.h5": None}
+
+
+def test_sound_folder_verifies(encoder_folder):
+    assert problems_of(encoder_folder) == SOUND
+
+
+def test_verify_names_unreadable_files_and_continues(encoder_folder):
+    (encoder_folder / "ego" / "004.h5").write_bytes(b"text")
+    problems = problems_of(encoder_folder)
+    assert problems.pop("ego/004.h5").startswith("not a readable cache file")
+    assert set(problems.values()) == {None}
+
+
+@pytest.mark.parametrize("column", ["merged/0.3", "cls", "order", "pts_seconds"])
+def test_verify_finds_damage_in_any_column(encoder_folder, flip_data_byte, column):
+    flip_data_byte(encoder_folder / "exo" / "004.h5", column)
+    problems = problems_of(encoder_folder)
+    assert problems.pop("exo/004.h5")
+    assert set(problems.values()) == {None}
+
+
+def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
+    with edit_h5(encoder_folder / "exo" / "004.h5") as file:
+        file["order"][3, 4] += 1  # HDF5 updates its own checksum
+    assert "order does not match its digest" in problems_of(encoder_folder)["exo/004.h5"]
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        ("encoder", "encoder"),
+        ("encoder_revision", "revision"),
+        ("encoder_sha256", "weights"),
+        ("preprocessing", "preprocessing"),
+        ("compute_dtype", "compute type"),
+        ("decoder", None),
+        ("source_sha256", None),
+        ("byov_version", None),
+    ],
+)
+def test_verify_finds_mixed_identities(encoder_folder, write_features, field, what):
+    write_features(encoder_folder / "exo" / "004.h5", 64, **{field: "another"})
+    problem = what and f"{what} 'another', but 004.h5 has {getattr(make_provenance(), field)!r}"
+    assert problems_of(encoder_folder) == SOUND | {"exo/004.h5": problem}
+
+
+def test_bad_first_file_does_not_make_the_others_mixed(encoder_folder, write_features):
+    write_features(encoder_folder / "ego" / "004.h5", 69, encoder="another")
+    assert problems_of(encoder_folder) == SOUND | {"ego/004.h5": "69 frames, 70 in the manifest"}
+
+
+def test_verify_compares_files_with_the_manifest(features_dir, encoder_folder, write_features):
+    write_features(encoder_folder / "exo" / "Küche 1.h5", 3)  # in the manifest with the other view only
+    path = features_dir / "demo" / "manifest.json"
+    manifest = load_manifest(path)
+    replace(manifest, videos=(*manifest.videos[:2], replace(manifest.videos[2], frames=None))).save(path)
+    assert problems_of(encoder_folder) == SOUND | {
+        "exo/004.h5": "64 frames, None in the manifest",
+        "exo/Küche 1.h5": "not in the manifest",
+    }
+
+
+def test_verify_and_summary_need_the_manifest(features_dir, encoder_folder):
+    (features_dir / "demo" / "manifest.json").unlink()
+    for read in (summarize, lambda folder: list(verify_folder(folder))):
+        with pytest.raises(CacheError, match=r"manifest\.json: no such file"):
+            read(encoder_folder)

@@ -1,0 +1,188 @@
+"""Which files an extraction opens again, and what it writes to the manifest."""
+
+import os
+import shutil
+
+import pytest
+from tests.factories import read_files
+
+from byov.cache.manifest import load_index, load_manifest
+from byov.data.own_videos import read_own_videos
+from byov.extract import plan as plan_module
+from byov.extract.encoder_names import parse_encoder
+from byov.extract.extract_features import update_manifest
+from byov.extract.plan import make_plan
+
+TINY = ("--encoder", "random/tiny")
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The files that a plan reads, in order: (name, what is read of it)."""
+    files = []
+
+    def watch(name):
+        function = getattr(plan_module, name)
+
+        def note(path):
+            files.append((path.name, name))
+            return function(path)
+
+        monkeypatch.setattr(plan_module, name, note)
+
+    for name in ("fingerprint", "file_sha256", "read_header"):
+        watch(name)
+    return files
+
+
+@pytest.fixture
+def table(byov_extract, make_dataset):
+    """A CSV of two videos, of 3 and 4 frames, which are cached."""
+    table = make_dataset([3, 4])
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    return table
+
+
+@pytest.fixture
+def again(byov_extract, table, read):
+    """again(*options): extract the two cached videos again."""
+    read.clear()
+    return lambda *options: byov_extract("--manifest", table, *TINY, *options)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return tmp_path / "videos" / "v1.mp4"
+
+
+@pytest.fixture
+def feature_file(tmp_path):
+    return tmp_path / "features" / "mine" / "random--tiny" / "exo" / "v1.h5"
+
+
+def opened(read):
+    return [name for name, what in read if what == "read_header"]
+
+
+def test_nothing_to_do_opens_and_writes_no_file(again, read, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert "2 were cached" in again().out
+    assert opened(read) == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_touched_feature_file_is_opened_once(again, read, feature_file, tmp_path):
+    os.utime(feature_file)
+    written = read_files(tmp_path / "features")
+    for _ in range(2):
+        assert "2 were cached" in again().out
+    assert opened(read).count("v1.h5") == 1
+    assert read_files(tmp_path / "features") == written
+
+
+def test_damaged_feature_file_is_extracted_again(again, feature_file, tmp_path):
+    written = read_files(tmp_path / "features")
+    feature_file.write_bytes(feature_file.read_bytes()[:-5000])
+    assert again("--json").json["extracted_videos"] == 1
+    assert read_files(tmp_path / "features") == written
+
+
+@pytest.mark.parametrize("damage", ["delete", "edit"])
+def test_without_a_usable_index_all_files_are_opened_once(again, read, tmp_path, damage):
+    index = tmp_path / "features" / "mine" / "index.json"
+    good = index.read_bytes()
+    if damage == "delete":
+        index.unlink()
+    else:
+        index.write_bytes(good.replace(b'"frames": 4', b'"frames": 5'))
+    assert "2 were cached" in again().out
+    assert opened(read) == ["v0.h5", "v1.h5"]
+    assert index.read_bytes() == good
+
+
+def test_touched_source_is_read_completely_and_once(again, read, source):
+    os.utime(source)
+    for _ in range(2):
+        assert "2 were cached" in again().out
+    assert [file for file in read if file[1] != "read_header"] == [("v1.mp4", "file_sha256")]
+
+
+def change_byte(path):
+    """Change a byte in place and restore the modification time."""
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(times.st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(times.st_size // 2)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def replace_by_changed_copy(path):
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    change_byte(other)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [change_byte, replace_by_changed_copy])
+def test_changed_source_is_noticed_despite_equal_size_and_modification_time(again, source, change):
+    before = source.stat()
+    change(source)
+    assert (source.stat().st_size, source.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    for _ in range(2):
+        ran = again()
+        assert ran.code == 2
+        assert f"{source} has changed to" in ran.err
+
+
+def test_verify_sources_reads_every_source_completely(again, read):
+    assert "2 were cached" in again("--verify-sources").out
+    assert [file for file in read if file[1] == "file_sha256"] == [("v0.mp4", "file_sha256"), ("v1.mp4", "file_sha256")]
+
+
+# --- the manifest after an extraction
+
+
+@pytest.fixture
+def features(tmp_path):
+    return tmp_path / "features"
+
+
+@pytest.fixture
+def plan(table, features):
+    plan = make_plan(
+        read_own_videos("mine", table), features, parse_encoder("random/tiny"), resize="squash", ratios=[0.3]
+    )
+    assert plan.count() == {"cached": 2}
+    return plan
+
+
+def frames(features):
+    return [video.frames for video in load_manifest(features / "mine" / "manifest.json").videos]
+
+
+def test_files_read_by_the_plan_are_not_opened_again(plan, features, read):
+    (features / "mine" / "manifest.json").unlink()
+    read.clear()
+    update_manifest(plan, features, {})
+    assert frames(features) == [3, 4]
+    assert read == []
+
+
+def test_file_that_changed_after_the_plan_is_read(plan, features):
+    shutil.copyfile(plan.jobs[1].path, plan.jobs[0].path)
+    update_manifest(plan, features, {})
+    assert frames(features) == [4, 4]
+    assert list(load_index(features / "mine").files["random--tiny"]) == ["v1"]  # v0 is not of its source
+
+
+def test_file_that_is_gone_after_the_plan_keeps_its_entry(plan, features):
+    plan.jobs[0].path.unlink()
+    update_manifest(plan, features, {})
+    assert frames(features) == [3, 4]
+
+
+def test_second_encoder_keeps_the_index_of_the_first(byov_extract, table, features):
+    assert byov_extract("--manifest", table, "--encoder", "random/small").code in (0, 2)
+    assert set(load_index(features / "mine").files["random--tiny"]) == {"v0", "v1"}
