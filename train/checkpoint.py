@@ -122,7 +122,7 @@ def load_checkpoint(
             file = check_weights(path)
             if file.identity != (metadata or {}).get("identity"):
                 raise TrainError(f"{path} belongs to another run ({file.origin})")
-            state = TrainingState.model_validate(file.said.get("state"))
+            state = TrainingState.model_validate(file.metadata.get("state"))
             if path != _path(folder, state.step):
                 raise TrainError(f"{path} is the checkpoint of step {state.step}")
             _restore(load_file(path), model, optimizer, memory or {})
