@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from math import isfinite, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_origin
+from typing import Any, Self, TypeVar, cast, get_origin
 
 import h5py
 import numpy as np
@@ -25,10 +25,7 @@ from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.layout import ratio_key
 from byov.errors import CacheError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Dataclass = TypeVar("Dataclass", bound="DataclassInstance")
+Dataclass = TypeVar("Dataclass")
 SCHEMA_VERSION = 1  # of feature and embedding files
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
@@ -221,7 +218,7 @@ def read_dataclass(
     kind: type[Dataclass], path: Path, attributes: Mapping[str, Any], remedy: str = EXTRACT_AGAIN, /, **values: Any
 ) -> Dataclass:
     """Create a dataclass from `values` and, for its other fields, the attributes of the same names and types."""
-    for field in fields(kind):
+    for field in fields(cast(Any, kind)):
         if field.name in values:
             continue
         value = attributes.get(field.name)
