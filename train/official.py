@@ -1,7 +1,7 @@
-"""Encoders trained with the published code, in ours.
+"""Load encoders trained with the published BYOV code.
 
-Its checkpoints are Lightning's: pickles. They are read as tensors and plain data; whatever else they name is replaced
-by a stand-in that does nothing.
+Its checkpoints are Lightning's, which are pickles. They are read with `weights_only=True`; classes that they name are
+replaced by a stub.
 """
 
 import pickle
@@ -26,11 +26,19 @@ _RENAMED = (
 
 
 def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, heads: int = 16) -> Encoder:
-    """Our encoder with published weights; the number of heads is the one thing that weights do not tell."""
+    """Load a published encoder.
+
+    Args:
+        state_dict_or_ckpt_path: The encoder's or the whole model's state dict, or a checkpoint file.
+        heads: Attention heads, which the weights do not tell.
+
+    Raises:
+        TrainError: If the file cannot be read or holds another model.
+    """
     if isinstance(state_dict_or_ckpt_path, Mapping):
-        state, where = dict(state_dict_or_ckpt_path), "the state dict"
+        state, source = dict(state_dict_or_ckpt_path), "the state dict"
     else:
-        state, where = _read_checkpoint(Path(state_dict_or_ckpt_path)), str(state_dict_or_ckpt_path)
+        state, source = _read_checkpoint(Path(state_dict_or_ckpt_path)), str(state_dict_or_ckpt_path)
     if f"{_PREFIX}pos_embed" in state:
         state = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
     try:
@@ -48,7 +56,7 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
             raise ValueError("its position table is not the fixed sine-cosine table")
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
-        raise TrainError(f"{where}: not an encoder of the published code ({reason})") from error
+        raise TrainError(f"{source}: not an encoder of the published code ({reason})") from error
     return encoder.eval()
 
 
@@ -58,7 +66,7 @@ def _rename(name: str) -> str:
     return name
 
 
-class _Nothing:
+class _Stub:
     """Stands for any class or function that a checkpoint names and a state dict does not need."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -71,7 +79,7 @@ class _Nothing:
 def _read_checkpoint(path: Path) -> dict[str, Tensor]:
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-        with torch.serialization.safe_globals([(_Nothing, name) for name in unknown]):
+        with torch.serialization.safe_globals([(_Stub, name) for name in unknown]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         state = checkpoint.get("state_dict", checkpoint)
         if not isinstance(state, Mapping):
@@ -79,7 +87,7 @@ def _read_checkpoint(path: Path) -> dict[str, Tensor]:
         return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     except FileNotFoundError:
         raise TrainError(f"{path}: no such file") from None
-    except pickle.UnpicklingError as error:  # PyTorch's text advises to execute it
+    except pickle.UnpicklingError as error:  # PyTorch's message advises to load it unsafely
         raise TrainError(f"{path}: not a readable checkpoint (it is damaged, or not only data)") from error
     except Exception as error:  # a damaged file can raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

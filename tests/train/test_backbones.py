@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from byov.train import backbones
+from byov.train.backbones import HIDDEN, FrameHead, eval_mode, seeded
+from byov.train.methods.base import build_backbone
+from byov.train.settings import resolve_settings
+
+WIDTH = 12
+KINDS = ("frame", "transformer", "encoder")
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def build(backbone, **settings):
+    sizes = {"depth": 2, "heads": 2} if backbone == "encoder" else {}
+    torch.manual_seed(0)
+    given = {"backbone": backbone, "latent": 8, "frames": 6} | sizes | settings
+    return build_backbone(WIDTH, resolve_settings("tcc", "demo", given))
+
+
+@pytest.fixture
+def with_context(make_clips):
+    return lambda batch, frames, **fields: make_clips(
+        batch, frames, context=torch.randn(batch, frames, WIDTH, generator=generator(7)), **fields
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkeypatch):
+    monkeypatch.setattr(backbones, "DROPOUT", 0.0)
+    backbone = build(kind, **({"context": 2} if kind == "frame" else {}))
+    features = torch.randn(1, 6, WIDTH)
+    clip = make_clips(1, 6, features=features, context=features[:, [0, 0, 0, 1, 2, 3]], index=torch.arange(6)[None])
+    with eval_mode(backbone):
+        (found,) = backbone([clip], generator())
+    torch.testing.assert_close(backbone.embed(features[0]), found[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_clip_has_its_output(kind, with_context):
+    clips = [with_context(2, 6, seed=1), with_context(3, 6, seed=2)]
+    assert [tuple(z.shape) for z in build(kind).eval()(clips, generator())] == [(2, 6, 8), (3, 6, 8)]
+
+
+def test_the_frame_head_sees_a_frame_and_its_context(with_context):
+    head, clip = build("frame"), with_context(1, 6)
+    (before,) = head([clip], generator())
+    for name in ("features", "context"):
+        changed = getattr(clip, name).clone()
+        changed[0, 2] += 1
+        (after,) = head([replace(clip, **{name: changed})], generator())
+        assert (before[0] != after[0]).any(dim=1).tolist() == [frame == 2 for frame in range(6)]
+
+
+def test_the_context_of_the_first_frames_is_the_first_frame():
+    head, features = build("frame", context=3), torch.randn(8, WIDTH)
+    changed = features.clone()
+    changed[0] += 1
+    reached = (head.embed(features) != head.embed(changed)).any(dim=1)
+    assert reached.tolist() == [True] * 4 + [False] * 4
+    alone = build("frame", context=0)
+    assert (alone.context, alone.fc1.weight.shape) == (0, (HIDDEN, WIDTH))
+
+
+def test_dropout_of_an_item_does_not_depend_on_the_others(with_context):
+    head, both = FrameHead(WIDTH, 8, 15), with_context(2, 6)
+    (together,) = head([both], generator())
+    for item in range(2):
+        fields = {n: v[item : item + 1] for n, v in vars(both).items() if isinstance(v, torch.Tensor)}
+        (alone,) = head([replace(both, **fields, first_item=item)], generator())
+        torch.testing.assert_close(together[item : item + 1], alone)
+    assert not torch.allclose(together, head([both], generator(1))[0])
+
+
+def test_the_transformer_does_not_attend_to_padding(make_clips):
+    transformer = build("transformer").eval()
+    padding = torch.tensor([[False] * 4 + [True] * 2])
+    clip = make_clips(1, 6, padding=padding)
+    changed = replace(clip, features=clip.features + 5.0 * padding[..., None])
+    (before,), (after,) = transformer([clip], generator()), transformer([changed], generator())
+    torch.testing.assert_close(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:, 4:], after[:, 4:])
+
+
+def test_seeded_uses_and_restores_the_global_generator():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    drawn = []
+    for seed in (0, 0, 1):
+        with seeded(generator(seed), torch.device("cpu")):
+            drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_eval_mode_is_undone(training):
+    network = torch.nn.Sequential(torch.nn.Dropout()).train(training)
+    with eval_mode(network):
+        assert not network[0].training
+    assert network[0].training == training
+
+
+def test_sizes():
+    def parameters(**settings):
+        network = build_backbone(768, resolve_settings("tcc", "demo", settings))
+        return sum(weights.numel() for weights in network.parameters())
+
+    assert parameters() == pytest.approx(1.2e6, rel=0.03)
+    assert parameters(backbone="encoder") == pytest.approx(9.7e6, rel=0.03)

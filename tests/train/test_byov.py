@@ -1,0 +1,226 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from byov.train.methods.byov import cycle_loss
+from byov.train.networks import DecoderInput, draw_visible, masked_frames
+
+
+def seeded(seed=5):
+    return torch.Generator().manual_seed(seed)
+
+
+def visible_frames(method, clips):
+    generator = seeded()
+    ratios = {"self": method.settings.mask_self, "cross": method.settings.mask_cross}
+    return {name: [draw_visible(view, ratio, generator) for view in clips] for name, ratio in ratios.items()}
+
+
+def reconstructions(method, clips):
+    """The decoder's output of each objective: {"self": (ego, exo), "cross": (ego, exo)}."""
+    outputs = []
+    hook = method.decoder.register_forward_hook(lambda _, __, frames: outputs.extend(frames))
+    method(clips, seeded())
+    hook.remove()
+    names = ["self"] * method.settings.self_view + ["cross"] * method.settings.cross_view
+    return {name: outputs[2 * number : 2 * number + 2] for number, name in enumerate(names)}
+
+
+@pytest.fixture
+def pair(make_clips):
+    return make_clips(2, 6), make_clips(2, 9, seed=1)
+
+
+def with_gradient(clips):
+    return replace(clips, features=clips.features.clone().requires_grad_())
+
+
+def reached(output, clips):
+    """(B, T) True for the frames that the output depends on."""
+    (gradient,) = torch.autograd.grad(output.square().sum(), clips.features, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(clips.padding) if gradient is None else gradient.abs().sum(-1) > 0
+
+
+def losses_and_gradients(forward, method):
+    method.zero_grad()
+    losses = forward()
+    losses["loss"].backward()
+    gradients = {name: weights.grad for name, weights in method.named_parameters() if weights.grad is not None}
+    return {name: loss.item() for name, loss in losses.items()}, gradients
+
+
+SWITCHES = [{}, {"causal": False}, {"self_view": False}, {"cross_view": False}, {"masked_only": True}]
+POSITIONS = [{"position": "interpolated"}, {"position": "index"}, {"position": "share", "position_in": "latent"}]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.parametrize("position", POSITIONS, ids=str)
+def test_joined_passes_equal_separate_ones(naive_training, make_method, make_clips, window, switches, position):
+    sizes = ((1, 6, 6), (2, 7, 4))
+    for (batch, frames, others), ratios in itertools.product(sizes, ((0.4, 0.8), (0, 1), (1, 0))):
+        masks = {"mask_self": ratios[0], "mask_cross": ratios[1]}
+        method = make_method(attention_window=window, **masks | position | switches, unchecked=True)
+        clips = make_clips(batch, frames), make_clips(batch, others, seed=1)
+        joined = losses_and_gradients(lambda m=method, c=clips: m(c, seeded()), method)
+        naive = losses_and_gradients(lambda m=method, c=clips: naive_training.naive_losses(m, c, seeded()), method)
+        assert joined[0] == pytest.approx(naive[0], abs=1e-5)
+        for name, gradient in naive[1].items():
+            torch.testing.assert_close(joined[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked_only", [False, True])
+def test_the_loss_is_the_error_of_both_views_over_all_or_masked_frames(make_method, pair, masked_only):
+    method = make_method(masked_only=masked_only)
+    losses = method(pair, seeded())
+    visible, decoded = visible_frames(method, pair), reconstructions(method, pair)
+    for name in ("self", "cross"):
+        expected = 0.0
+        for view, view_visible, reconstructed in zip(pair, visible[name], decoded[name], strict=True):
+            error = (reconstructed - view.features).square().mean(-1)
+            expected += (error[masked_frames(view_visible, view.sampled)] if masked_only else error).mean().item()
+        assert losses[name].item() == pytest.approx(expected, rel=1e-5)
+    assert losses["loss"].item() == pytest.approx(losses["self"].item() + losses["cross"].item())
+
+
+@pytest.mark.parametrize(("mask_self", "mask_cross"), [(0, 0), (0, 1), (1, 0), (1, 1), (0.99, 0.01)])
+@pytest.mark.parametrize("masked_only", [False, True])
+def test_any_masking_ratio_works(make_method, pair, mask_self, mask_cross, masked_only):
+    method = make_method(mask_self=mask_self, mask_cross=mask_cross, masked_only=masked_only, cycle=1.0)
+    losses, gradients = losses_and_gradients(lambda: method(pair, seeded()), method)
+    assert all(torch.tensor(value).isfinite() for value in losses.values())
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    assert (losses["self"] == 0) == (masked_only and mask_self == 0)
+    assert (losses["cross"] == 0) == (masked_only and mask_cross == 0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_self_view_modeling_sees_the_visible_frames_of_its_own_clip(make_method, make_clips, causal):
+    method = make_method(mask_self=0.5, causal=causal, cross_view=False)
+    ego, exo = with_gradient(make_clips(3, 8)), with_gradient(make_clips(3, 10, seed=1))
+    decoded, visible = reconstructions(method, (ego, exo))["self"], visible_frames(method, (ego, exo))["self"]
+    for view, other, reconstructed, rows in zip((ego, exo), (exo, ego), decoded, visible, strict=True):
+        for clip in range(3):
+            found = reached(reconstructed[clip], view)
+            assert found[clip].tolist() == (~masked_frames(rows, view.sampled)[clip]).tolist()
+            assert not found[[number for number in range(3) if number != clip]].any()
+        assert not reached(reconstructed, other).any()
+
+
+def test_cross_view_modeling_sees_visible_own_frames_and_all_of_the_other_view(make_method, make_clips):
+    method = make_method(mask_cross=0.7)
+    ego, exo = with_gradient(make_clips(2, 7)), with_gradient(make_clips(2, 10, seed=1))
+    decoded, visible = reconstructions(method, (ego, exo))["cross"], visible_frames(method, (ego, exo))["cross"]
+    for own, other, reconstructed, rows in zip((ego, exo), (exo, ego), decoded, visible, strict=True):
+        for clip, frame in itertools.product(range(2), range(own.sampled)):
+            from_own, from_other = (reached(reconstructed[clip, frame], view) for view in (own, other))
+            assert from_other[clip].all()
+            assert from_own[clip].tolist() == (~masked_frames(rows, own.sampled)[clip]).tolist()
+            assert not from_other[1 - clip].any()
+            assert not from_own[1 - clip].any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_causal_decoder_sees_no_later_frame(make_method, make_clips, causal):
+    """An attention window smaller than the distance of the frames keeps the encoder from mixing them."""
+    method = make_method(mask_self=0.4, causal=causal, attention_window=1)
+    clips = tuple(
+        with_gradient(make_clips(1, frames, seed, index=10 * torch.arange(frames)[None]))
+        for seed, frames in enumerate((8, 10))
+    )
+    decoded, visible = reconstructions(method, clips), visible_frames(method, clips)
+    for number, view in enumerate(clips):
+        seen = {name: (~masked_frames(visible[name][number], view.sampled)[0]).tolist() for name in decoded}
+        for frame in range(view.sampled):
+            from_self = reached(decoded["self"][number][0, frame], view)[0].tolist()
+            assert from_self == [shown and (not causal or t <= frame) for t, shown in enumerate(seen["self"])]
+            assert reached(decoded["cross"][number][0, frame], view)[0].tolist() == seen["cross"]
+
+
+def test_the_decoder_returns_the_tokens_without_their_context(make_method):
+    decoder = make_method().decoder
+    tokens, context = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
+    alone, helped, joined = decoder(
+        [DecoderInput(tokens), DecoderInput(tokens, context), DecoderInput(torch.cat([tokens, context], dim=1))]
+    )
+    assert alone.shape == helped.shape == (2, 3, 12)
+    torch.testing.assert_close(helped, joined[:, :3])
+    assert not torch.allclose(helped, alone)
+
+
+@pytest.mark.parametrize("position", ["interpolated", "share", "index", "none"])
+def test_mask_tokens_always_have_positions(make_method, make_clips, position):
+    visible = torch.zeros(1, 0, dtype=torch.int64)
+    tokens = make_method(position=position).decoder.mask_filled(make_clips(1, 6), torch.zeros(1, 0, 8), visible)
+    assert not torch.allclose(tokens[0, 0], tokens[0, 3], atol=1e-3)
+
+
+def test_switching_an_objective_off_keeps_the_masks_of_the_other(make_method, pair):
+    both = make_method()(pair, seeded())
+    for name, switch in (("self", "cross_view"), ("cross", "self_view")):
+        alone = make_method(**{switch: False})(pair, seeded())
+        assert set(alone) == {"loss", name}
+        assert alone[name].item() == pytest.approx(both[name].item(), rel=1e-5)
+
+
+def test_cycles_are_added_in_both_directions(make_method, pair):
+    padding = [torch.arange(view.sampled).expand(2, -1) >= view.sampled - 2 for view in pair]
+    clips = tuple(replace(view, padding=each) for view, each in zip(pair, padding, strict=True))
+    method = make_method(cycle=3.0, order_prior=0.2)
+    losses, plain = method(clips, seeded()), make_method()(clips, seeded())
+    there, back = method.encoder([method.encoder.select(view) for view in clips])
+    expected = cycle_loss(there, padding[0], back, padding[1], 0.2) + cycle_loss(
+        back, padding[1], there, padding[0], 0.2
+    )
+    assert losses["cycle"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert losses["loss"].item() == pytest.approx(plain["loss"].item() + 3 * expected.item(), rel=1e-4)
+
+
+def test_cycles_alone_train_the_encoder_alone(make_method, pair):
+    method = make_method(self_view=False, cross_view=False, cycle=1.0)
+    _, gradients = losses_and_gradients(lambda: method(pair, seeded()), method)
+    assert {name.split(".")[0] for name in gradients} == {"encoder"}
+
+
+def naive_cycle(home, away, order_prior):
+    """The formula of one pair without padding, frame by frame."""
+    home, away = torch.nn.functional.normalize(home, dim=-1), torch.nn.functional.normalize(away, dim=-1)
+    index, costs = torch.arange(len(home)).float(), []
+    for t, frame in enumerate(home):
+        logits = away @ frame / 0.1
+        if order_prior is not None:
+            times = torch.arange(len(away)) / max(1, len(away) - 1)
+            logits = logits - (t / max(1, len(home) - 1) - times).square() / (2 * order_prior**2)
+        returns = (home @ (logits.softmax(dim=0) @ away) / 0.1).softmax(dim=0)
+        mean = returns @ index
+        variance = returns @ (index - mean).square()
+        costs.append((mean - t).square() / (variance + 1) + 0.1 * torch.log1p(variance))
+    return sum(costs) / len(home) ** 2
+
+
+@pytest.mark.parametrize("order_prior", [None, 0.2])
+def test_the_cycle_loss_equals_the_formula_without_padding(order_prior):
+    home, away = torch.randn(3, 6, 8, generator=seeded()), torch.randn(3, 5, 8, generator=seeded(1))
+    lengths = torch.tensor([6, 4, 1]), torch.tensor([5, 2, 3])
+    paddings = torch.arange(6) >= lengths[0][:, None], torch.arange(5) >= lengths[1][:, None]
+    items = [naive_cycle(h[:t], a[:s], order_prior) for h, a, t, s in zip(home, away, *lengths, strict=True)]
+    found = cycle_loss(home, paddings[0], away, paddings[1], order_prior)
+    assert found.item() == pytest.approx(sum(items).item() / 3, rel=1e-4)
+
+
+def test_the_order_prior_prefers_the_right_direction():
+    clip = torch.eye(6)[None]
+    padding = torch.zeros(1, 6, dtype=torch.bool)
+    plain, reverse = (cycle_loss(clip, padding, away, padding).item() for away in (clip, clip.flip(1)))
+    assert plain == pytest.approx(reverse, rel=1e-4)
+    plain, reverse = (cycle_loss(clip, padding, away, padding, 0.1).item() for away in (clip, clip.flip(1)))
+    assert plain < reverse
+
+
+def test_the_model_has_as_many_parameters_as_the_papers(make_method):
+    for width, latent, expected in ((768, 64, 0.905), (768, 128, 3.389), (768, 256, 13.1), (1024, 512, 51.757)):
+        with torch.device("meta"):
+            method = make_method(width=width, latent=latent, depth=12, decoder_depth=4, heads=16, frames=32)
+        assert round(sum(weights.numel() for weights in method.parameters()) / 1e6, 3) == expected

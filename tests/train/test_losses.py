@@ -1,0 +1,530 @@
+"""Losses against their formulas, and on degenerate input; test_golden_losses.py has the published numbers."""
+
+from dataclasses import replace
+from math import exp, log
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from byov.train.methods.actor_observer import RunningMeans, ScoreHeads, equalize_gradients, weighted_triplet_loss
+from byov.train.methods.ae2_alignment import ae2_losses, take_half
+from byov.train.methods.carl import sequence_contrastive_loss
+from byov.train.methods.gta import gta_losses
+from byov.train.methods.tcc import MIN_VARIANCE, tcc_loss
+from byov.train.methods.tcn import npairs, positive_and_negative, semi_hard_triplets
+from byov.train.methods.timeline import timeline_losses
+from byov.train.networks import at_least_float32
+
+LENGTHS = torch.tensor([7, 4, 1])
+PADDED = torch.arange(7) >= LENGTHS[:, None]  # (3, 7)
+OTHER_PADDED = torch.arange(7) >= torch.tensor([5, 7, 2])[:, None]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def vectors(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64).to(dtype)
+
+
+def unit_vectors(*shape, seed=0, dtype=torch.float64):
+    return F.normalize(vectors(*shape, seed=seed), dim=-1).to(dtype)
+
+
+def frame_numbers(items=3, size=7, seed=0):
+    return torch.randint(20, (items, size), generator=seeded(seed)).sort(dim=-1).values
+
+
+def no_padding(clips):
+    return torch.zeros(clips.shape[:2], dtype=torch.bool)
+
+
+# Each loss of two clips (B, T, D) with padding, for the properties that all share.
+TIMES = torch.linspace(0, 1, 7).expand(3, 7)
+FRAMES = torch.arange(7).expand(3, 7)
+
+
+def contrast(a, b, p, q):
+    return sequence_contrastive_loss(a, b, FRAMES[: len(a), : a.shape[1]], FRAMES[: len(b), : b.shape[1]], p, q)
+
+
+def timeline(a, b, p, q):
+    times = TIMES[: len(a), : a.shape[1]]
+    losses = timeline_losses(
+        at_least_float32(torch.stack([a, b], 1)),
+        torch.stack([times, times], 1),
+        torch.stack([p, q], 1),
+        sigma=0.1,
+        temperature=0.1,
+    )
+    return sum(losses)
+
+
+def ae2(a, b, p, q):
+    subset = torch.arange(min(3, a.shape[1])).expand(len(a), -1)
+    return sum(ae2_losses(a, b, p, q, (subset, subset), margin=0.1))
+
+
+def triplets(a, b, p, q):
+    pairs = positive_and_negative(FRAMES[: len(a), : a.shape[1]].repeat(1, 2), 1, 1)
+    return semi_hard_triplets(torch.cat([a, b], 1), *pairs, torch.cat([p, q], 1))
+
+
+PAIR_LOSSES = {
+    "npairs": lambda a, b, p, _: npairs(a, b, p),
+    "triplets": triplets,
+    "carl": contrast,
+    "tcc": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q),
+    "tcc dot": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, similarity="dot"),
+    "tcc mse": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, loss="mse"),
+    "tcc classes": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, loss="classification"),
+    "gta": lambda a, b, p, q: sum(gta_losses(a, b, p, q)),
+    "ae2": ae2,
+    "timeline": timeline,
+}
+
+
+@pytest.fixture(params=PAIR_LOSSES)
+def pair_loss(request):
+    return PAIR_LOSSES[request.param]
+
+
+@pytest.mark.parametrize("kind", ["same", "opposite", 0.0, 1.0, 1e3])
+@pytest.mark.parametrize("frames", [1, 7])
+@pytest.mark.parametrize("padded", [False, True])
+def test_degenerate_clips_give_finite_losses_and_gradients(pair_loss, kind, frames, padded):
+    first, second = (unit_vectors(3, frames, 8, seed=seed, dtype=torch.float32) for seed in (0, 1))
+    if isinstance(kind, float):
+        first, second = first * kind, second * kind
+    else:
+        first = first[:, :1].expand_as(first).clone()
+        second = first.clone() * (-1 if kind == "opposite" else 1)
+    padding = PADDED[:, :frames] if padded else no_padding(first)
+    first.requires_grad_(), second.requires_grad_()
+    loss = pair_loss(first, second, padding, padding)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.isfinite()
+    assert first.grad.isfinite().all()
+    assert second.grad.isfinite().all()
+
+
+def test_autocast_and_half_precision_compute_in_float32(pair_loss):
+    first, second = (unit_vectors(3, 7, 8, seed=seed, dtype=torch.bfloat16) for seed in (0, 1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = pair_loss(first, second, PADDED, PADDED)
+    assert mixed.dtype == torch.float32
+    assert torch.equal(mixed, pair_loss(first.float(), second.float(), PADDED, PADDED))
+
+
+def test_the_order_of_items_does_not_matter(pair_loss):
+    first, second, order = unit_vectors(3, 7, 8).requires_grad_(), unit_vectors(3, 7, 8, seed=1), [2, 0, 1]
+    loss = pair_loss(first, second, PADDED, PADDED)
+    again = pair_loss(first[order], second[order], PADDED[order], PADDED[order])
+    torch.testing.assert_close(loss, again)
+    torch.testing.assert_close(*(torch.autograd.grad(value, first)[0] for value in (loss, again)))
+
+
+@pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])  # which gives padding weight 1e-6
+def test_padding_does_not_matter(name):
+    first, second = unit_vectors(3, 7, 8).requires_grad_(), unit_vectors(3, 7, 8, seed=1).requires_grad_()
+    loss = PAIR_LOSSES[name](first, second, PADDED, PADDED)
+    for gradient in torch.autograd.grad(loss, (first, second)):
+        assert not gradient[PADDED].any()
+    other = [torch.where(PADDED[..., None], unit_vectors(3, 7, 8, seed=9), clip.detach()) for clip in (first, second)]
+    torch.testing.assert_close(PAIR_LOSSES[name](*other, PADDED, PADDED), loss.detach())
+
+
+@pytest.mark.parametrize("name", ["tcc", "tcc mse", "tcc classes", "gta", "ae2"])
+def test_gradcheck(name):
+    clips = [unit_vectors(2, 4, 3).requires_grad_(), unit_vectors(2, 4, 3, seed=1).requires_grad_()]
+    assert torch.autograd.gradcheck(lambda a, b: PAIR_LOSSES[name](a, b, no_padding(a), no_padding(b)), clips)
+
+
+# TCN
+
+
+@pytest.mark.parametrize("labels", [torch.arange(7), torch.tensor([4, 1, 4, 4, 2, 1, 0])], ids=["own", "shared"])
+def test_npairs_equal_the_formula(labels):
+    anchors, positives, items = vectors(3, 7, 8), vectors(3, 7, 8, seed=1), []
+    for x, y, length in zip(anchors, positives, LENGTHS.tolist(), strict=True):
+        costs = []
+        for i in range(length):
+            logits = [(x[i] @ y[j]).item() for j in range(length)]
+            total = log(sum(map(exp, logits)))
+            own = [total - logits[j] for j in range(length) if labels[i] == labels[j]]
+            costs.append(sum(own) / len(own) + 0.25 * 0.3 * (x[i] @ x[i] + y[i] @ y[i]).item())
+        items.append(sum(costs) / length)
+    loss = npairs(anchors, positives, PADDED, regularization=0.3, labels=labels.expand(3, 7))
+    assert loss.item() == pytest.approx(sum(items) / 3, rel=1e-9)
+
+
+def test_positive_and_negative_pairs():
+    positive, negative = positive_and_negative(torch.tensor([[0, 2, 3, 6]]), 2, 3)
+    assert positive[0].int().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert negative[0].int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
+
+
+def naive_triplets(embeddings, positive, negative, padding, margin):
+    kept = [frame for frame in range(len(embeddings)) if not padding[frame]]
+    distance = (embeddings[:, None] - embeddings).square().sum(dim=-1).tolist()
+    costs = []
+    for i in kept:
+        others = [distance[i][k] for k in kept if negative[i][k]]
+        for j in kept:
+            if positive[i][j] and others:
+                farther = [other for other in others if other > distance[i][j]]
+                costs.append(max(0, margin + distance[i][j] - (min(farther) if farther else max(others))))
+    return sum(costs) / len(costs) if costs else 0.0
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.0, 1.5])
+def test_semi_hard_triplets_equal_the_definition(margin):
+    embeddings = unit_vectors(20, 6, 3)
+    padding = torch.rand(20, 6, generator=seeded(2)) < 0.3
+    kinds = torch.rand(20, 6, 6, generator=seeded(3))
+    positive, negative = kinds < 0.3, kinds > 0.7
+    items = [naive_triplets(*item, margin) for item in zip(embeddings, positive, negative, padding, strict=True)]
+    loss = semi_hard_triplets(embeddings, positive, negative, padding, margin=margin)
+    assert loss.item() == pytest.approx(sum(items) / 20, rel=1e-9)
+
+
+@pytest.mark.parametrize("missing", ["positive", "negative", "frames"])
+def test_an_item_without_triplets_has_loss_zero(missing):
+    embeddings = unit_vectors(1, 6, 8, dtype=torch.float32).requires_grad_()
+    positive, negative = positive_and_negative(torch.arange(6)[None], 1, 1)
+    padding = no_padding(embeddings) | (missing == "frames")
+    loss = semi_hard_triplets(
+        embeddings, positive & (missing != "positive"), negative & (missing != "negative"), padding
+    )
+    loss.backward()
+    assert loss.item() == 0
+    assert not embeddings.grad.any()
+
+
+# CARL
+
+
+def naive_contrast(crops, frames, padding, variance, temperature):
+    costs = []
+    for own, other in ((0, 1), (1, 0)):
+        kept = [j for j in range(len(crops[other])) if not padding[other][j]]
+        padded = [crops[crop][j] for crop in range(2) for j in range(len(crops[crop])) if padding[crop][j]]
+        for i in range(len(crops[own])):
+            if padding[own][i]:
+                continue
+            z = crops[own][i]
+            total = sum(exp((z @ crops[other][j]).item() / temperature) for j in kept)
+            total += sum(1e-6 * exp((z @ vector).item() / temperature) for vector in padded)
+            near = [exp(-((frames[own][i] - frames[other][j]).item() ** 2) / (2 * variance)) for j in kept]
+            for j, weight in zip(kept, near, strict=True):
+                q, p = weight / sum(near), exp((z @ crops[other][j]).item() / temperature) / total
+                costs.append(q * (log(q) - log(p + 1e-6)) if q else 0.0)
+    return sum(costs) / sum((~crop).sum().item() for crop in padding)
+
+
+@pytest.mark.parametrize(("variance", "temperature"), [(10.0, 0.1), (2.0, 0.05), (0.5, 1.0)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_sequence_contrastive_loss_equals_the_formula(padded, variance, temperature):
+    crops = [unit_vectors(3, 7, 8, seed=seed) for seed in range(2)]
+    frames = [frame_numbers(seed=seed) for seed in range(2)]
+    padding = [PADDED, OTHER_PADDED] if padded else [PADDED & False] * 2
+    items = [
+        naive_contrast(*([crop[item] for crop in each] for each in (crops, frames, padding)), variance, temperature)
+        for item in range(3)
+    ]
+    loss = sequence_contrastive_loss(*crops, *frames, *padding, variance=variance, temperature=temperature)
+    assert loss.item() == pytest.approx(sum(items) / 3, rel=1e-9)
+
+
+# TCC
+
+
+def naive_cycle(home, away, times, loss, similarity):
+    def softmax(logits):
+        return torch.stack(logits).softmax(dim=0)
+
+    def s(x, y):
+        return (x @ y if similarity == "dot" else -(x - y).square().sum()) / (len(x) * 0.1)
+
+    costs = []
+    for i, u in enumerate(home):
+        neighbor = softmax([s(u, v) for v in away]) @ away
+        back = softmax([s(neighbor, u) for u in home])
+        mean = back @ times
+        variance = (back @ (times - mean).square()).clamp(min=MIN_VARIANCE)
+        error = (times[i] - mean).square()
+        if loss == "classification":
+            target = torch.full_like(back, 0.1 / len(home))
+            target[i] += 0.9
+            costs.append(-(target @ back.log()))
+        else:
+            costs.append(error if loss == "mse" else error / variance + 0.001 * variance.log())
+    return sum(costs) / len(costs)
+
+
+@pytest.mark.parametrize("similarity", ["l2", "dot"])
+@pytest.mark.parametrize("loss", ["variance", "mse", "classification"])
+def test_tcc_equals_the_formula(loss, similarity):
+    home, away = vectors(3, 7, 8), vectors(3, 7, 8, seed=1)
+    times = torch.rand(3, 7, generator=seeded(2), dtype=torch.float64).sort().values
+    padding = torch.arange(7) >= torch.tensor([7, 4, 3])[:, None]
+    items = [
+        naive_cycle(home[i, ~padding[i]], away[i, ~OTHER_PADDED[i]], times[i, ~padding[i]], loss, similarity)
+        for i in range(3)
+    ]
+    found = tcc_loss(home, away, times, padding, OTHER_PADDED, loss=loss, similarity=similarity)
+    assert found.item() == pytest.approx(sum(items).item() / 3, rel=1e-9)
+
+
+def test_hard_matches_cost_the_minimum_variance():
+    home, times = 1000 * torch.eye(5)[None], torch.linspace(0, 1, 5)[None]
+    right = tcc_loss(home, home, times, no_padding(home), no_padding(home))
+    assert right.item() == pytest.approx(0.001 * log(MIN_VARIANCE))
+    wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))  # all return to time 0
+    assert wrong.item() == pytest.approx((times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE))
+
+
+def test_tcc_keeps_its_precision_far_from_the_origin():
+    home, away, times = vectors(2, 6, 8), vectors(2, 5, 8, seed=1), torch.linspace(0, 1, 6).expand(2, 6)
+    near = tcc_loss(home, away, times, no_padding(home), no_padding(away)).item()
+    far = tcc_loss((home + 1024).float(), (away + 1024).float(), times, no_padding(home), no_padding(away)).item()
+    assert far == pytest.approx(near, rel=1e-2)
+
+
+# GTA and AE2
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gta_equals_the_formula(naive_training, smoothing):
+    first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
+    cycles, alignments = [], []
+    for i in range(3):
+        products = first[i, ~PADDED[i]] @ second[i, ~OTHER_PADDED[i]].T / 0.3
+        there = naive_training.naive_soft_dtw((products.logsumexp(0) - products)[None], 0.2)[0]
+        back = naive_training.naive_soft_dtw((products.T.logsumexp(0) - products.T)[None], 0.2)[0]
+        returns = ((-there).softmax(dim=0) @ (-back).softmax(dim=0)).T
+        cycles.append(F.cross_entropy(returns, torch.arange(len(returns)), label_smoothing=smoothing).item())
+        alignments.append(0.4 * (there[-1, -1] + back[-1, -1]).item())
+    found = gta_losses(
+        first,
+        second,
+        PADDED,
+        OTHER_PADDED,
+        gamma=0.2,
+        temperature=0.3,
+        label_smoothing=smoothing,
+        alignment_weight=0.4,
+        scale=0.5,
+    )
+    assert [loss.item() for loss in found] == pytest.approx([0.5 * sum(cycles) / 3, 0.5 * sum(alignments) / 3])
+
+
+def test_a_perfect_cycle_of_gta_still_has_a_loss():
+    clip = 9 * torch.eye(20)[None]
+    cycle, alignment = gta_losses(clip, clip, no_padding(clip), no_padding(clip))
+    assert cycle.item() == pytest.approx(log(exp(1) + 19) - 0.9 - 0.1 / 20)  # 2.17
+    assert alignment.item() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_ae2_equals_the_formula(naive_training, margin):
+    def cost(first, second):
+        products = first @ second.T / 0.1
+        return 0.01 * naive_training.naive_soft_dtw((products.logsumexp(0) - products)[None], 0.1)[0, -1, -1].item()
+
+    first, second = vectors(3, 6, 8) / 2, vectors(3, 5, 8, seed=1) / 2
+    lengths = (6, 3, 5), (2, 5, 4)
+    padding = [torch.arange(size) >= torch.tensor(each)[:, None] for size, each in zip((6, 5), lengths, strict=True)]
+    subsets = (
+        torch.tensor([[1, 2, 4, 5], [0, 1, 2, 5], [0, 2, 3, 4]]),
+        torch.tensor([[0, 1, 3, 4], [0, 1, 2, 4], [1, 2, 3, 4]]),
+    )
+    alignments, hinges = [], []
+    for item, (rows, columns) in enumerate(zip(*lengths, strict=True)):
+        a, b = first[item, :rows], second[item, :columns]
+        some_a = a[[frame for frame in subsets[0][item].tolist() if frame < rows]]
+        some_b = b[[frame for frame in subsets[1][item].tolist() if frame < columns]]
+        forward = cost(some_a, some_b)
+        alignments.append((cost(a, b) + forward) / 2)
+        hinges.append(2 * max(0, forward - cost(some_a, some_b.flip(0)) + margin))
+    found = ae2_losses(first, second, *padding, subsets, hinge_weight=2.0, margin=margin)
+    assert [loss.item() for loss in found] == pytest.approx([sum(alignments) / 3, sum(hinges) / 3], rel=1e-9)
+
+
+@pytest.mark.parametrize("frames", [([0, 1, 2], [3, 4, 5]), ([3, 4, 5], [0, 1, 2]), ([3, 4, 5], [3, 4, 5])], ids=str)
+def test_a_subset_of_padding_is_one_frame(frames):
+    first, second = vectors(1, 6, 8), vectors(1, 6, 8, seed=1)
+    padding = torch.arange(6)[None] >= 3
+    first[:, 3:], second[:, 3:] = first[:, 2:3], second[:, 2:3]  # as clips are padded
+    options = {"margin": 0.5, "gamma": 2.0, "temperature": 2.0}  # soft, so that more frames are more paths
+    found = ae2_losses(first, second, padding, padding, tuple(torch.tensor([each]) for each in frames), **options)
+    single = tuple(torch.tensor([[2] if each[0] == 3 else each]) for each in frames)
+    expected = ae2_losses(first, second, padding, padding, single, **options)
+    assert [loss.item() for loss in found] == pytest.approx([loss.item() for loss in expected])
+
+
+def test_ae2_draws_sorted_subsets_and_halves(make_method, make_batches, training_data):
+    for halves in (False, True):
+        method = make_method("ae2-alignment", width=training_data.width, frames=12, subset=8, halves=halves)
+        clips, seen = make_batches(method).batch(0), set()
+        for seed in range(8):
+            for clip, subset in zip(clips, method.draw_subsets(clips, seeded(seed)), strict=True):
+                assert subset.shape == (len(clip.features), 4 if halves else 8)
+                assert (subset.diff(dim=1) > 0).all()
+                if not halves:  # padding only if there are too few frames
+                    inside = (~clip.padding.gather(1, subset)).sum(dim=1)
+                    assert torch.equal(inside, (~clip.padding).sum(dim=1).clamp(max=8))
+                seen.add(str(subset.tolist()))
+        assert len(seen) > 8
+    subset = torch.arange(7).repeat(2, 1)
+    assert take_half(subset, torch.tensor([False, True])).tolist() == [[0, 1, 2], [4, 5, 6]]
+    assert take_half(subset[:, :1], torch.tensor([False, True])).tolist() == [[0], [0]]
+
+
+# ActorObserverNet
+
+
+def naive_means(steps, *, per_video, decay):
+    """Triplet by triplet: the means c and k of each step's triplets, after all of them."""
+    c, k, found = {}, {}, []
+    for scores, losses, weights, videos in steps:
+        for i, video in enumerate(videos.tolist()):
+            for head in range(3):
+                h, key = scores[head, i].item(), (head, video)
+                c[key] = log(decay * exp(c[key]) + (1 - decay) * exp(h)) if key in c else h
+        for loss, weight, video in zip(losses.tolist(), weights.tolist(), videos.tolist(), strict=True):
+            group = video if per_video else 0
+            mean, total = k.get(group, (loss, weight))
+            if group in k:
+                after = 0.1 * weight + 0.9 * total
+                mean, total = (0.1 * weight * loss + 0.9 * total * mean) / after, after
+            k[group] = mean, total
+        found.append(
+            (
+                [[c[head, video] for video in videos.tolist()] for head in range(3)],
+                [k[video if per_video else 0][0] for video in videos.tolist()],
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("per_video", [False, True])
+@pytest.mark.parametrize("decay", [0.95, 0.5])
+@pytest.mark.parametrize(("n", "videos"), [(1, 1), (6, 3), (7, 50), (128, 20)])
+def test_running_means_equal_one_update_after_another(n, videos, per_video, decay):
+    means = RunningMeans(videos, per_video=per_video, decay=decay).double()
+    steps = []
+    for step in range(4):
+        losses, weights = torch.rand(2, n, generator=seeded(step), dtype=torch.float64) + 0.1
+        index = torch.randint(videos, (n,), generator=seeded(step))
+        steps.append((vectors(3, n, seed=step), losses, weights, index))
+    for step, (c, k) in zip(steps, naive_means(steps, per_video=per_video, decay=decay), strict=True):
+        scores, losses, weights, index = step
+        expected = torch.tensor(c, dtype=torch.float64)
+        torch.testing.assert_close(means.update_scores(scores, index), expected, rtol=0, atol=1e-12)
+        assert means.update_losses(losses, weights, index).tolist() == pytest.approx(k, rel=1e-12)
+
+
+def test_running_means_are_kept_in_training_mode_only():
+    heads, frames, videos = (
+        ScoreHeads(8),
+        [vectors(9, 8, seed=i, dtype=torch.float32) for i in range(3)],
+        torch.arange(9) % 3,
+    )
+    means = RunningMeans(4, per_video=True).eval()
+    assert not means.state_dict()
+    before = {name: tensor.clone() for name, tensor in means.named_buffers()}
+    first = weighted_triplet_loss(*frames, heads(*frames), videos, means)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in means.named_buffers())
+    assert torch.equal(weighted_triplet_loss(*frames, heads(*frames), videos, means.train()), first)
+    assert (means.weights > 0).tolist() == [True, True, True, False]
+
+
+def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches, training_data):
+    method = make_method("actor-observer", width=training_data.width)
+    clips = make_batches(method).batch(0)
+    assert {name: tuple(tensor.shape) for name, tensor in method.training_state().items()} == {
+        "scores": (3, 5),
+        "losses": (1,),
+        "weights": (1,),
+    }
+    method(clips, seeded())
+    saved = {name: tensor.clone() for name, tensor in method.training_state().items()}
+    second = method(clips, seeded())["loss"]
+    assert method(clips, seeded())["loss"] != second
+    for name, tensor in method.training_state().items():
+        tensor.copy_(saved[name])
+    assert method(clips, seeded())["loss"] == second
+    assert not any("means" in name for name in method.state_dict())
+    assert make_method("actor-observer", weighted=False).training_state() == {}
+
+
+def test_gradients_are_rescaled_to_the_norm_of_the_first():
+    inputs = [vectors(6, seed=i).requires_grad_() for i in range(4)]
+    wanted = [vectors(6, seed=9 + i) * 10.0**i for i in range(3)]
+    outputs = equalize_gradients(*inputs)
+    torch.autograd.backward(outputs[:3], wanted)  # no gradient arrives at the last
+    assert torch.equal(inputs[0].grad, wanted[0])
+    for tensor, gradient in zip(inputs[1:3], wanted[1:], strict=True):
+        torch.testing.assert_close(tensor.grad, gradient * (wanted[0].norm() / gradient.norm()), rtol=1e-5, atol=0)
+    assert not inputs[3].grad.any()
+
+
+def test_ego_frames_share_a_score_head():
+    heads, frames = ScoreHeads(8), [100 * vectors(30, 8, seed=i, dtype=torch.float32) for i in range(3)]
+    exo, positive, negative = frames
+    scores = heads(*frames)
+    torch.testing.assert_close(scores.abs().max(), torch.tensor(0.5))
+    assert torch.equal(heads(exo, negative, positive), scores[[2, 1, 0]])
+    assert not torch.equal(heads(positive, exo, negative)[:2], scores[[1, 0]])
+
+
+# Timeline
+
+
+def log_softmax(logits):
+    return torch.tensor(logits, dtype=torch.float64).log_softmax(dim=0).tolist()
+
+
+def naive_timeline(z, times, padding, sigma, temperature):
+    clips = [
+        [(z[clip][t], times[clip][t].item()) for t in range(len(z[clip])) if not padding[clip][t]]
+        for clip in range(len(z))
+    ]
+
+    def cross_entropy(frame, candidates):
+        vector, time = frame
+        target = log_softmax([-((time - other) ** 2) / (2 * sigma**2) for _, other in candidates])
+        found = log_softmax([(vector @ other).item() / temperature for other, _ in candidates])
+        return -sum(exp(q) * p for q, p in zip(target, found, strict=True))
+
+    per_clip, all_clips = [], []
+    for own, clip in enumerate(clips):
+        others = [other for number, other in enumerate(clips) if number != own]
+        for frame in clip:
+            per_clip += [cross_entropy(frame, other) for other in others]
+            all_clips.append(cross_entropy(frame, [candidate for other in others for candidate in other]))
+    return sum(per_clip) / len(per_clip), sum(all_clips) / len(all_clips)
+
+
+@pytest.mark.parametrize(("sigma", "temperature"), [(0.15, 0.1), (1.0, 1.0), (0.003, 0.1), (0.15, 1e-5)])
+def test_timeline_losses_equal_the_formula(sigma, temperature):
+    z, times = unit_vectors(2, 3, 7, 8), torch.rand(2, 3, 7, generator=seeded(1), dtype=torch.float64)
+    padding = torch.stack([PADDED, PADDED & False])
+    items = [naive_timeline(z[item], times[item], padding[item], sigma, temperature) for item in range(2)]
+    found = timeline_losses(z, times, padding, sigma=sigma, temperature=temperature)
+    expected = [sum(values) / 2 for values in zip(*items, strict=True)]
+    assert [loss.item() for loss in found] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_time_in_the_video_is_a_label_and_not_an_input(make_method, make_clips):
+    method, seen = make_method("timeline"), []
+    method.backbone.register_forward_hook(lambda _, __, latents: seen.append(torch.stack(latents)))
+    clips = tuple(make_clips(2, 6, seed) for seed in range(3))
+    elsewhere = tuple(replace(clip, first=clip.first + 5, video_length=clip.video_length + 20) for clip in clips)
+    first, second = (method(batch, seeded())["loss"].item() for batch in (clips, elsewhere))
+    assert torch.equal(*seen)
+    assert first != second

@@ -1,0 +1,330 @@
+"""Properties that hold for every method of the registry."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from byov.cache.features import standardize
+from byov.errors import TrainError
+from byov.train import networks
+from byov.train.methods import METHODS, build_method
+from byov.train.methods.base import Method
+from byov.train.methods.byov import Byov
+from byov.train.methods.timeline import Timeline
+from byov.train.settings import resolve_settings
+
+BACKBONE_METHODS = [name for name in METHODS if name != "byov"]
+
+
+def seeded(seed=5):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def make(make_method, training_data, each_method):
+    """make(**settings): a tiny model of each method, as wide as the features of `training_data`."""
+    return lambda **settings: make_method(each_method, width=training_data.width, **settings)
+
+
+def step(method, clips, autocast=False):
+    """Losses, and the gradient of each parameter; the training-only state is restored."""
+    method.zero_grad()
+    state = {name: tensor.clone() for name, tensor in method.training_state().items()}
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        losses = method(clips, seeded())
+    losses["loss"].backward()
+    for name, tensor in state.items():
+        method.training_state()[name].copy_(tensor)
+    gradients = {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in method.named_parameters()
+    }
+    return {name: loss.item() for name, loss in losses.items()}, gradients
+
+
+def tensor_fields(clips):
+    return {f.name: getattr(clips, f.name) for f in fields(clips) if isinstance(getattr(clips, f.name), Tensor)}
+
+
+def test_initialization_depends_on_the_seed_only(each_method):
+    def built(global_seed, **settings):
+        torch.manual_seed(global_seed)
+        method = build_method(12, resolve_settings(each_method, "demo", settings))
+        return method.state_dict(), torch.rand(1)
+
+    (first, after), (again, _), (other, _) = built(0), built(1), built(0, seed=1)
+    torch.manual_seed(0)
+    assert torch.equal(after, torch.rand(1))  # the global generator is restored
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_step_depends_on_clips_and_generator_only(make, make_batches):
+    method = make()
+    clips = make_batches(method).batch(0)
+    before = [{name: value.clone() for name, value in tensor_fields(view).items()} for view in clips]
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    losses, gradients = step(method, clips)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(1)
+    again, gradients_again = step(method, clips)
+    assert losses == again
+    assert all(torch.equal(gradients[name], gradients_again[name]) for name in gradients)
+    assert method(clips, seeded(6))["loss"].item() != losses["loss"]
+    for view, copy in zip(clips, before, strict=True):
+        assert all(torch.equal(value, copy[name]) for name, value in tensor_fields(view).items())
+
+
+def test_losses_are_scalars_and_every_parameter_has_a_gradient(make, make_batches):
+    method = make()
+    clips = make_batches(method).batch(0)
+    assert all(loss.shape == () for loss in method(clips, seeded()).values())
+    _, gradients = step(method, clips)
+    assert [name for name, gradient in gradients.items() if gradient.abs().sum() == 0] == []
+
+
+def test_a_loss_is_the_mean_over_the_items(make, make_batches):
+    """DistributedDataParallel relies on it. In double precision, because TCC has gradients in the thousands."""
+    if make().needs_whole_batch:
+        pytest.skip("cannot be split over processes")
+    padded = set()
+    for seed in range(4):
+        method = make(batch_size=2, seed=seed, **({"clips": 2} if hasattr(make().settings, "clips") else {})).double()
+        clips = tuple(
+            replace(view, **{name: v.double() for name, v in tensor_fields(view).items() if v.is_floating_point()})
+            for view in make_batches(method).batch(0)
+        )
+        losses, gradients = step(method, clips)
+        halves = []
+        for item in range(2):
+            rows = slice(item, item + 1)
+            half = (
+                replace(view, **{n: v[rows] for n, v in tensor_fields(view).items()}, first_item=item) for view in clips
+            )
+            halves.append(step(method, tuple(half)))
+        for name, loss in losses.items():
+            assert loss == pytest.approx(sum(half[0][name] for half in halves) / 2, rel=1e-9)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, sum(half[1][name] for half in halves) / 2, atol=1e-9, rtol=1e-9)
+        padded |= {tuple(view.padding.any(dim=1).tolist()) for view in clips}
+    assert padded & {(True, False), (False, True)}  # an item with padding next to one without occurred
+
+
+def test_mixed_precision_is_finite_and_close(make, make_batches):
+    method = make()
+    batches = make_batches(method)
+    for number in range(3):
+        clips = batches.batch(number)
+        (exact, _), (mixed, gradients) = step(method, clips), step(method, clips, autocast=True)
+        assert mixed == pytest.approx(exact, rel=0.1)
+        assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-6, 1e4])
+def test_constant_features_give_finite_losses_and_gradients(make, make_batches, value):
+    method = make()
+    clips = make_batches(method).batch(0)
+    constant = tuple(replace(view, features=torch.full_like(view.features, value)) for view in clips)
+    losses, gradients = step(method, constant)
+    assert all(np.isfinite(loss) for loss in losses.values())
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+@pytest.mark.slow
+def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
+    unweighted = {"weighted": False} if each_method == "actor-observer" else {}  # relative to running means otherwise
+    method = build_method(training_data.width, make(latent=32, **unweighted).settings)
+    clips = make_batches(method).batch(0)
+    optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(150):
+        loss = method(clips, seeded())["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]  # soft targets have an entropy
+
+
+def test_a_saved_model_loads(make, each_method, tmp_path):
+    method = make(standardize="video", training={"dataset": "demo"})
+    method.save_pretrained(tmp_path)
+    loaded = Method.from_pretrained(tmp_path)
+    assert type(loaded) is METHODS[each_method]
+    assert (loaded.width, loaded.settings, loaded.record) == (method.width, method.settings, {"dataset": "demo"})
+    features = torch.randn(9, method.width)
+    assert torch.equal(loaded.embed(features), method.embed(features))
+    other = Timeline if METHODS[each_method] is not Timeline else Byov
+    with pytest.raises(TrainError, match=f"a model of method {each_method}, not a {other.__name__}"):
+        other.from_pretrained(tmp_path)
+
+
+def test_embeddings_have_no_gradient_and_ignore_the_training_mode(make):
+    method = make()
+    features = torch.randn(20, method.width)
+    embedding = method.train().embed(features)
+    assert (embedding.dtype, embedding.requires_grad, embedding.shape) == (torch.float32, False, (20, 8))
+    method.embed(torch.randn(7, method.width))
+    assert torch.equal(embedding, method.eval().embed(features))
+
+
+@pytest.mark.parametrize("frames", [1, 5, 23])
+def test_long_clips_are_embedded_in_chunks(make, monkeypatch, frames):
+    method, features = make(), torch.randn(frames, make().width)
+    whole = method.embed(features)
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
+    torch.testing.assert_close(method.embed(features), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_numpy_features_are_embedded_like_tensors(make, dtype):
+    method = make(standardize="video")
+    features = np.random.default_rng(0).normal(size=(13, method.width)).astype(dtype)
+    features.setflags(write=False)
+    for given in (features, features[::-1]):
+        assert torch.equal(method.embed(given), method.embed(torch.from_numpy(given.copy())))
+
+
+def test_embed_standardizes_if_the_settings_say_so(make):
+    features = (torch.randn(11, make().width) * 4 + 2).half()
+    plain, standardized = make(standardize="none"), make(standardize="video")
+    torch.testing.assert_close(standardized.embed(features), plain.embed(standardize(features.float())))
+    assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
+
+
+def test_the_sampler_gives_the_clips_of_forward(make, make_batches, training_data):
+    method = make()
+    sampler, batches = method.sampler(training_data.of("train")), make_batches(method)
+    for number in range(batches.steps_per_epoch):
+        clips = batches.batch(number)
+        draws = sampler.draw(method.settings.seed, 0, number * method.settings.batch_size)
+        for view, draw in zip(clips, draws, strict=True):
+            assert view.frame[0].tolist() == (draw.first + draw.rows).tolist()
+        assert torch.isfinite(method(clips, seeded())["loss"])
+
+
+def test_a_synchronized_pair_of_videos_is_enough(make, training_data):
+    pair = [video for video in training_data.of("train") if video.pair == "p"]
+    assert len(make().sampler(pair).draw(0, 0, 0)) >= 2
+
+
+@pytest.mark.parametrize("method", BACKBONE_METHODS)
+@pytest.mark.parametrize("backbone", ["frame", "transformer", "encoder"])
+def test_every_backbone_trains(make_method, make_batches, training_data, method, backbone):
+    defaults = {} if backbone == "encoder" else {"position": "interpolated", "position_in": "features"}
+    if method == "timeline" and defaults:
+        pytest.skip("its encoder defaults are refused by other backbones")
+    model = make_method(method, width=training_data.width, backbone=backbone)
+    losses, gradients = step(model, make_batches(model).batch(0))
+    assert all(np.isfinite(loss) for loss in losses.values())
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    needs_whole_batch = backbone == "transformer" or method in ("carl", "actor-observer")
+    assert (model.needs_whole_batch is not None) == needs_whole_batch
+
+
+@pytest.mark.parametrize(
+    ("method", "unit"),
+    [("tcc", False), ("gta", True), ("ae2-alignment", False), ("carl", True), ("tcn", False), ("timeline", True)],
+)
+def test_embeddings_are_the_vectors_that_the_loss_compares(make_method, method, unit):
+    embedding = make_method(method).embed(torch.randn(9, 12))
+    assert torch.allclose(embedding.norm(dim=1), torch.ones(9)) == unit
+
+
+TRIPLETS = {"tcn_loss": "triplet", "frames": 20}
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "setting", "value"),
+    [
+        ("byov", {"cycle": 1.0}, "order_prior", 0.1),
+        ("timeline", {}, "sigma", 0.5),
+        ("timeline", {}, "temperature", 0.5),
+        ("timeline", {}, "feature_dropout", 0.0),
+        ("tcc", {}, "tcc_loss", "mse"),
+        ("tcc", {}, "tcc_loss", "classification"),
+        ("tcc", {}, "similarity", "dot"),
+        ("tcc", {}, "temperature", 0.5),
+        ("tcc", {}, "variance_weight", 0.1),
+        ("tcc", {"tcc_loss": "classification"}, "smoothing", 0.3),
+        ("gta", {}, "unnormalized", True),
+        ("gta", {}, "temperature", 0.5),
+        ("gta", {}, "gamma", 0.5),
+        ("gta", {}, "smoothing", 0.3),
+        ("gta", {}, "path_weight", 0.5),
+        ("ae2-alignment", {}, "contrastive", False),
+        ("ae2-alignment", {}, "subset", 3),
+        ("ae2-alignment", {}, "margin", 1.0),
+        ("ae2-alignment", {"margin": 1.0}, "reversed_weight", 3.0),
+        ("ae2-alignment", {}, "halves", True),
+        ("ae2-alignment", {}, "temperature", 0.5),
+        ("ae2-alignment", {}, "gamma", 0.5),
+        ("carl", {}, "variance", 2.0),
+        ("carl", {}, "temperature", 0.5),
+        ("carl", {}, "feature_dropout", 0.5),
+        ("tcn", {}, "regularization", 1.0),
+        ("tcn", TRIPLETS, "margin", 0.5),
+        ("tcn", TRIPLETS, "positive_radius", 2),
+        ("tcn", TRIPLETS, "negative_radius", 8),
+        ("actor-observer", {}, "weighted", False),
+        ("actor-observer", {}, "decay", 0.5),
+        ("actor-observer", {}, "means", "video"),
+    ],
+)
+def test_loss_settings_change_the_loss(make_method, make_batches, training_data, method, given, setting, value):
+    width = training_data.width
+    default, other = (make_method(method, width=width, **(given | changed)) for changed in ({}, {setting: value}))
+    clips = make_batches(default).batch(0)
+    other.reset_training_state(len(training_data.of("train")))
+    other.load_state_dict(default.state_dict(), strict=False)
+    with torch.no_grad():
+        assert default(clips, seeded(3))["loss"] != other(clips, seeded(3))["loss"]
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "setting", "value"),
+    [
+        ("byov", {}, "crop", (0.4, 0.8)),
+        ("byov", {}, "pairs", "any"),
+        ("timeline", {}, "whole", 1.0),
+        ("timeline", {}, "clips", 3),
+        ("tcc", {}, "crop", (0.4, 0.8)),
+        ("tcc", {}, "pairs", "views"),
+        ("carl", {}, "overlap", 0.9),
+        ("tcn", {}, "crop", (0.4, 0.8)),
+        ("tcn", {}, "window", 1),
+        ("tcn", {"tcn": "multi"}, "span", 8),
+        ("tcn", TRIPLETS, "crop", (0.4, 0.8)),
+        ("actor-observer", {}, "every", 2),
+        ("actor-observer", {}, "far", 0.6),
+    ],
+)
+def test_sampling_settings_change_the_clips(make_method, training_data, method, given, setting, value):
+    def drawn(**changed):
+        sampler = make_method(method, width=training_data.width, **(given | changed)).sampler(training_data.of("train"))
+        return [
+            [(draw.video.id, draw.first, draw.end, draw.rows.tolist()) for draw in sampler.draw(0, 0, item)]
+            for item in range(20)
+        ]
+
+    assert drawn() != drawn(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("tcn", {"tcn": "multi"}, "the same performance, and --tcn multi"),
+        ("actor-observer", {}, "the same performance, and actor-observer"),
+        ("byov", {}, "no exo video, and the paper recipe"),
+        ("gta", {"pairs": "views"}, "no exo video, and --pairs is views"),
+        ("tcn", {"tcn": "unpaired"}, "no exo video, and --tcn unpaired"),
+    ],
+)
+def test_missing_videos_are_reported(make_method, training_data, method, settings, message):
+    ego = [replace(video, pair=None) for video in training_data.of("train", "ego")]
+    with pytest.raises(TrainError, match=message):
+        make_method(method, width=training_data.width, **settings).sampler(ego)

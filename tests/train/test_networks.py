@@ -1,0 +1,257 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from byov.train import networks
+from byov.train.networks import (
+    Block,
+    EncoderInput,
+    Group,
+    Positions,
+    draw_visible,
+    fill_masked,
+    group,
+    local_attention_mask,
+    masked_frames,
+    pack,
+    sincos,
+    take_frames,
+    unpack,
+    visible_count,
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def encode(make_clips):
+    """encode(encoder, (B, T, width) features): latents of whole clips."""
+
+    def run(encoder, features):
+        batch, frames = features.shape[:2]
+        clips = make_clips(batch, frames, features=features, index=torch.arange(frames).expand(batch, -1))
+        (latents,) = encoder([encoder.select(clips)])
+        return latents
+
+    return run
+
+
+def test_unpack_inverts_pack():
+    sequences = [torch.randn(2, 5, 3), torch.randn(1, 4, 3), torch.randn(3, 0, 3)]
+    rows = pack(sequences)
+    assert rows.shape == (14, 3)
+    assert all(torch.equal(a, b) for a, b in zip(unpack(rows, sequences), sequences, strict=True))
+
+
+def test_neighbors_of_equal_length_and_causality_form_a_group():
+    sequences = [torch.zeros(2, 5, 1), torch.zeros(1, 5, 1), torch.zeros(1, 5, 1), torch.zeros(3, 4, 1)]
+    assert group(sequences) == [Group(4, 5), Group(3, 4)]
+    causal = [True, True, False, False]
+    assert group(sequences, causal) == [Group(3, 5, causal=True), Group(1, 5), Group(3, 4)]
+
+
+def test_the_local_attention_mask_is_by_frame_number():
+    (masked,) = local_attention_mask([Group(1, 4)], torch.tensor([0, 2, 3, 9]), 2)
+    assert masked.mask[0, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+
+
+def reference_block(block, x, mask=None):
+    """One sequence (T, D), written with explicit attention."""
+    q, k, v = block.qkv(block.norm1(x)).view(len(x), 3, block.heads, -1).permute(1, 2, 0, 3)
+    weights = q @ k.mT / q.shape[-1] ** 0.5
+    if mask is not None:
+        weights = weights.masked_fill(~mask, -torch.inf)
+    x = x + block.proj((weights.softmax(dim=-1) @ v).transpose(0, 1).flatten(1))
+    return x + block.fc2(F.gelu(block.fc1(block.norm2(x))))
+
+
+def test_packed_sequences_attend_within_themselves():
+    block = Block(8, 2)
+    sequences = [torch.randn(2, 5, 8), torch.randn(1, 4, 8), torch.randn(1, 4, 8)]
+    outputs = unpack(block(pack(sequences), group(sequences, [False, True, False])), sequences)
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    expected = [
+        torch.stack([reference_block(block, clip) for clip in sequences[0]]),
+        reference_block(block, sequences[1][0], causal)[None],
+        reference_block(block, sequences[2][0])[None],
+    ]
+    for output, reference in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, reference, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 3, 50])
+@pytest.mark.parametrize("length", [1, 4, 11])
+def test_long_sequences_in_chunks_equal_one_pass(monkeypatch, length, window):
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
+    block, x = Block(8, 2), torch.randn(length, 8)
+    index = torch.arange(length)
+    mask = None if window is None else (index[:, None] - index).abs() <= window
+    with torch.no_grad():
+        torch.testing.assert_close(block.forward_long(x, window), reference_block(block, x, mask), atol=1e-5, rtol=1e-5)
+
+
+# Positions
+
+
+def positions_of(positions, index):
+    return positions(index, index[:, -1] + 1)
+
+
+def test_the_table_is_the_published_one(golden_state, golden_encoder):
+    width, *_, frames = golden_encoder["config"].tolist()
+    table = Positions(frames, width, "interpolated").table
+    torch.testing.assert_close(table[None], golden_state["pos_embed"].reshape(1, frames, width))
+    assert Positions(4, 6, "interpolated").state_dict() == {}
+
+
+def test_sines_come_before_cosines_and_keep_their_precision():
+    for frame in (0, 1, 7, 12_345_678):
+        angles = frame / 10000 ** (np.arange(3) / 3)
+        found = sincos(torch.tensor([frame]), 6)[0]
+        np.testing.assert_allclose(found, [*np.sin(angles), *np.cos(angles)], atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 5, 8, 9, 30])
+def test_interpolated_positions_stretch_the_table(length):
+    positions = Positions(8, 6, "interpolated")
+    expected = F.interpolate(positions.table.T[None], size=length, mode="linear", align_corners=False).mT
+    torch.testing.assert_close(positions_of(positions, 3 * torch.arange(length)[None]), expected)
+
+
+def test_index_positions_are_by_frame_number():
+    index = torch.tensor([[0, 3, 50], [7, 7, 8]])
+    torch.testing.assert_close(positions_of(Positions(4, 6, "index"), index), sincos(index, 6))
+
+
+def test_share_positions_are_by_normalized_time():
+    positions = Positions(4, 6, "share")
+    found = positions(torch.tensor([[0, 3, 6], [0, 1, 2]]), torch.tensor([7, 3]))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], sincos(torch.tensor([0, 1.5, 3]), 6))
+    torch.testing.assert_close(positions(torch.tensor([[0]]), torch.tensor([1]))[0], positions.table[:1])
+
+
+def test_no_positions_are_zeros():
+    assert torch.equal(positions_of(Positions(4, 6, "none"), torch.arange(9)[None]), torch.zeros(1, 9, 6))
+
+
+# Masking
+
+
+@pytest.mark.parametrize(
+    ("frames", "ratio", "visible"), [(32, 0.4, 19), (32, 0.8, 6), (20, 0.8, 4), (10, 0.9, 1), (5, 0, 5), (5, 1, 0)]
+)
+def test_visible_count_rounds_down(frames, ratio, visible):
+    assert visible_count(frames, ratio) == visible
+
+
+def test_visible_frames_are_sorted_and_random(make_clips):
+    clips = make_clips(50, 8)
+    visible = draw_visible(clips, 0.5, seeded())
+    assert visible.shape == (50, 4)
+    assert (visible.diff(dim=1) > 0).all()
+    assert len({tuple(rows) for rows in visible.tolist()}) > 20
+    assert torch.equal(visible, draw_visible(clips, 0.5, seeded()))
+
+
+def test_visible_tokens_return_to_their_frames():
+    values, visible = torch.randn(2, 5, 3), torch.tensor([[0, 3], [2, 4]])
+    mask_token = torch.full((1, 1, 3), 9.0)
+    filled = fill_masked(take_frames(values, visible), visible, 5, mask_token)
+    masked = masked_frames(visible, 5)
+    assert masked.int().tolist() == [[0, 1, 1, 0, 1], [1, 1, 0, 1, 0]]
+    assert torch.equal(filled[~masked], values[~masked])
+    assert (filled[masked] == 9).all()
+
+
+# Encoder
+
+
+def test_clips_encoded_together_equal_clips_encoded_alone(make_method, make_clips, encode):
+    encoder, clips, others = make_method().encoder, make_clips(3, 9), make_clips(2, 4, seed=1)
+    outputs = encoder([encoder.select(clips), encoder.select(others)])
+    for given, latents in zip((clips, others), outputs, strict=True):
+        for clip in range(len(given.features)):
+            alone = encode(encoder, given.features[clip : clip + 1])[0]
+            torch.testing.assert_close(alone, latents[clip], atol=1e-6, rtol=1e-5)
+
+
+def test_visible_frames_keep_their_positions_and_numbers(make_method, make_clips):
+    encoder, clips = make_method(position="index").encoder, make_clips(2, 6)
+    visible = torch.tensor([[0, 3], [2, 5]])
+    selected, whole = encoder.select(clips, visible), encoder.select(clips)
+    for clip, rows in enumerate(visible):
+        for name in ("features", "positions", "index"):
+            assert torch.equal(getattr(selected, name)[clip], getattr(whole, name)[clip, rows])
+
+
+@pytest.mark.parametrize("norm", ["after", "before"])
+def test_the_final_norm_is_after_or_before_the_blocks(make_method, make_clips, encode, norm):
+    encoder = make_method(norm=norm).encoder
+    with torch.no_grad():
+        encoder.norm.weight.fill_(1)
+        encoder.norm.bias.fill_(0)
+    inputs = []
+    encoder.blocks[0].register_forward_hook(lambda _, given, __: inputs.append(given[0]))
+    latents = encode(encoder, make_clips(2, 6).features)
+    for rows, normed in ((inputs[0], norm == "before"), (latents, norm == "after")):
+        deviation = rows.std(dim=-1, unbiased=False)
+        assert torch.allclose(deviation, torch.ones_like(deviation), atol=1e-2) == normed
+
+
+@pytest.mark.parametrize("position_in", ["features", "latent"])
+def test_positions_are_added_to_features_or_latents(make_method, position_in):
+    """The LayerNorm of the projection removes the scale of what is added before it."""
+    encoder, inputs = make_method(position_in=position_in, depth=1).encoder, []
+    encoder.blocks[0].register_forward_hook(lambda _, given, __: inputs.append(given[0]))
+    features, positions = torch.randn(1, 4, 12), torch.randn(1, 4, encoder.positions.width)
+    for scale in (1, 1000):
+        encoder([EncoderInput(features * scale, positions * scale, torch.arange(4)[None])])
+    expected = 0 if position_in == "features" else 999 * positions[0]
+    torch.testing.assert_close(inputs[1] - inputs[0], expected + torch.zeros_like(inputs[0]), atol=0.1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_the_attention_window_limits_the_reach_of_a_frame(make_method, encode, window):
+    encoder = make_method(depth=1, attention_window=window).encoder
+    features = torch.randn(1, 9, 12, requires_grad=True)
+    encode(encoder, features)[0, 4].square().sum().backward()
+    reached = [frame for frame in range(9) if features.grad[0, frame].abs().sum() > 0]
+    assert reached == (list(range(9)) if window is None else [2, 3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("position", [("interpolated", "features"), ("index", "features"), ("share", "latent")])
+@pytest.mark.parametrize("frames", [1, 6, 11])
+def test_embed_equals_the_forward_pass(make_method, encode, monkeypatch, frames, position, window):
+    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
+    encoder = make_method(position=position[0], position_in=position[1], attention_window=window).encoder
+    features = torch.randn(frames, 12)
+    torch.testing.assert_close(encoder.embed(features), encode(encoder, features[None])[0], atol=1e-5, rtol=1e-5)
+
+
+MEMORY = """
+import resource, sys, torch
+from byov.train.methods import build_method
+from byov.train.settings import resolve_settings
+torch.set_num_threads(1)
+sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2}
+model = build_method(16, resolve_settings("byov", "demo", sizes))
+model.embed(torch.randn(100, 16))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model.embed(torch.randn(20_000, 16))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_of_a_long_video_grows_with_its_length_and_not_with_its_square():
+    """20,000 frames: the attention weights of one head alone would take 1.5 GiB."""
+    ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 300 * 1024  # KiB

@@ -1,0 +1,245 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from byov.cache.runs import RunRecord
+from byov.errors import SettingsError, TrainError
+from byov.train.methods import METHODS
+from byov.train.methods.byov import ByovSettings
+from byov.train.settings import (
+    GROUPS,
+    checked,
+    differences,
+    methods_with,
+    option_name,
+    resolve_settings,
+    settings_of,
+)
+
+
+def resolve(dataset="demo", method="byov", **given):
+    return resolve_settings(method, dataset, given)
+
+
+def test_byov_defaults_are_those_of_the_paper_and_its_code():
+    paper = {"latent": 256, "depth": 12, "decoder_depth": 4, "mask_self": 0.4, "mask_cross": 0.8, "causal": True}
+    paper |= {"frames": 32, "pairs": "views", "masked_only": False, "standardize": "none", "crop": (1.0, 1.0)}
+    published = {"heads": 16, "position": "interpolated", "epochs": 300, "batch_size": 1, "lr": 1e-5}
+    published |= {"weight_decay": 5e-6, "schedule": "constant", "warmup": 0, "clip_grad": None, "validate_every": 10}
+    assert resolve("pour_milk") == ByovSettings()
+    assert {name: getattr(ByovSettings(), name) for name in paper | published} == paper | published
+
+
+SOURCES = {
+    "timeline": {
+        "clips": 8,
+        "whole": 0.3,
+        "crop": (0.3, 1.0),
+        "sigma": 0.08,
+        "position": "share",
+        "position_in": "latent",
+        "standardize": "video",
+        "feature_dropout": 0.3,
+        "optimizer": "adamw",
+        "lr": 6e-4,
+        "epochs": 100,
+        "batch_size": 1,
+        "depth": 6,
+        "heads": 8,
+        "select": "both",
+    },
+    "tcc": {"temperature": 0.1, "variance_weight": 0.001, "context": 15, "latent": 256, "frames": 32, "lr": 1e-4},
+    "gta": {"gamma": 0.1, "temperature": 0.1, "smoothing": 0.1, "path_weight": 0.1, "batch_size": 4},
+    "ae2-alignment": {"subset": 30, "reversed_weight": 1.0, "margin": 0.0, "lr": 5e-5, "weight_decay": 1e-5},
+    "tcn": {"regularization": 0.002, "window": 5, "span": 580, "margin": 0.2, "backbone": "frame"},
+    "carl": {"variance": 10, "temperature": 0.1, "frames": 80, "backbone": "transformer", "clip_grad": 10},
+    "actor-observer": {"far": 0.3, "every": 4, "decay": 0.95, "optimizer": "adam"},
+}
+
+
+@pytest.mark.parametrize("method", SOURCES)
+def test_defaults_are_those_of_their_sources(method):
+    settings = resolve(method=method)
+    assert {name: getattr(settings, name) for name in SOURCES[method]} == SOURCES[method]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changed"),
+    [
+        ("paper", {}),
+        ("official", {"pairs": "any", "norm": "before", "masked_only": True}),
+        ("cycle", {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0}),
+    ],
+)
+def test_recipes(recipe, changed):
+    assert resolve(recipe=recipe) == ByovSettings(recipe=recipe, **changed)
+    assert resolve("tennis_forehand", recipe=recipe).frames == 20
+    assert resolve("break_eggs", recipe=recipe).batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("dataset", "given", "expected"),
+    [
+        ("tennis_forehand", {"recipe": "cycle", "frames": 7, "cycle": 0.5}, {"frames": 7, "cycle": 0.5}),
+        ("tennis_forehand", {"method": "ae2-alignment"}, {"subset": 10, "frames": 20}),
+        ("pour_liquid", {"method": "ae2-alignment"}, {"halves": True, "reversed_weight": 2.0}),
+        ("pour_milk", {"method": "ae2-alignment"}, {"contrastive": False, "lr": 1e-4}),
+        ("demo", {"method": "tcn", "tcn_loss": "triplet"}, {"frames": 36}),
+        ("demo", {"method": "tcn", "tcn_loss": "triplet", "tcn": "multi"}, {"frames": 32}),
+        ("tennis_forehand", {"method": "carl"}, {"frames": 80}),
+    ],
+)
+def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, expected):
+    settings = resolve(dataset, **given)
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mask_self": -0.1}, "mask_self is -0.1; it must be at least 0"),
+        ({"mask_cross": 1.01}, "mask_cross is 1.01; it must be at most 1"),
+        ({"depth": 257}, "depth is 257; it must be at most 256"),
+        ({"decoder_depth": 0}, "decoder_depth is 0"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": 2.0}, "epochs is 2.0; it must be a valid integer"),
+        ({"heads": 7}, "7 heads do not divide a latent of 256"),
+        ({"latent": 7, "heads": 7}, "latent is 7; it must be a multiple of 2"),
+        ({"order_prior": 0.2}, "give --cycle a weight"),
+        ({"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0}, "nothing to learn from: .* none is masked"),
+        ({"self_view": False, "cross_view": False}, "nothing to learn from: --no-self, --no-cross"),
+        ({"seed": 2**63}, "seed is"),
+        ({"frames": 10**30}, "frames is .* at most 1,000,000"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": "1e-5"}, "lr is '1e-5'"),
+        ({"causal": 1}, "causal is 1"),
+        ({"clip_grad": 0.0}, "clip_grad is 0.0; it must be above 0"),
+        ({"crop": (0.8, 0.5)}, "crop is .*; it must be LOW,HIGH with 0 < LOW <= HIGH <= 1"),
+        ({"crop": (0.5,)}, "crop is .* like 0.5,1.0"),
+        ({"position": "learned"}, "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'"),
+        ({"recipe": "best"}, "unknown recipe 'best'; choose one of paper, official, cycle"),
+        ({"sigma": 0.1}, "--sigma is a setting of timeline; the method is byov"),
+        ({"self_vew": True}, "unknown setting 'self_vew'"),
+        ({"method": "best"}, "unknown method 'best'; choose one of byov, timeline"),
+        ({"method": "timeline", "clips": 1}, "clips is 1"),
+        ({"method": "timeline", "feature_dropout": 1.0}, "feature_dropout is 1.0"),
+        ({"method": "timeline", "recipe": "cycle"}, "--recipe is a setting of byov; the method is timeline"),
+        ({"method": "ae2-alignment", "frames": 16}, "subset 30 of 16 frames"),
+        ({"method": "tcn", "tcn": "multi", "crop": (0.5, 1.0)}, "--tcn multi compares whole videos"),
+        ({"method": "carl", "crop": (0.5, 1.0)}, "crop 0.5,1: carl has its own rule"),
+        ({"method": "actor-observer", "crop": (0.5, 1.0)}, "actor-observer compares whole videos"),
+        ({"method": "tcc", "depth": 3}, "depth is an option of the encoder backbone; the backbone is frame"),
+        ({"method": "carl", "context": 3}, "context is an option of the frame backbone"),
+        ({"method": "tcn", "tcn_loss": "triplet", "frames": 13}, "give --frames 14 or more"),
+    ],
+)
+def test_invalid_settings_are_refused(given, message):
+    with pytest.raises(SettingsError, match=message) as error:
+        resolve(**given)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mask_self": 0, "mask_cross": 1},
+        {"crop": (0.1, 0.1)},
+        {"clip_grad": 1},
+        {"self_view": False, "cross_view": False, "cycle": 1.0},
+        {"seed": 2**63 - 1},
+        {"frames": 2, "latent": 2, "heads": 1},
+    ],
+)
+def test_limits_are_allowed(given):
+    settings = checked(ByovSettings, **given)
+    assert {name: getattr(settings, name) for name in given} == given
+
+
+def run_with(settings):
+    texts = ("dataset", "encoder", "encoder_folder", "column", "recipe", "untrained_sha256")
+    training = {"settings": settings, "versions": {"byov": "1.0"}}
+    return RunRecord(name="a", folder=Path("runs/a"), seed=0, training=training, **dict.fromkeys(texts, "x"))
+
+
+def stored(settings):
+    return json.loads(json.dumps(settings.model_dump(mode="json")))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_survive_json(method):
+    settings = resolve("tennis_forehand", method, seed=2**62, lr=0.25, standardize="video")
+    assert settings_of(run_with(stored(settings))) == settings
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"learning_rate": 1}, "'learning_rate' is not known"),
+        ({"method": "timeline"}, "'recipe' is not known|is not known"),
+        ({"method": None}, "unknown method 'None'"),
+        ({"crop": None}, "crop is None"),
+        ({"crop": [[0.5], 1]}, "crop.0 is"),
+        ({"seed": 10**400}, "seed is"),
+        ({"lr": {}}, "lr is"),
+        ({"recipe": "../paper"}, "recipe is"),
+    ],
+)
+def test_damaged_settings_of_a_run_are_refused(changed, message):
+    with pytest.raises(TrainError, match=rf"^runs/a/config\.json: .*({message})"):
+        settings_of(run_with(stored(ByovSettings()) | changed))
+
+
+def test_a_run_without_settings_is_refused():
+    with pytest.raises(TrainError, match=r"^runs/a/config\.json: no settings"):
+        settings_of(run_with({}))
+
+
+def test_every_method_describes_itself():
+    for name, method in METHODS.items():
+        settings = method.settings_class()
+        assert settings.method == name
+        assert resolve(method=name) == settings
+        assert method.settings_class.summary.endswith(".")
+
+
+def test_options_and_their_methods():
+    assert (option_name("batch_size"), option_name("self_view")) == ("batch-size", "self")
+    assert methods_with("lr") == list(METHODS)
+    assert methods_with("clips") == ["timeline"]
+    assert methods_with("color") == []
+    shared = [name for group in GROUPS.values() for name in group.model_fields]
+    assert len(shared) == len(set(shared))
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ({"method": "tcc"}, "TCC"),
+        ({"method": "tcc", "backbone": "encoder"}, "TCC, BYOV's encoder"),
+        ({"method": "carl", "backbone": "frame"}, "CARL, frame by frame"),
+        ({"method": "tcn", "tcn": "unpaired"}, "TCN, unpaired multi-view"),
+        ({"method": "tcn", "tcn_loss": "triplet"}, "TCN, single-view, triplets"),
+        ({"recipe": "official"}, "BYOV, official"),
+        ({"recipe": "cycle"}, "BYOV, cycle"),
+        ({"standardize": "video"}, "BYOV, paper, standardized"),
+        ({"method": "timeline", "standardize": "none"}, "Timeline, not standardized"),
+        ({"method": "tcc", "tcc_loss": "mse", "standardize": "video"}, "TCC, mse, standardized"),
+        ({"method": "gta", "unnormalized": True}, "GTA, unnormalized"),
+        ({"method": "gta", "backbone": "encoder", "position": "none"}, "GTA, BYOV's encoder without positions"),
+        ({"method": "ae2-alignment", "contrastive": False}, "AE2 alignment loss, no object encoder, not contrastive"),
+        ({"method": "actor-observer", "weighted": False}, "ActorObserverNet, unweighted"),
+    ],
+)
+def test_titles_tell_variants_apart(settings, title):
+    assert resolve(**settings).title == title
+
+
+def test_differences_are_named():
+    theirs = ByovSettings(lr=1e-3, crop=(0.5, 1.0), causal=False)
+    assert differences(ByovSettings(), ByovSettings()) == []
+    assert differences(ByovSettings(), theirs) == [
+        "crop (0.5, 1.0), not (1.0, 1.0)",
+        "lr 0.001, not 1e-05",
+        "causal False, not True",
+    ]
