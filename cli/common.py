@@ -17,7 +17,7 @@ from byov import __version__
 from byov.cache.runs import RunRecord, unfinished
 from byov.cli.signals import SIGNALS, Stopped, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
-from byov.cluster.ray_session import ClusterOptions, check_address, require_ray
+from byov.cluster.ray_pool import ClusterOptions, check_address, require_ray
 from byov.device import Device
 from byov.errors import ByovError
 from byov.progress import Stop

@@ -185,7 +185,7 @@ def extract(
             if ray is None:
                 outcome = interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
             else:
-                from byov.cluster.cluster_extraction import extract_on_cluster
+                from byov.cluster.extraction import extract_on_cluster
 
                 outcome = run_on_cluster(
                     lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,29 +14,18 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from byov.cache.layout import manifest_path
 from byov.cache.runs import read_progress, read_run
 from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_ray
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import Stopped, deferred_stop
 from byov.cli.terminal import note
-from byov.cluster.grids import PaperChoice, read_grid
-from byov.cluster.paper_tables import PAPER_TABLES, DrawnTable, draw_paper, plan_paper
-from byov.cluster.ray_session import ClusterOptions
-from byov.cluster.ray_workers import ray_workers
-from byov.cluster.run_work import Folders, RunResult
-from byov.cluster.sweep import (
-    Observer,
-    Standing,
-    SweepResult,
-    SweptRun,
-    standings,
-    sweep,
-    swept_runs,
-)
-from byov.cluster.sweep_tables import sweep_results, with_single_runs
-from byov.cluster.workers import LocalWorkers, Workers
+from byov.cluster.grids import PaperChoice, PlannedRun, plan_runs, read_grid
+from byov.cluster.paper_tables import PAPER_TABLES, PaperResult, paper_results, plan_paper
+from byov.cluster.ray_pool import ClusterOptions
+from byov.cluster.run_task import Folders, RunStatus
+from byov.cluster.sweep import Observer, SweepResult, run_statuses, sweep, sweep_workers
+from byov.cluster.sweep_tables import sweep_results
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, Interrupted
 from byov.evaluate.evaluation import SCHEMA_VERSION
@@ -99,89 +88,71 @@ def sweep_grid(
         plan = plan_paper(names, folders.features, PaperChoice(tuple(dataset or ()), encoder, seeds, small))
     else:
         _refuse_without_paper(tables=table, dataset=dataset, encoder=encoder, seeds=seeds, small=small)
-    swept = swept_runs(plan.all_grids if plan else [read_grid(grid)], folders.features)
+    runs = plan_runs(plan.all_grids if plan else [read_grid(grid)], folders.features)
     if dry_run:
-        _show_plan(standings(swept, folders), as_json=as_json)
+        _show_plan(runs, run_statuses(runs, folders), as_json=as_json)
         return
-    size = workers or usable_cores()
-    result = run(swept, folders, wanted_cluster or size, retry=retry, device=device)
+    where = wanted_cluster or workers or usable_cores()
+    result = run(runs, folders, where, retry=retry, device=device)
     if plan:
-        _deliver_paper(draw_paper(plan, result, folders), result, out, as_json=as_json)
+        _print_paper(paper_results(plan, result, folders), result, out, as_json=as_json)
     else:
-        compared = sweep_results(swept, result, folders)
-        documents = {one.title: with_single_runs(one, swept, result, folders) for one in compared}
-        drawn = [table for one in compared for table in one.tables()]
-        deliver_sweep(result, {"datasets": documents}, drawn, out, as_json=as_json)
+        found = sweep_results(runs, result, folders)
+        documents = {results.title: document for results, document in found}
+        tables = [table for results, _ in found for table in results.tables()]
+        print_sweep(result, {"datasets": documents}, tables, out, as_json=as_json)
 
 
 def run(
-    swept: Sequence[SweptRun], folders: Folders, where: ClusterOptions | int, *, retry: bool, device: Device
+    runs: Sequence[PlannedRun], folders: Folders, where: ClusterOptions | int, *, retry: bool, device: Device
 ) -> SweepResult:
-    """The sweep, told of and stopped as a command is.
+    """Run a sweep and show its progress. After the first signal, runs write a checkpoint.
 
-    where: a cluster, or how many processes of this machine.
+    Args:
+        where: A Ray cluster, or the number of processes on this machine.
     """
     with deferred_stop() as stop, watching(folders) as observer:
 
-        def work(hands: Workers) -> SweepResult:
-            return sweep(swept, folders, hands, retry=retry, device=device, observer=observer, stop=stop)
+        def work() -> SweepResult:
+            with sweep_workers(where, runs, folders, stop) as workers:
+                return sweep(runs, folders, workers, retry=retry, device=device, observer=observer, stop=stop)
 
         try:
-            return _here(where, work) if isinstance(where, int) else _on_cluster(where, swept, folders, work)
+            if isinstance(where, int):
+                return work()
+            return run_on_ray(work, "interrupted; run the same command to resume")
         except Interrupted as interrupted:
             note(str(interrupted))
             raise Stopped(stop.signal_number or 0) from None
 
 
-def _here(size: int, work: Callable[[Workers], SweepResult]) -> SweepResult:
-    hands = LocalWorkers(size)
-    try:
-        return work(hands)
-    finally:
-        hands.close()
-
-
-def _on_cluster(
-    cluster: ClusterOptions, swept: Sequence[SweptRun], folders: Folders, work: Callable[[Workers], SweepResult]
-) -> SweepResult:
-    manifests = [manifest_path(folders.features, name) for name in dict.fromkeys(one.run.dataset for one in swept)]
-
-    def target() -> SweepResult:
-        with ray_workers(cluster, folders.runs, manifests) as hands:
-            return work(hands)
-
-    return run_on_ray(target, "interrupted; the same command goes on with it")
-
-
-def deliver_sweep(
-    result: SweepResult, documents: dict[str, Any], drawn: Sequence[Table], out: Path | None, *, as_json: bool
+def print_sweep(
+    result: SweepResult, documents: dict[str, Any], tables: Sequence[Table], out: Path | None, *, as_json: bool
 ) -> None:
-    """As deliver; and say what failed."""
-    failed = [one for one in result.runs if one.state == "failed"]
-    whole = {
+    """Print and save the tables, then list the failed runs."""
+    failed = [status for status in result.runs if status.state == "failed"]
+    document = {
         "schema_version": SCHEMA_VERSION,
-        "runs": [{"run": one.name, "state": one.state, "reason": one.reason} for one in result.runs],
+        "runs": [{"run": status.name, "state": status.state, "reason": status.detail} for status in result.runs],
         **documents,
     }
-    print_and_save(whole, drawn, out, "results", as_json=as_json)
-    for one in failed:
-        note(f"failed: {one.name}: {one.reason}")
+    print_and_save(document, tables, out, "results", as_json=as_json)
+    for status in failed:
+        note(f"failed: {status.name}: {status.detail}")
     if failed:
-        note(f"{pluralize(len(failed), 'run')} of {len(result.runs)} failed; --retry tries them again")
+        note(f"{len(failed)} of {pluralize(len(result.runs), 'run')} failed; pass --retry to try again")
         raise typer.Exit(common.FAILED)
 
 
-def _deliver_paper(drawn: Sequence[DrawnTable], result: SweepResult, out: Path | None, *, as_json: bool) -> None:
-    """As deliver_sweep; figures too, of tables that have one."""
+def _print_paper(results: Sequence[PaperResult], result: SweepResult, out: Path | None, *, as_json: bool) -> None:
     if out is not None:
-        from byov.report.paper.score_curves import write_score_curves  # matplotlib takes its time
+        from byov.report.paper.score_curves import write_score_curves  # imports matplotlib
 
-        for one in drawn:
+        for one in results:
             if one.panels:
-                write_score_curves(one.panels, one.along, out / "figures", one.name)
-    deliver_sweep(
-        result, {"tables": [one.document for one in drawn]}, [one.table for one in drawn], out, as_json=as_json
-    )
+                write_score_curves(one.panels, one.x_label, out / "figures", one.name)
+    documents, tables = [one.document for one in results], [one.table for one in results]
+    print_sweep(result, {"tables": documents}, tables, out, as_json=as_json)
 
 
 def _refuse_without_paper(**given: object) -> None:
@@ -190,22 +161,22 @@ def _refuse_without_paper(**given: object) -> None:
             raise UsageError(f"--{option} goes with byov-sweep {PAPER}; a grid says it in its file")
 
 
-def _show_plan(plan: Sequence[Standing], *, as_json: bool) -> None:
+def _show_plan(runs: Sequence[PlannedRun], statuses: Sequence[RunStatus], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_entry(one) for one in plan], indent=1))
+        entries = [_entry(run, status) for run, status in zip(runs, statuses, strict=True)]
+        print(json.dumps(entries, indent=1))
         return
-    for one in plan:
-        print(printable(f"{one.name}: {one.state}" + (f" ({one.said})" if one.said else "")))
-    left = sum(one.state != "finished" for one in plan)
-    note(f"{pluralize(len(plan), 'run')}, {left} of them not finished")
+    for status in statuses:
+        print(printable(f"{status.name}: {status.state}" + (f" ({status.detail})" if status.detail else "")))
+    left = sum(status.state != "finished" for status in statuses)
+    note(f"{pluralize(len(runs), 'run')}, {left} not finished")
 
 
-def _entry(one: Standing) -> dict[str, Any]:
-    run = one.swept.run
+def _entry(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
     return {
         "run": run.name,
-        "state": one.state,
-        "said": one.said,
+        "state": status.state,
+        "detail": status.detail,
         "title": run.title,
         "dataset": run.dataset,
         "encoder": run.encoder_folder,
@@ -214,38 +185,32 @@ def _entry(one: Standing) -> dict[str, Any]:
     }
 
 
-# How a sweep is watched: lines for a log, and in a terminal a table of what is under way below them.
-
-
-class LinesObserver:
-    """A line for each run that has ended."""
+class LinesObserver(Observer):
+    """Prints a line for each finished run."""
 
     def __init__(self) -> None:
         self.total = self.done = self.failed = 0
 
-    def begun(self, plan: Sequence[Standing], to_do: int) -> None:
+    def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None:
         self.total = to_do
-        finished, failed = (sum(one.state == state for one in plan) for state in ("finished", "failed"))
-        note(f"{pluralize(len(plan), 'run')}: {finished} finished before, {failed} failed before, {to_do} to do")
+        finished, failed = (sum(status.state == state for status in statuses) for state in ("finished", "failed"))
+        note(f"{pluralize(len(statuses), 'run')}: {finished} finished before, {failed} failed before, {to_do} to do")
 
-    def ended(self, result: RunResult) -> None:
-        self.done += result.state == "finished"
-        self.failed += result.state == "failed"
-        said = f"{result.state} in {format_duration(result.seconds)}" if result.state == "finished" else result.reason
-        note(f"[{self.done + self.failed} of {self.total}] {result.name}: {said}")
-
-    def step(self, running: Sequence[str]) -> None:
-        pass
+    def on_finish(self, status: RunStatus) -> None:
+        self.done += status.state == "finished"
+        self.failed += status.state == "failed"
+        text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
+        note(f"[{self.done + self.failed} of {self.total}] {status.name}: {text}")
 
 
 class TableObserver(LinesObserver):
-    """Below the lines, what is under way."""
+    """Shows a table of the running tasks below the lines."""
 
     def __init__(self, live: Live, folders: Folders) -> None:
         super().__init__()
         self._live, self._folders, self._drawn = live, folders, 0.0
 
-    def step(self, running: Sequence[str]) -> None:
+    def on_step(self, running: Sequence[str]) -> None:
         now = time.monotonic()
         if now - self._drawn >= REDRAWN_SECONDS:
             self._drawn = now
@@ -253,7 +218,7 @@ class TableObserver(LinesObserver):
 
     def _table(self, running: Sequence[str]) -> RichTable:
         table = RichTable(box=None, pad_edge=False, caption_justify="left")
-        for heading in ("under way", "epoch", "best val"):
+        for heading in ("running", "epoch", "best val"):
             table.add_column(heading)
         for name in running:
             table.add_row(*(Text(printable(cell)) for cell in (name, *self._progress(name))))
@@ -263,7 +228,7 @@ class TableObserver(LinesObserver):
     def _progress(self, name: str) -> tuple[str, str]:
         try:
             progress = read_progress(read_run(self._folders.runs, name))
-        except CacheError:  # not begun yet, or no run
+        except CacheError:  # not started yet, or not a run
             return "-", "-"
         if progress.state == "finished":
             return "scoring", "-"

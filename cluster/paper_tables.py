@@ -1,4 +1,4 @@
-"""The paper's tables from a sweep, in its layout: our rows, and where the dataset is the paper's its own below them."""
+"""The paper's tables from a sweep: our rows, and the published ones where the dataset is the paper's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from byov.cache.layout import ratio_key
-from byov.cluster.grids import PaperChoice, RunGrid, paper_grid
-from byov.cluster.run_work import Folders
-from byov.cluster.score_files import Rows
-from byov.cluster.sweep import SweepResult, SweptRun, swept_runs
+from byov.cluster.grids import PaperChoice, PlannedRun, RunGrid, paper_grid, plan_runs
+from byov.cluster.run_task import Folders
+from byov.cluster.sweep import SweepResult
 from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untrained_rows
 from byov.errors import SweepError
 from byov.evaluate.embeddings import read_manifest
@@ -24,17 +23,15 @@ from byov.report.score_panels import ScoreCurve, ScorePanel
 from byov.text import pluralize
 
 STANDARD: Protocol = "standard"
-PLAIN_COLUMNS = ("cls", "merged/1.0")
-_OPTIONS = EvaluationOptions()
-_MAIN = main_columns(_OPTIONS)
-_CORRELATIONS = tuple(column for column in _MAIN if not column.percent)
+FROZEN_COLUMNS = ("cls", "merged/1.0")  # compared in every table of frozen features
+_MAIN = main_columns(EvaluationOptions())
 _COMPONENTS = (
     Column(MEAN_F1, "Mean of the settings", "F1", "mean"),
     Column(MEAN_MAP, "Mean of the settings", "map@10", "mean"),
-    *_CORRELATIONS,
+    *(column for column in _MAIN if not column.percent),
 )
 _FEW_SHOT = (
-    *(Column(f"few_shot/{share}/regular", "Few-shot (F1)", share, "F1") for share in ("10%", "50%", "100%")),
+    *(Column(f"few_shot/{size}/regular", "Few-shot (F1)", size, "F1") for size in ("10%", "50%", "100%")),
     *(Column(f"retrieval/map@{k}/regular", "Regular retrieval", f"map@{k}", "Regular") for k in (5, 10, 15)),
 )
 _CROSS_VIEW = tuple(
@@ -42,25 +39,36 @@ _CROSS_VIEW = tuple(
     for setting in SETTINGS[1:]
     for k in (5, 10, 15)
 )
-_ACTIONS = TASKS["actions"].columns(_OPTIONS)
+_ACTIONS = TASKS["actions"].columns(EvaluationOptions())
 _OTHER_ENCODERS = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)", "CLIP features (ViT-L/14)")
 _UNPAIRED = "TCN (unpaired multi-view)"
+_PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: its runs, its columns, what the paper prints in it."""
+    """A table of the paper.
+
+    Attributes:
+        subject: Start of its title.
+        files: Its grids in experiments/.
+        columns: Its columns.
+        published: Returns the published rows of a dataset.
+        baselines: Show frozen features, Time only and untrained models.
+        curve: A setting to draw scores against, and its name in the figure.
+        keep_encoders: It compares encoders, so that `PaperChoice.encoder` does not apply.
+    """
 
     subject: str
-    files: tuple[str, ...]  # of experiments/
+    files: tuple[str, ...]
     columns: tuple[Column, ...]
-    published: Callable[[str], list[Row]]  # by dataset
-    frozen: bool = False  # with frozen features, time alone and untrained models
-    along: tuple[str, str] | None = None  # a setting, and what a figure calls it, if there is a figure of it
-    of_encoders: bool = False
+    published: Callable[[str], list[Row]]
+    baselines: bool = True
+    curve: tuple[str, str] | None = None
+    keep_encoders: bool = False
 
 
-def _published_but(*names: str) -> Callable[[str], list[Row]]:
+def _without(*names: str) -> Callable[[str], list[Row]]:
     return lambda dataset: [row for row in published_rows(dataset) if row.name not in names]
 
 
@@ -69,43 +77,34 @@ def _published_encoders(dataset: str) -> list[Row]:
     return [row for row in published_rows(dataset) if row.name.startswith(kept)]
 
 
-def _ablation(name: str, subject: str, along: tuple[str, str] | None = None) -> PaperTable:
+def _ablation(name: str, subject: str, curve: tuple[str, str] | None = None) -> PaperTable:
     columns = _COMPONENTS if name == "components" else _MAIN
-    return PaperTable(subject, (name,), columns, lambda dataset: published_ablation(name, dataset), along=along)
+    return PaperTable(
+        subject, (name,), columns, lambda dataset: published_ablation(name, dataset), baselines=False, curve=curve
+    )
 
 
+_WITH_UNPAIRED = ("table-1", "unpaired")
 PAPER_TABLES: dict[str, PaperTable] = {
-    "table-1": PaperTable("Table 1", ("table-1",), _MAIN, _published_but(*_OTHER_ENCODERS, _UNPAIRED), frozen=True),
+    "table-1": PaperTable("Table 1", ("table-1",), _MAIN, _without(*_OTHER_ENCODERS, _UNPAIRED)),
     "components": _ablation("components", "Table 3, components"),
     "stm-ratio": _ablation("stm-ratio", "Token selection ratio", ("ratio", "token selection ratio")),
     "mask-self": _ablation("mask-self", "Masking ratio in MSM", ("mask_self", "masking ratio in MSM")),
     "mask-cross": _ablation("mask-cross", "Masking ratio in MCM", ("mask_cross", "masking ratio in MCM")),
-    "latent": _ablation("latent", "Latent space"),
+    "latent": _ablation("latent", "Latent size"),
     "depth": _ablation("depth", "Depth of the encoder"),
     "few-shot": PaperTable(
-        "Few-shot classification and regular retrieval",
-        ("table-1", "unpaired"),
-        _FEW_SHOT,
-        _published_but(*_OTHER_ENCODERS[:2]),
-        frozen=True,
+        "Few-shot classification and regular retrieval", _WITH_UNPAIRED, _FEW_SHOT, _without(*_OTHER_ENCODERS[:2])
     ),
-    "cross-view": PaperTable(
-        "Cross-view retrieval",
-        ("table-1", "unpaired"),
-        _CROSS_VIEW,
-        _published_but(*_OTHER_ENCODERS[:2]),
-        frozen=True,
-    ),
-    "backbones": PaperTable(
-        "Frame encoders", ("backbones",), _MAIN, _published_encoders, frozen=True, of_encoders=True
-    ),
-    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), _ACTIONS, published_rows, frozen=True),
+    "cross-view": PaperTable("Cross-view retrieval", _WITH_UNPAIRED, _CROSS_VIEW, _without(*_OTHER_ENCODERS[:2])),
+    "backbones": PaperTable("Frame encoders", ("backbones",), _MAIN, _published_encoders, keep_encoders=True),
+    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), _ACTIONS, published_rows),
 }
 
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """Tables that the cache has features for, with the grids of each."""
+    """The tables that the cache has features for, with their grids."""
 
     grids: dict[str, list[RunGrid]]
 
@@ -115,137 +114,124 @@ class PaperPlan:
 
 
 @dataclass(frozen=True)
-class DrawnTable:
-    """A table of one dataset: as it is printed, for machines, and as a figure if it has one."""
+class PaperResult:
+    """A table for one dataset, its JSON document, and the panels of its figure."""
 
-    name: str  # "stm-ratio-break_eggs"
+    name: str  # such as "stm-ratio-break_eggs"
     table: Table
     document: dict[str, Any]
     panels: tuple[ScorePanel, ...] = ()
-    along: str = ""
+    x_label: str = ""
 
 
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> PaperPlan:
-    """names: of tables; all if there are none."""
+    """Return the grids of some of the paper's tables.
+
+    Args:
+        names: Keys of PAPER_TABLES; empty for all.
+
+    Raises:
+        SweepError: If a table does not exist, or the cache has features for none.
+    """
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
     grids = {}
     for name in names or PAPER_TABLES:
         table = PAPER_TABLES[name]
-        found = [paper_grid(file, features_dir, choice, of_encoders=table.of_encoders) for file in table.files]
+        found = [paper_grid(file, features_dir, choice, keep_encoders=table.keep_encoders) for file in table.files]
         grids[name] = [grid for grid in found if grid is not None]
-    there = {name: found for name, found in grids.items() if found}
-    if not there:
+    if not any(grids.values()):
         raise SweepError(
-            f"{features_dir} has no features for these tables; extract the paper's datasets, or choose one that is "
-            "there with --dataset, and its encoder with --encoder"
+            f"{features_dir} has no features for these tables. Extract the paper's datasets, or choose another with "
+            "--dataset and --encoder."
         )
-    return PaperPlan(there)
+    return PaperPlan({name: found for name, found in grids.items() if found})
 
 
-def draw_paper(plan: PaperPlan, result: SweepResult, folders: Folders) -> list[DrawnTable]:
-    """Each table for each of its datasets that has a finished run."""
-    drawn = []
+def paper_results(plan: PaperPlan, result: SweepResult, folders: Folders) -> list[PaperResult]:
+    """Return each table for each of its datasets that has a finished run."""
+    results = []
     for name, grids in plan.grids.items():
-        swept = swept_runs(grids, folders.features)
-        for dataset in dict.fromkeys(one.run.dataset for one in swept):
-            of_dataset = [one for one in swept if one.run.dataset == dataset]
+        runs = plan_runs(grids, folders.features)
+        for dataset in dict.fromkeys(run.dataset for run in runs):
+            of_dataset = [run for run in runs if run.dataset == dataset]
             groups = [_with_means(group) for group in row_groups(of_dataset, result, folders)]
             if groups:
-                drawn.append(_drawn(name, dataset, of_dataset, groups, result.baselines.get(dataset, []), folders))
-    return [one for one in drawn if one.table.measured]  # a dataset may have none of the scores
+                results.append(_paper_result(name, of_dataset, groups, result, folders))
+    return [one for one in results if one.table.measured]  # A dataset may have none of the table's scores.
 
 
-def _drawn(
-    name: str,
-    dataset: str,
-    swept: Sequence[SweptRun],
-    groups: Sequence[RowGroup],
-    baselines: Sequence[Rows],
-    folders: Folders,
-) -> DrawnTable:
-    table, split = PAPER_TABLES[name], swept[0].scope.split
+def _paper_result(
+    name: str, runs: Sequence[PlannedRun], groups: Sequence[RowGroup], result: SweepResult, folders: Folders
+) -> PaperResult:
+    paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [group.mean(STANDARD) for group in groups]
-    if table.frozen:
-        kept = {*PLAIN_COLUMNS, *(f"merged/{ratio_key(one.run.ratio)}" for one in swept)}
-        beside = [row for row in baseline_rows(baselines, STANDARD) if row.origin.get("column", "cls") in kept]
-        measured = [*beside, *untrained_rows(groups, STANDARD), *measured]
-    published = table.published(dataset)
+    if paper.baselines:
+        kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
+        frozen = baseline_rows(result.baselines.get(dataset, []), STANDARD)
+        frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
+        measured = [*frozen, *untrained_rows(groups, STANDARD), *measured]
+    published = paper.published(dataset)
     counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
-    title = f"{table.subject}: {dataset}, {split} split ({videos}, {frames})"
-    # Footnotes and notes depend on the dataset.
-    described = {
-        column.score: column
-        for task in TASKS.values()
-        for column in task.columns(options_for(dataset, EvaluationOptions()))
-    }
-    columns = [
-        replace(column, footnote=described[column.score].footnote, note=described[column.score].note)
-        if column.score in described
-        else column
-        for column in table.columns
-    ]
-    notes = [MEANS] if any(row.kind == "mean" for row in measured) else []
-    drawn = Table(title, tuple(columns), (*measured, *published), tuple(notes))
+    title = f"{paper.subject}: {dataset}, {split} split ({videos}, {frames})"
+    notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
+    table = Table(title, _annotated(paper.columns, dataset), (*measured, *published), notes)
     document = {
         "table": name,
         "dataset": dataset,
         "rows": [row.to_dict() for row in measured],
         "published": [row.to_dict() for row in published],
     }
-    if table.along is None:
-        return DrawnTable(f"{name}-{dataset}", drawn, document)
-    setting, along = table.along
-    panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in _PANELS)
-    return DrawnTable(f"{name}-{dataset}", drawn, document, panels, along)
+    if paper.curve is None:
+        return PaperResult(f"{name}-{dataset}", table, document)
+    setting, x_label = paper.curve
+    panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in _PANELS.items())
+    return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
 
 
-_PANELS = (("classification", "F1 (%)"), ("retrieval/map@10", "map@10 (%)"))
-
-
-def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
-    """Ours, and the published figures, of which the row's title ends in the place."""
-    places = [_place(group, setting) for group in groups]
-    ours = [group.mean(STANDARD) for group in groups]
-    theirs = [float(row.name.split()[-1]) for row in published]
-    curves = []
-    for key in SETTINGS:
-        curves.append(_curve(f"{scores}/{key}", SETTING_NAMES[key], places, ours, published=False))
-        if published:
-            curves.append(_curve(f"{scores}/{key}", SETTING_NAMES[key], theirs, published, published=True))
-    return ScorePanel(heading, tuple(curves))
-
-
-def _curve(score: str, name: str, places: Sequence[float], rows: Sequence[Row], *, published: bool) -> ScoreCurve:
-    found = [
-        (place, row.scores[score]) for place, row in zip(places, rows, strict=True) if row.value(score) is not None
-    ]
-    return ScoreCurve(
-        name,
-        tuple(place for place, _ in found),
-        tuple(100 * (one.value or 0.0) for _, one in found),
-        tuple(100 * (one.deviation or 0.0) for _, one in found),
-        published,
+def _annotated(columns: Sequence[Column], dataset: str) -> tuple[Column, ...]:
+    """Add the footnotes and notes that depend on the dataset."""
+    options = options_for(dataset, EvaluationOptions())
+    known = {column.score: column for task in TASKS.values() for column in task.columns(options)}
+    return tuple(
+        replace(column, footnote=known[column.score].footnote, note=known[column.score].note)
+        if column.score in known
+        else column
+        for column in columns
     )
 
 
-def _place(group: RowGroup, setting: str) -> float:
-    return group.first.ratio if setting == "ratio" else float(getattr(group.first.settings, setting))
+def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
+    """Draw our scores against a setting, and the published ones, whose names end in its value."""
+    ours = {
+        group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean(STANDARD)
+        for group in groups
+    }
+    theirs = {float(row.name.split()[-1]): row for row in published}
+    curves = []
+    for key in SETTINGS:
+        for rows, is_published in ((ours, False), (theirs, True)):
+            if not rows:
+                continue
+            points = {x: row.scores[f"{scores}/{key}"] for x, row in rows.items() if row.value(f"{scores}/{key}")}
+            values = tuple(100 * (score.value or 0.0) for score in points.values())
+            deviations = tuple(100 * (score.deviation or 0.0) for score in points.values())
+            curves.append(ScoreCurve(SETTING_NAMES[key], tuple(points), values, deviations, is_published))
+    return ScorePanel(heading, tuple(curves))
 
 
 def _with_means(group: RowGroup) -> RowGroup:
-    """With the means over the three settings that Table 3 has, of each run."""
+    """Add to each run the means over the three settings, which Table 3 shows."""
     trained = [{protocol: _with_mean_scores(row) for protocol, row in rows.items()} for rows in group.trained]
     return replace(group, trained=trained)
 
 
 def _with_mean_scores(row: Row) -> Row:
-    added = {}
+    scores = dict(row.scores)
     for name, prefix in ((MEAN_F1, "classification"), (MEAN_MAP, "retrieval/map@10")):
-        values = [row.value(f"{prefix}/{setting}") for setting in SETTINGS]
-        given = [value for value in values if value is not None]
-        if len(given) == len(values):
-            added[name] = Score(fmean(given))
-    return replace(row, scores=row.scores | added)
+        values = [value for setting in SETTINGS if (value := row.value(f"{prefix}/{setting}")) is not None]
+        if len(values) == len(SETTINGS):
+            scores[name] = Score(fmean(values))
+    return replace(row, scores=scores)

@@ -1,290 +1,203 @@
-"""Many runs: which of them are done, and the others through the workers, until all are accounted for."""
+"""Sweeps: which runs of a grid are done, run the others on workers, score what stands beside them in tables."""
 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from functools import partial
 
 from byov.cache.atomic import exclusive
-from byov.cache.layout import ratio_key
-from byov.cache.runs import CONFIG_NAME, RunRecord, read_progress, read_run
-from byov.cluster.grids import ALL, EvaluationChoice, PlannedRun, RunGrid, planned_runs
-from byov.cluster.run_work import FAILURE_NAME, BaselineWork, Folders, RunResult, RunWork, read_failure, write_failure
-from byov.cluster.score_files import SWEEP_FOLDER, Rows, kept_rows, run_scores
-from byov.cluster.worker_process import Answer
-from byov.cluster.workers import Workers
+from byov.cache.layout import manifest_path, ratio_key
+from byov.cache.runs import CONFIG_NAME, read_progress, read_run
+from byov.cluster.grids import PlannedRun, joint_scope
+from byov.cluster.ray_pool import ClusterOptions, ray_workers
+from byov.cluster.run_task import (
+    FAILURE_NAME,
+    SWEEP_FOLDER,
+    BaselineTask,
+    Folders,
+    Rows,
+    RunStatus,
+    RunTask,
+    cached_scores,
+    read_failure,
+    run_scores,
+)
+from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
-from byov.errors import CacheError, Interrupted, SweepError
-from byov.evaluate.embeddings import RunEmbeddings, read_manifest
-from byov.evaluate.evaluation import Scope, frozen_columns, require_labels, scope_of_all
-from byov.evaluate.protocols import PROTOCOLS, segments
-from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.errors import CacheError, SweepError
+from byov.evaluate.evaluation import frozen_columns
 from byov.progress import Stop, never
 from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
-
-STEP_SECONDS = 0.2  # between two looks at the workers, and at whether to stop
-GRACE_SECONDS = 60.0  # for what is under way to leave a checkpoint
-LOCK_NAME = "lock"
-SweptState = Literal["finished", "failed", "to resume", "to train"]
+GRACE_SECONDS = 60.0  # for running tasks to write a checkpoint after a stop
 
 
-@dataclass(frozen=True)
-class SweptRun:
-    """A run of the sweep, and what is scored of it."""
+class Observer:
+    """Receives the events of a sweep. Override what you need."""
 
-    run: PlannedRun
-    scope: Scope
-    untrained: bool
+    def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None:
+        """Called before anything runs, with the number of runs to do."""
 
+    def on_finish(self, status: RunStatus) -> None:
+        """Called after every run."""
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a run is before the sweep: its state, and a word on it."""
-
-    swept: SweptRun
-    state: SweptState
-    said: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.swept.run.name
+    def on_step(self, running: Sequence[str]) -> None:
+        """Called several times a second with the names of the running tasks."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    runs: list[RunResult]  # in the order of the grid
-    baselines: dict[str, list[Rows]]  # by dataset: cached features, and time alone
+    """What a sweep has come to."""
 
-
-class Observer(Protocol):
-    """Who is told how far a sweep is."""
-
-    def begun(self, standings: Sequence[Standing], to_do: int) -> None:
-        """to_do: how many runs will end."""
-
-    def ended(self, result: RunResult) -> None: ...
-
-    def step(self, running: Sequence[str]) -> None:
-        """Some times a second, with the names of what is under way."""
-
-
-class _NoObserver:
-    def begun(self, standings: Sequence[Standing], to_do: int) -> None:
-        pass
-
-    def ended(self, result: RunResult) -> None:
-        pass
-
-    def step(self, running: Sequence[str]) -> None:
-        pass
-
-
-UNWATCHED: Observer = _NoObserver()
-
-
-def swept_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[SweptRun]:
-    """The runs of several grids, each once; one that is in several is scored for all that they ask for."""
-    found: dict[str, SweptRun] = {}
-    for grid in grids:
-        scopes: dict[str, Scope] = {}
-        for run in planned_runs(grid, features_dir):
-            if run.dataset not in scopes:
-                scopes[run.dataset] = _scope(grid.evaluation, features_dir, run.dataset)
-            swept = SweptRun(run, scopes[run.dataset], grid.evaluation.untrained)
-            found[run.name] = _together(found.get(run.name, swept), swept)
-    return list(found.values())
-
-
-def standings(swept: Sequence[SweptRun], folders: Folders) -> list[Standing]:
-    """Where each run is. Raises SweepError for one that is there with other settings."""
-    return [_standing(one, folders) for one in swept]
+    runs: list[RunStatus]  # in the order of the grid
+    baselines: dict[str, list[Rows]]  # by dataset: frozen features and Time only
 
 
 @contextmanager
-def sweeping(folders: Folders) -> Iterator[None]:
-    """Within, no other sweep works in this folder of runs."""
-    with ExitStack() as lock:
-        try:
-            lock.enter_context(exclusive(folders.runs / SWEEP_FOLDER / LOCK_NAME, wait=False))
-        except BlockingIOError:
-            raise SweepError(
-                f"{folders.runs}: another sweep is at work here; wait for it, or use another --runs-dir"
-            ) from None
-        yield
+def sweep_workers(
+    where: ClusterOptions | int, runs: Sequence[PlannedRun], folders: Folders, stop: Stop = never
+) -> Iterator[Sequence[Worker]]:
+    """Start the workers of a sweep.
+
+    Args:
+        where: A Ray cluster, or the number of processes on this machine.
+    """
+    if isinstance(where, int):
+        with local_workers(where) as workers:
+            yield workers
+        return
+    manifests = [manifest_path(folders.features, dataset) for dataset in dict.fromkeys(run.dataset for run in runs)]
+    with ray_workers(where, folders.runs, manifests, prepare=_no_preparation, stop=stop) as (ray, _):
+        yield ray
+
+
+def _no_preparation(stop: Stop) -> None:
+    pass
 
 
 def sweep(
-    swept: Sequence[SweptRun],
+    runs: Sequence[PlannedRun],
     folders: Folders,
-    workers: Workers,
+    workers: Sequence[Worker],
     *,
     retry: bool = False,
     device: Device = "auto",
-    observer: Observer = UNWATCHED,
+    observer: Observer | None = None,
     stop: Stop = never,
 ) -> SweepResult:
-    """Bring every run to its end, and score what its table has beside it.
+    """Train and score every run that is not finished yet, and score the baselines of their datasets.
 
-    retry: try runs again that have failed before. Once `stop` says so, what is under way leaves what it needs to be
-    resumed, and Interrupted is raised.
+    Args:
+        runs: From `plan_runs`.
+        workers: From `sweep_workers`.
+        retry: Try failed runs again.
+        stop: Polled several times a second. Once true, running runs write a checkpoint and Interrupted is raised.
+
+    Raises:
+        SweepError: If another sweep uses the folder of runs, or a run exists with other settings.
     """
-    with sweeping(folders):
-        before = standings(swept, folders)
-        results = {
-            one.name: RunResult(one.name, one.state, one.said)
-            for one in before
-            if one.state == "finished" or (one.state == "failed" and not retry)
-        }
-        to_do = [one for one in before if one.name not in results]
-        observer.begun(before, len(to_do))
-        baselines = {work.name: work for work in baseline_work(swept, folders)}
-        for one in to_do:
-            (folders.run(one.name) / FAILURE_NAME).unlink(missing_ok=True)
-            workers.submit(RunWork(one.swept.run, folders, one.swept.scope, one.swept.untrained, device))
-        for work in baselines.values():
-            workers.submit(work)
+    observer = observer or Observer()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", wait=False))
+        except BlockingIOError:
+            raise SweepError(
+                f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
+            ) from None
+        before = run_statuses(runs, folders)
+        skipped = ("finished",) if retry else ("finished", "failed")
+        results = {status.name: status for status in before if status.state in skipped}
+        to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
+        observer.on_start(before, len(to_do))
+        for task in to_do:
+            (folders.runs / task.name / FAILURE_NAME).unlink(missing_ok=True)
+        baselines = baseline_tasks(runs, folders)
         rows: dict[str, Rows] = {}
-        for answer in _answers(workers, len(to_do) + len(baselines), observer, stop):
-            if answer.name in baselines:
-                rows |= _baseline_rows(answer)
+        tasks: list[RunTask | BaselineTask] = [*to_do, *baselines]
+        for finished in run_tasks(workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS, on_step=observer.on_step):
+            name, error = finished.task.name, finished.error
+            if isinstance(finished.task, RunTask):
+                # A lost process is not the run's fault, so no failure is recorded: the next sweep resumes the run.
+                results[name] = RunStatus(name, "failed", str(error)) if error else finished.result
+                observer.on_finish(results[name])
+            elif error is None:
+                rows[name] = finished.result
             else:
-                results[answer.name] = _result(answer, folders)
-                observer.ended(results[answer.name])
-    by_dataset: dict[str, list[Rows]] = {work.dataset: [] for work in baselines.values()}
-    for name, work in baselines.items():  # in their order, not in that of the answers
-        by_dataset[work.dataset] += [rows[name]] if name in rows else []
-    return SweepResult([results[one.name] for one in before], by_dataset)
+                LOGGER.info(f"{name}: left out of the table ({error})")
+    by_dataset: dict[str, list[Rows]] = {task.dataset: [] for task in baselines}
+    for baseline in baselines:
+        if baseline.name in rows:
+            by_dataset[baseline.dataset].append(rows[baseline.name])
+    return SweepResult([results[run.name] for run in runs], by_dataset)
 
 
-def baseline_work(swept: Sequence[SweptRun], folders: Folders) -> list[BaselineWork]:
-    """Of each dataset: the frozen features, what a run was trained on also standardized, and time alone."""
-    work: list[BaselineWork] = []
-    for dataset in dict.fromkeys(one.run.dataset for one in swept):
-        of_dataset = [one for one in swept if one.run.dataset == dataset]
-        scope = _joint_scope([one.scope for one in of_dataset])
-        trained_on = {(one.run.encoder_folder, f"merged/{ratio_key(one.run.ratio)}") for one in of_dataset}
-        columns = list(dict.fromkeys(column for _, column in sorted(trained_on)))
-        features = [
-            (*column, standardized)
-            for column in frozen_columns(folders.features, dataset, columns)
-            for standardized in (False, True)
-            if not standardized or column in trained_on
-        ]
-        work += [BaselineWork(dataset, folders, scope, one) for one in (*features, None)]
-    return work
+def run_statuses(runs: Sequence[PlannedRun], folders: Folders) -> list[RunStatus]:
+    """Return how far each run is. Raises SweepError if one exists with other settings."""
+    return [_status(run, folders) for run in runs]
 
 
-def kept_run_rows(swept: SweptRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
-    """The scores of a run that is finished."""
-    path = run_scores(folders.run(swept.run.name), untrained=untrained)
-    reader = RunEmbeddings(folders.runs, folders.features, swept.run.name, untrained=untrained)
-    return kept_rows(path, reader, folders.features, swept.scope)
+def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[BaselineTask]:
+    """Return the tasks that score frozen features, Time only, and the standardized inputs of the runs."""
+    tasks: list[BaselineTask] = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        of_dataset = [run for run in runs if run.dataset == dataset]
+        scope = joint_scope([run.scope for run in of_dataset])
+        inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
+        task = partial(BaselineTask, dataset, folders, scope)
+        for encoder, column in frozen_columns(folders.features, dataset, sorted({column for _, column in inputs})):
+            tasks.append(task((encoder, column, False)))
+            if (encoder, column) in inputs:
+                tasks.append(task((encoder, column, True)))
+        tasks.append(task())
+    return tasks
 
 
-def _answers(workers: Workers, expected: int, observer: Observer, stop: Stop) -> Iterator[Answer]:
-    """So many, as they come."""
-    while expected:
-        for answer in workers.wait(STEP_SECONDS):
-            expected -= 1
-            yield answer
-        observer.step(workers.running())
-        if stop():
-            _bring_to_rest(workers)
-            raise Interrupted("the sweep is stopped; the same command goes on with it")
+def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
+    """Return the scores of a run, or None if there are none, or none that are current."""
+    path, reader = run_scores(run, folders, untrained=untrained)
+    return cached_scores(path, reader, folders.features, run.scope)
 
 
-def _bring_to_rest(workers: Workers) -> None:
-    workers.stop()
-    for _ in range(int(GRACE_SECONDS / STEP_SECONDS)):
-        if not workers.running():
-            return
-        workers.wait(STEP_SECONDS)
-
-
-def _result(answer: Answer, folders: Folders) -> RunResult:
-    """A process that is lost is not the run's fault: the next sweep goes on with it. An exception is."""
-    if not answer.error:
-        result: RunResult = answer.result
-        return result
-    if answer.trace:
-        LOGGER.debug(answer.trace)
-        write_failure(folders.run(answer.name), answer.error)
-    return RunResult(answer.name, "failed", answer.error)
-
-
-def _baseline_rows(answer: Answer) -> dict[str, Rows]:
-    if isinstance(answer.result, dict):
-        return {answer.name: answer.result}
-    LOGGER.info(f"{answer.name}: left out of the table ({answer.error or answer.result})")
-    return {}
-
-
-def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
-    manifest = read_manifest(features_dir, dataset)
-    usual = scope_of_all(manifest, choice.split, EvaluationOptions())
-    wanted = {*choice.tasks, *(usual.tasks if ALL in choice.tasks else ())}
-    require_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
-    segments(manifest, choice.split)  # there are such videos
-    protocols = usual.protocols if choice.protocol == "both" else tuple(p for p in PROTOCOLS if p == choice.protocol)
-    return replace(usual, tasks=tuple(task for task in TASKS if task in wanted), protocols=protocols)
-
-
-def _together(one: SweptRun, other: SweptRun) -> SweptRun:
-    if replace(one.run, title="") != replace(other.run, title=""):
-        raise SweepError(f"two runs are called {one.run.name}; give one of the grids another name")
-    return replace(one, scope=_joint_scope([one.scope, other.scope]), untrained=one.untrained or other.untrained)
-
-
-def _joint_scope(scopes: Sequence[Scope]) -> Scope:
-    """All tasks and protocols of scopes that are of one split."""
-    if len({scope.split for scope in scopes}) > 1:
-        raise SweepError("one sweep scores one split of a dataset")
-    return replace(
-        scopes[0],
-        tasks=tuple(task for task in TASKS if any(task in scope.tasks for scope in scopes)),
-        protocols=tuple(one for one in PROTOCOLS if any(one in scope.protocols for scope in scopes)),
+def _status(run: PlannedRun, folders: Folders) -> RunStatus:
+    folder = folders.runs / run.name
+    exists = (folder / CONFIG_NAME).exists()
+    if exists:
+        _refuse_other_settings(run, folders)
+    failure = read_failure(folder)
+    if failure is not None:
+        return RunStatus(run.name, "failed", failure)
+    if not exists:
+        return RunStatus(run.name, "to train")
+    if _is_finished(run, folders):
+        return RunStatus(run.name, "finished")
+    progress = read_progress(read_run(folders.runs, run.name))
+    return RunStatus(
+        run.name, "to resume", "trained, not scored" if progress.state == "finished" else progress.description
     )
 
 
-def _standing(swept: SweptRun, folders: Folders) -> Standing:
-    folder = folders.run(swept.run.name)
-    failure = read_failure(folder)
-    if not (folder / CONFIG_NAME).exists():
-        return Standing(swept, "to train") if failure is None else Standing(swept, "failed", failure)
-    record = read_run(folders.runs, swept.run.name)
-    _refuse_differences(swept.run, record)
-    if failure is not None:
-        return Standing(swept, "failed", failure)
-    if _is_finished(swept, folders):
-        return Standing(swept, "finished")
-    progress = read_progress(record)
-    return Standing(swept, "to resume", "trained, not scored" if progress.state == "finished" else progress.description)
-
-
-def _is_finished(swept: SweptRun, folders: Folders) -> bool:
-    wanted = (False, True) if swept.untrained else (False,)
+def _is_finished(run: PlannedRun, folders: Folders) -> bool:
+    wanted = (False, True) if run.untrained else (False,)
     try:
-        return all(kept_run_rows(swept, folders, untrained=untrained) is not None for untrained in wanted)
-    except CacheError:  # no model yet, or one that is not the run's: training says what to do
+        return all(finished_rows(run, folders, untrained=untrained) is not None for untrained in wanted)
+    except CacheError:  # There is no model yet, or a damaged one, which training reports.
         return False
 
 
-def _refuse_differences(run: PlannedRun, record: RunRecord) -> None:
-    """A run of this name must be this run."""
+def _refuse_other_settings(run: PlannedRun, folders: Folders) -> None:
+    """Raise SweepError if a run of this name exists that is not this run."""
+    record = read_run(folders.runs, run.name)
     ours = {"dataset": run.dataset, "encoder_folder": run.encoder_folder, "column": f"merged/{ratio_key(run.ratio)}"}
-    other = [
-        f"{name} {getattr(record, name)}, not {value}" for name, value in ours.items() if getattr(record, name) != value
-    ]
-    theirs = settings_of(record)
-    if theirs.method != run.settings.method:
-        other.append(f"method {theirs.method}, not {run.settings.method}")
+    found = {name: getattr(record, name) for name in ours}
+    other = [f"{name} {found[name]}, not {value}" for name, value in ours.items() if found[name] != value]
+    settings = settings_of(record)
+    if settings.method != run.settings.method:
+        other.append(f"method {settings.method}, not {run.settings.method}")
     else:
-        other += differences(run.settings, theirs)
+        other += differences(run.settings, settings)
     if other:
         raise SweepError(
-            f"{record.folder} is there with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir"
+            f"{record.folder} exists with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir."
         )

@@ -1,126 +1,103 @@
-"""What a sweep has come to, as tables: of each setting the mean over its seeds, beside what needs no training."""
+"""Results of a sweep: the mean of each setting over its seeds, next to what needs no training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from byov.cluster.grids import PlannedRun
-from byov.cluster.run_work import Folders
-from byov.cluster.score_files import Rows
-from byov.cluster.sweep import SweepResult, SweptRun, kept_run_rows
+from byov.cluster.run_task import Folders, Rows
+from byov.cluster.sweep import SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import KIND_ORDER, Results, Scope, count_videos
+from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.table import Row, mean_row
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The runs that differ in their seed alone, as far as they are finished."""
+    """Finished runs that differ only in their seed."""
 
-    first: PlannedRun
-    planned: int
+    run: PlannedRun  # one of them
+    planned: int  # number of runs in the grid
     trained: list[Rows]
     untrained: list[Rows]
 
     def mean(self, protocol: Protocol) -> Row:
-        return _mean(self.trained, protocol, self._named(self.first.title))
+        """Return the mean over the seeds."""
+        return self._mean(self.trained, protocol, self.run.title)
 
     def untrained_mean(self, protocol: Protocol) -> Row:
-        return _mean(self.untrained, protocol, self._named(f"Untrained: {self.first.title}"))
+        """Return the mean of the models at initialization."""
+        return self._mean(self.untrained, protocol, f"Untrained: {self.run.title}")
 
-    def _named(self, title: str) -> str:
-        return title if len(self.trained) == self.planned else f"{title}, {len(self.trained)} of {self.planned} runs"
+    def _mean(self, runs: Sequence[Rows], protocol: Protocol, name: str) -> Row:
+        if len(self.trained) < self.planned:
+            name += f", {len(self.trained)} of {self.planned} runs"
+        rows = [run[protocol] for run in runs]
+        return mean_row(rows, name) if len(rows) > 1 else replace(rows[0], name=name)
 
 
-def row_groups(swept: Sequence[SweptRun], result: SweepResult, folders: Folders) -> list[RowGroup]:
-    """In the order of the grid; without those of which no run is finished."""
-    finished = {run.name for run in result.runs if run.state == "finished"}
-    groups: dict[str, list[SweptRun]] = {}
-    for one in swept:
-        groups.setdefault(_but_for_seed(one), []).append(one)
+def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders) -> list[RowGroup]:
+    """Group the finished runs, in the order of the grid."""
+    finished = {status.name for status in result.runs if status.state == "finished"}
+    groups: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        settings = run.settings.model_dump() | {"seed": None}
+        groups.setdefault(repr((run.dataset, run.encoder_folder, run.ratio, settings)), []).append(run)
     found = []
     for group in groups.values():
-        there = [one for one in group if one.run.name in finished]
-        trained = _rows(there, folders, untrained=False)
-        untrained = _rows([one for one in there if one.untrained], folders, untrained=True)
+        trained, untrained = [], []
+        for run in group:
+            if run.name not in finished:
+                continue
+            if rows := finished_rows(run, folders):
+                trained.append(rows)
+            if run.untrained and (rows := finished_rows(run, folders, untrained=True)):
+                untrained.append(rows)
         if trained:
-            found.append(RowGroup(group[0].run, len(group), trained, untrained))
+            found.append(RowGroup(group[0], len(group), trained, untrained))
     return found
 
 
-def sweep_results(swept: Sequence[SweptRun], result: SweepResult, folders: Folders) -> list[Results]:
-    """Return the results of each dataset."""
+def sweep_results(
+    runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
+) -> list[tuple[Results, dict[str, Any]]]:
+    """Return for each dataset its results, and their JSON document, which lists the single runs too."""
     found = []
-    for dataset in dict.fromkeys(one.run.dataset for one in swept):
-        of_dataset = [one for one in swept if one.run.dataset == dataset]
-        scope = of_dataset[0].scope
-        groups = row_groups(of_dataset, result, folders)
-        rows = {
-            protocol: _table_rows(groups, result.baselines.get(dataset, []), protocol) for protocol in scope.protocols
-        }
-        found.append(compared(dataset, scope, rows, folders))
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        of_dataset = [run for run in runs if run.dataset == dataset]
+        groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
+        rows, single, counts = {}, {}, {}
+        for protocol in scope.protocols:
+            rows[protocol] = [
+                *baseline_rows(result.baselines.get(dataset, []), protocol),
+                *untrained_rows(groups, protocol),
+                *(group.mean(protocol) for group in groups),
+            ]
+            single[protocol] = [run[protocol] for group in groups if len(group.trained) > 1 for run in group.trained]
+            counts[protocol] = count_videos(read_manifest(folders.features, dataset), scope.split, protocol)
+        results = Results(dataset, scope, rows, counts)
+        everything = {protocol: rows[protocol] + single[protocol] for protocol in rows}
+        found.append((results, replace(results, rows=everything).to_dict()))
     return found
-
-
-def compared(dataset: str, scope: Scope, rows: Mapping[Protocol, list[Row]], folders: Folders) -> Results:
-    manifest = read_manifest(folders.features, dataset)
-    counts = {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols}
-    return Results(dataset, scope, dict(rows), counts)
-
-
-def with_single_runs(
-    results: Results, swept: Sequence[SweptRun], result: SweepResult, folders: Folders
-) -> dict[str, Any]:
-    """Return the JSON document of a dataset's results, including the rows that its means are over."""
-    of_dataset = [one for one in swept if one.run.dataset == results.title]
-    groups = [group for group in row_groups(of_dataset, result, folders) if len(group.trained) > 1]
-    rows = {
-        protocol: [*rows, *(run[protocol] for group in groups for run in group.trained)]
-        for protocol, rows in results.rows.items()
-    }
-    return replace(results, rows=rows).to_dict()
-
-
-def _table_rows(groups: Sequence[RowGroup], baselines: Sequence[Rows], protocol: Protocol) -> list[Row]:
-    return [
-        *baseline_rows(baselines, protocol),
-        *untrained_rows(groups, protocol),
-        *(group.mean(protocol) for group in groups),
-    ]
 
 
 def baseline_rows(baselines: Sequence[Rows], protocol: Protocol) -> list[Row]:
-    """In the order of tables."""
+    """Return the rows of frozen features and Time only, in the order of tables."""
     rows = [rows[protocol] for rows in baselines if protocol in rows]
     return sorted(rows, key=lambda row: KIND_ORDER.index(row.kind))
 
 
 def untrained_rows(groups: Sequence[RowGroup], protocol: Protocol) -> list[Row]:
-    """One row for settings that begin with the same models."""
+    """Return one row for all settings that start from the same models."""
     found: dict[str, list[RowGroup]] = {}
     for group in groups:
         if group.untrained:
-            begun = [(rows[protocol].origin["model_sha256"], rows[protocol].scores) for rows in group.untrained]
-            found.setdefault(repr(begun), []).append(group)
-    return [_joined_name(same, protocol) for same in found.values()]
-
-
-def _joined_name(same: Sequence[RowGroup], protocol: Protocol) -> Row:
-    row = same[0].untrained_mean(protocol)
-    return row if len(same) == 1 else replace(row, name=f"{row.name}, and {len(same) - 1} more that begin alike")
-
-
-def _mean(runs: Sequence[Rows], protocol: Protocol, name: str) -> Row:
-    rows = [run[protocol] for run in runs]
-    return mean_row(rows, name) if len(rows) > 1 else replace(rows[0], name=name)
-
-
-def _rows(swept: Sequence[SweptRun], folders: Folders, *, untrained: bool) -> list[Rows]:
-    kept = (kept_run_rows(one, folders, untrained=untrained) for one in swept)
-    return [rows for rows in kept if rows is not None]
-
-
-def _but_for_seed(swept: SweptRun) -> str:
-    run = swept.run
-    return repr((run.dataset, run.encoder_folder, run.ratio, run.settings.model_dump() | {"seed": None}))
+            models = [(rows[protocol].origin["model_sha256"], rows[protocol].scores) for rows in group.untrained]
+            found.setdefault(repr(models), []).append(group)
+    rows = []
+    for same in found.values():
+        row = same[0].untrained_mean(protocol)
+        more = f", and {len(same) - 1} more with the same initialization" if len(same) > 1 else ""
+        rows.append(replace(row, name=row.name + more))
+    return rows

@@ -1,21 +1,18 @@
-"""A small cache, grids of tiny runs, and workers that work here, one after another."""
+"""A small cache, grids of tiny runs, and a worker that runs tasks in this process."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.factories import make_provenance
+from tests.factories import read_files, write_cache
+from tests.ray_processes import RayProcesses, TwoMachines
 
-from byov.cache.features import FeatureWriter
-from byov.cache.manifest import Manifest, VideoEntry
 from byov.cluster.grids import RunGrid, parse_grid
-from byov.cluster.run_work import Folders
-from byov.cluster.worker_process import Answer, Work, answer_to
+from byov.cluster.run_task import Folders
+from byov.cluster.worker_pool import PoolTask
 
-WIDTH, TOKENS, PHASES = 8, 4, ("reach", "pour", "leave")
 TINY = {
     "dataset": "toy",
     "name": "tiny",
@@ -28,6 +25,11 @@ TINY = {
     "validate-every": 1,
     "lr": 1e-3,
 }
+VIDEOS = {
+    (split, view, f"{view}{number}"): 12 + 3 * number + (view == "exo")
+    for view in ("ego", "exo")
+    for number, split in enumerate(("train", "train", "val", "test"))
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,100 +37,95 @@ def _one_thread(one_torch_thread: None) -> None:
     pass
 
 
-def write_cache(
-    features: Path, dataset: str = "toy", encoder: str = "random/tiny", *, ratios: Sequence[float] = (0.3, 1.0)
+def _make_cache(
+    features: Path, dataset: str = "toy", encoder: str = "random/tiny", ratios: Sequence[float] = (0.3, 1.0)
 ) -> None:
-    """Of each view two training videos, one for validation and one for the test."""
-    entries = []
-    for view in ("ego", "exo"):
-        for number, split in enumerate(("train", "train", "val", "test")):
-            random = np.random.default_rng([number, view == "ego"])
-            frames = int(random.integers(12, 20))
-            phase = np.arange(frames) * len(PHASES) // frames
-            rows = (random.normal(size=(frames, WIDTH)) + 2 * np.eye(WIDTH)[phase]).astype(np.float16)
-            path = features / dataset / encoder.replace("/", "--") / view / f"{view}{number}.h5"
-            writer = FeatureWriter(path, tuple(ratios), TOKENS, WIDTH, has_cls=False)
-            order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1))
-            writer.append(dict.fromkeys(ratios, rows), order, None, np.arange(frames) / 30)
-            writer.finish(make_provenance(encoder=encoder, encoder_revision="0"), fps=30.0, truncated=False)
-            writer.close()
-            entries.append(VideoEntry(path.stem, view, split, frames, 30.0, tuple(phase.tolist()), None))
-    Manifest(dataset, PHASES, (), tuple(entries)).save(features / dataset / "manifest.json")
+    write_cache(features, VIDEOS, dataset=dataset, encoder=encoder, width=8, ratios=ratios)
 
 
 @pytest.fixture(scope="session")
 def make_cache() -> Callable[..., None]:
-    return write_cache
+    return _make_cache
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     """features/toy, and no runs."""
-    write_cache(tmp_path / "features")
+    _make_cache(tmp_path / "features")
     return Folders(tmp_path / "features", tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")
 def tiny() -> dict[str, Any]:
-    """What a file says of runs that take no time."""
+    """Contents of a grid file whose runs take no time."""
     return TINY
 
 
 @pytest.fixture(scope="session")
 def make_grid() -> Callable[..., RunGrid]:
-    """make_grid(lr=[...], runs=[...]): a grid of tiny runs, with these settings in the place of others."""
+    """make_grid(lr=[...], runs=[...]): a grid of tiny runs with other settings."""
     return lambda **settings: parse_grid(TINY | settings, "grid.toml")
 
 
-class Here:
-    """Workers that are none: a piece of work is done when somebody waits for it."""
+class InlineWorker:
+    """Worker that runs tasks in this process, and remembers their names.
+
+    Once a task has seen its `stop` return True, `stopped` is True.
+    """
 
     def __init__(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """stop: what work asks; once it has been told to stop, so is everything."""
-        self.told_to_stop = False
         self.done: list[str] = []
-        self._stop = stop
-        self._waiting: deque[Work] = deque()
+        self.stopped = False
+        self._should_stop = stop
 
-    def submit(self, work: Work) -> None:
-        self._waiting.append(work)
-
-    def running(self) -> list[str]:
-        return []
-
-    def wait(self, seconds: float) -> list[Answer]:  # noqa: ARG002
-        if not self._waiting:
-            return []
-        answer = answer_to(self._waiting.popleft(), self._asked)
-        self.done.append(answer.name)
-        return [answer]
+    def submit(self, task: PoolTask) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self.done.append(task.name)
+        try:
+            future.set_result(task(self._asked))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def _asked(self) -> bool:
-        self.told_to_stop = self.told_to_stop or self._stop()
-        return self.told_to_stop
+        self.stopped = self.stopped or self._should_stop()
+        return self.stopped
 
-    def stop(self) -> None:
-        self._waiting.clear()
+    def result(self, future: "Future[Any]") -> Any:
+        return future.result()
 
-    def close(self) -> None:
-        self._waiting.clear()
+    def restart(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @pytest.fixture(scope="session")
-def here() -> Callable[..., Here]:
-    return Here
+def inline_worker() -> Callable[..., InlineWorker]:
+    return InlineWorker
 
 
-def read_contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in files
-        if path.name not in (".lock", "lock") and path.parent.name != "checkpoint"
-    }
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contents() -> Callable[[Path], dict[str, bytes]]:
-    """Every file below a folder of runs by name, without locks and checkpoints."""
-    return read_contents
+    """Every file below a folder by name, without locks and checkpoints."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = read_files(folder).items()
+        return {name: content for name, content in files if not name.endswith("lock") and "/checkpoint/" not in name}
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[RayProcesses]:
+    processes = RayProcesses()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def machines(ray: RayProcesses) -> Iterator[TwoMachines]:
+    machines = TwoMachines(ray)
+    yield machines
+    machines.close()

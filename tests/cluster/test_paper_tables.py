@@ -1,12 +1,12 @@
-"""The paper's experiments: what their grids are, how they are narrowed, and the tables that come of them."""
+"""The paper's experiments: their grids, the choice of datasets, and the tables."""
 
 import pytest
 
 from byov.cluster import grids
-from byov.cluster.grids import EXPERIMENTS, PaperChoice
-from byov.cluster.paper_tables import PAPER_TABLES, draw_paper, plan_paper
-from byov.cluster.run_work import Folders
-from byov.cluster.sweep import sweep, swept_runs
+from byov.cluster.grids import EXPERIMENTS, PaperChoice, plan_runs
+from byov.cluster.paper_tables import PAPER_TABLES, paper_results, plan_paper
+from byov.cluster.run_task import Folders
+from byov.cluster.sweep import sweep
 from byov.errors import SweepError
 from byov.evaluate.published import published_ablation
 from byov.report.paper.score_curves import write_score_curves
@@ -30,20 +30,20 @@ def features(tmp_path_factory, make_cache):
 
 def planned(features, *names, **choice):
     plan = plan_paper(names, features, PaperChoice(**choice))
-    return [one.run for one in swept_runs(plan.all_grids, features)]
+    return plan_runs(plan.all_grids, features)
 
 
 def titles(runs, dataset="break_eggs"):
     return list(dict.fromkeys(run.title for run in runs if run.dataset == dataset))
 
 
-def test_every_file_is_of_a_table():
+def test_every_experiment_belongs_to_a_table():
     assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == {
         file for table in PAPER_TABLES.values() for file in table.files
     }
 
 
-def test_table_1_has_every_learned_row_for_the_datasets_in_the_cache(features):
+def test_table_1_has_every_learned_row(features):
     runs = planned(features, "table-1")
     assert titles(runs) == [
         "ActorObserverNet",
@@ -62,7 +62,7 @@ def test_table_1_has_every_learned_row_for_the_datasets_in_the_cache(features):
 
 
 @pytest.mark.parametrize("table", ABLATIONS)
-def test_rows_of_ablations_are_those_that_the_paper_prints(features, table):
+def test_ablations_have_the_rows_of_the_paper(features, table):
     runs = planned(features, table)
     assert titles(runs) == [row.name for row in published_ablation(table, "break_eggs")]
     assert published_ablation(table, "pour_milk") == []
@@ -70,7 +70,7 @@ def test_rows_of_ablations_are_those_that_the_paper_prints(features, table):
     assert default.name in {run.name for run in runs}  # trained once
 
 
-def test_ablations_change_what_they_say(features):
+def test_ablations_change_the_named_setting(features):
     settings = {run.title: (run.ratio, run.settings) for run in planned(features, *ABLATIONS, "depth", seeds=1)}
     assert settings["STM 0.1"][0] == 0.1
     assert settings["- Token selection"][0] == 1.0
@@ -83,7 +83,7 @@ def test_ablations_change_what_they_say(features):
     assert settings["3 blocks"][1].depth == 3
 
 
-def test_what_is_not_in_the_cache_is_left_out(features, caplog):
+def test_tables_without_features_are_left_out(features, caplog):
     caplog.set_level("INFO", "byov")
     plan = plan_paper([], features, PaperChoice(seeds=1))
     assert plan.grids.keys() == PAPER_TABLES.keys() - {"charades-ego"}
@@ -91,7 +91,7 @@ def test_what_is_not_in_the_cache_is_left_out(features, caplog):
     assert titles(planned(features, "backbones")) == ["BYOV (ViT-B/16)"]
 
 
-def test_another_dataset_stands_in_the_place_of_the_papers(features):
+def test_another_dataset_replaces_those_of_the_paper(features):
     runs = planned(features, "table-1", "latent", datasets=("mine",), encoder="random/tiny", seeds=2, small=True)
     assert {(run.dataset, run.encoder_folder) for run in runs} == {("mine", "random--tiny")}
     byov = [run for run in runs if run.settings.method == "byov"]
@@ -104,29 +104,29 @@ def test_another_dataset_stands_in_the_place_of_the_papers(features):
 
 
 @pytest.mark.parametrize(
-    ("names", "choice", "said"),
+    ("names", "choice", "message"),
     [
         (["table-2"], {}, "no table 'table-2'; choose from table-1, components"),
         (["charades-ego"], {}, "has no features for these tables"),
         ([], {"datasets": ("none",)}, "has no features for these tables"),
-        ([], {"datasets": ("mine",)}, "which encoder's features of mine? --encoder random--other | random--tiny"),
+        ([], {"datasets": ("mine",)}, "choose one with --encoder random--other | random--tiny"),
     ],
 )
-def test_mistakes_are_told(features, names, choice, said):
+def test_invalid_choices_are_refused(features, names, choice, message):
     with pytest.raises(SweepError) as error:
         plan_paper(names, features, PaperChoice(**choice))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.slow
-def test_a_table_has_our_rows_and_below_them_the_papers(features, tmp_path, here, monkeypatch):
+def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, inline_worker, monkeypatch):
     tiny = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 6, "epochs": 1}
     monkeypatch.setitem(grids.SMALL_SETTINGS, "byov", tiny)
     folders = Folders(features, tmp_path / "runs")
     plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
-    swept = swept_runs(plan.all_grids, features)
-    result = sweep(swept, folders, here(), device="cpu")
-    (drawn,) = draw_paper(plan, result, folders)
+    runs = plan_runs(plan.all_grids, features)
+    result = sweep(runs, folders, [inline_worker()], device="cpu")
+    (drawn,) = paper_results(plan, result, folders)
     table = drawn.table
     assert [column.score for column in table.columns] == [
         "classification/mean",
@@ -144,7 +144,7 @@ def test_a_table_has_our_rows_and_below_them_the_papers(features, tmp_path, here
     assert scores["mean"] == pytest.approx(sum(of_settings) / 3)
 
 
-def test_a_figure_has_the_same_bytes_each_time(tmp_path):
+def test_figures_are_reproducible(tmp_path):
     ours = ScoreCurve("Regular", (0.1, 0.3), (50.0, 60.0), (1.0, 2.0))
     theirs = ScoreCurve("Regular", (0.1, 0.3), (41.45, 74.3), (0.0, 0.0), published=True)
     panels = (ScorePanel("F1 (%)", (ours, theirs)), ScorePanel("map@10 (%)", (ours,)))

@@ -1,36 +1,36 @@
-"""Which runs a grid is, what they are called, and how mistakes in it are told."""
+"""Grids: their runs, the names of runs, and invalid files."""
 
 import pytest
 
-from byov.cluster.grids import LONGEST_NAME, parse_grid, planned_runs, read_grid
+from byov.cluster.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
 from byov.errors import SweepError
 
 
 @pytest.fixture
 def names(folders):
-    return lambda **grid: [run.name for run in planned_runs(parse_grid(grid, "grid.toml"), folders.features)]
+    return lambda **grid: [run.name for run in plan_runs([parse_grid(grid, "grid.toml")], folders.features)]
 
 
 @pytest.fixture
 def refused(folders, tmp_path):
-    """refused(text): the line with which a file is turned down."""
+    """refused(text): the error message for a grid file."""
 
     def refuse(text):
         path = tmp_path / "grid.toml"
         path.write_text(text)
         with pytest.raises(SweepError) as error:
-            planned_runs(read_grid(path), folders.features)
-        said = str(error.value)
-        assert "\n" not in said
-        assert said.startswith(f"{path}: ")
-        return said.removeprefix(f"{path}: ")
+            plan_runs([read_grid(path)], folders.features)
+        message = str(error.value)
+        assert "\n" not in message
+        assert message.startswith(f"{path}: ")
+        return message.removeprefix(f"{path}: ")
 
     return refuse
 
 
 def test_every_combination_is_a_run(folders):
     grid = parse_grid({"ratio": [0.3, 1.0], "seed": [0, 1], "method": ["byov", "tcc"], "lr": 1e-3}, "grid.toml")
-    runs = planned_runs(grid, folders.features)
+    runs = plan_runs([grid], folders.features)
     assert {(run.ratio, run.settings.seed, run.settings.method) for run in runs} == {
         (ratio, seed, method) for ratio in (0.3, 1.0) for seed in (0, 1) for method in ("byov", "tcc")
     }
@@ -38,7 +38,7 @@ def test_every_combination_is_a_run(folders):
     assert len({run.name for run in runs}) == 8
 
 
-def test_a_name_says_what_is_not_as_usual(names):
+def test_names_list_settings_that_are_not_defaults(names):
     assert names() == ["toy-paper-r0.3-s0"]
     assert names(seed=3, ratio=1) == ["toy-paper-r1.0-s3"]
     assert names(recipe="cycle", causal=False) == ["toy-cycle-r0.3-no-causal-s0"]
@@ -48,14 +48,14 @@ def test_a_name_says_what_is_not_as_usual(names):
     assert names(crop=[0.5, 1.0]) == ["toy-paper-r0.3-crop0.5,1.0-s0"]
 
 
-def test_a_name_does_not_change_with_the_rest_of_the_grid(names):
+def test_names_do_not_depend_on_the_rest_of_the_grid(names):
     alone = names(lr=1e-3)
     assert alone == ["toy-paper-r0.3-lr0.001-s0"]
     assert set(alone) < set(names(lr=[1e-3, 1e-4], seed=[0, 1]))
     assert set(alone) < set(names(runs=[{"lr": 1e-3}, {"method": "tcc"}]))
 
 
-def test_the_grids_name_stands_for_what_all_runs_have_in_common(names):
+def test_the_name_of_a_grid_replaces_common_settings(names):
     assert names(name="small", latent=64, heads=[4, 8], runs=[{}, {"depth": 2}]) == [
         "toy-paper-r0.3-small-heads4-s0",
         "toy-paper-r0.3-small-heads8-s0",
@@ -73,22 +73,22 @@ def test_long_names_end_in_a_digest(names):
     many = {"latent": 64, "depth": 3, "decoder_depth": 2, "heads": 8, "epochs": 17, "batch_size": 3, "lr": 0.00123}
     many |= {"weight_decay": 0.01234, "warmup": 3.25, "validate_every": 7, "select": "trimmed"}
     first, second = names(**many, mask_cross=[0.61, 0.62])
-    assert len(first) <= LONGEST_NAME
+    assert len(first) <= MAX_NAME_LENGTH
     assert first != second
     assert first.startswith("toy-paper-r0.3-epochs17-") or "latent64" in first
     assert first == names(**many, mask_cross=0.61)[0]
 
 
-def test_runs_that_are_the_same_are_one(names):
+def test_equal_runs_are_planned_once(names):
     assert names(runs=[{"mask_self": [0.4, 0.6]}, {"mask_cross": [0.8]}]) == [
         "toy-paper-r0.3-s0",
         "toy-paper-r0.3-mask-self0.6-s0",
     ]
 
 
-def test_a_list_of_pairs_and_none_are_values(folders):
+def test_pairs_and_none_are_values(folders):
     grid = parse_grid({"crop": [[0.5, 1.0], [1.0, 1.0]], "clip-grad": ["none", 1.0]}, "grid.toml")
-    runs = planned_runs(grid, folders.features)
+    runs = plan_runs([grid], folders.features)
     assert [(run.settings.crop, run.settings.clip_grad) for run in runs] == [
         ((0.5, 1.0), None),
         ((0.5, 1.0), 1.0),
@@ -97,12 +97,12 @@ def test_a_list_of_pairs_and_none_are_values(folders):
     ]
 
 
-def test_rows_are_called_by_what_they_differ_in(folders):
+def test_titles_name_the_settings_that_differ(folders):
     grid = parse_grid(
         {"seed": [0, 1], "epochs": 5, "runs": [{"mask_self": [0.4, 0.6]}, {"method": "tcc", "title": "TCC at {lr}"}]},
         "grid.toml",
     )
-    assert list(dict.fromkeys(run.title for run in planned_runs(grid, folders.features))) == [
+    assert list(dict.fromkeys(run.title for run in plan_runs([grid], folders.features))) == [
         "BYOV, paper (tiny, frozen), mask self 0.4",
         "BYOV, paper (tiny, frozen), mask self 0.6",
         "TCC at 0.0001",
@@ -110,14 +110,14 @@ def test_rows_are_called_by_what_they_differ_in(folders):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("seeds = [0, 1]", "no setting 'seeds'; did you mean seed?"),
         ("xyzzy = 1", "no setting 'xyzzy'; see byov-train --help"),
-        ("seed = []", "seed is an empty list, so that there is no run"),
-        ("runs = []", "runs is an empty list, so that there is no run"),
-        ("runs = 3", "runs are tables, each below a line [[runs]]"),
-        ('method = "tcc"\nmask_self = 0.4', "--mask-self is a setting of byov, and the method is tcc"),
+        ("seed = []", "seed is an empty list"),
+        ("runs = []", "runs is an empty list"),
+        ("runs = 3", "runs must be tables"),
+        ('method = "tcc"\nmask_self = 0.4', "--mask-self is a setting of byov"),
         ('method = ["byov", "best"]', "method 'best'; choose one of byov, timeline"),
         ('recipe = "mine"', "recipe 'mine'; choose one of paper, official, cycle"),
         ("lr = -1.0", "lr is -1.0; it must be above 0"),
@@ -127,32 +127,32 @@ def test_rows_are_called_by_what_they_differ_in(folders):
         ("lr = {a = 1}", "lr is {'a': 1}; expected a number"),
         ("lr = [[1.0]]", "lr is [1.0]; expected a number"),
         ("seed = 1979-05-27", "seed is datetime.date(1979, 5, 27); expected a number"),
-        ("ratio = 30", "ratio is 30; it must be a share of the tokens"),
-        ("ratio = true", "ratio is True; it must be a share of the tokens"),
-        ("ratio = 0.5", "no STM ratio 0.5; it has 0.3, 1.0. Add it by byov-extract as before, with --ratios 0.5"),
+        ("ratio = 30", "ratio is 30; it must be a fraction of the tokens"),
+        ("ratio = true", "ratio is True; it must be a fraction of the tokens"),
+        ("ratio = 0.5", "no STM ratio 0.5, only 0.3, 1.0. Add it with byov-extract --ratios 0.5"),
         ('dataset = "other"', "holds no dataset 'other'; it holds toy"),
-        ("dataset = 3", "dataset is 3; it must be a text"),
+        ("dataset = 3", "dataset is 3; it must be a string"),
         (
             'encoder = "openai/clip-vit-base-patch16"',
             "no encoder 'openai/clip-vit-base-patch16'; there is random--tiny",
         ),
         ('name = "../up"', "name '../up' cannot be a file name"),
-        ("name = 3", "name is 3; it must be a text"),
+        ("name = 3", "name is 3; it must be a string"),
         ("seed = [0", "not a readable TOML file"),
         ("seed = " + "9" * 5000, "not a readable TOML file"),
         ("seed = " + "[" * 5000, "not a readable TOML file"),
-        (f"seed = {list(range(101))}\nepochs = {list(range(1, 101))}", "10,100 runs, and 10,000 at most"),
-        ('[evaluation]\ntasks = ["clasification"]', "no task 'clasification'; there are all, classification"),
+        (f"seed = {list(range(101))}\nepochs = {list(range(1, 101))}", "10,100 runs are more than 10,000"),
+        ('[evaluation]\ntasks = ["clasification"]', "no task 'clasification'; choose from all, classification"),
         ("[evaluation]\ntasks = []", "tasks is an empty list"),
         ("[evaluation]\nsplit = 'train'", "split is 'train'; it must be 'test' or 'val'"),
         ("[evaluation]\nbootstraps = 3", "'bootstraps' is not known"),
-        ("evaluation = 3", "evaluation is a table"),
+        ("evaluation = 3", "evaluation must be a table"),
     ],
 )
-def test_mistakes_are_one_line(refused, text, said):
-    assert said in refused(text)
+def test_invalid_grids_are_refused_in_one_line(refused, text, message):
+    assert message in refused(text)
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(SweepError, match=r"none\.toml: no such file"):
         read_grid(tmp_path / "none.toml")

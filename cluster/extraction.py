@@ -1,0 +1,157 @@
+"""Feature extraction on a Ray cluster. Files are byte-identical to those of one process."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from byov.cache.atomic import remove_abandoned
+from byov.cluster.ray_pool import ClusterOptions, ray_workers
+from byov.cluster.worker_pool import run_tasks
+from byov.errors import ClusterError, ProcessLost
+from byov.extract.encoder_names import EncoderName, parse_encoder
+from byov.extract.encoders import load_encoder
+from byov.extract.extraction import (
+    ExtractionOptions,
+    Outcome,
+    TokenEncoder,
+    VideoOutcome,
+    encoder_identity,
+    extracted_videos,
+    job_bars,
+    refuse_other_identity,
+)
+from byov.extract.plan import Job, Plan
+from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.text import pluralize
+
+LOGGER = logging.getLogger(__name__)
+CHUNKS_PER_WORKER = 8  # enough for workers to finish at about the same time
+MAX_VIDEOS = 16  # per chunk; a whole chunk is redone if its worker dies
+
+
+def extract_on_cluster(
+    plan: Plan,
+    jobs: Sequence[Job],
+    options: ExtractionOptions,
+    cluster: ClusterOptions,
+    progress: Progress = NO_PROGRESS,
+    stop: Stop = never,
+) -> Outcome:
+    """Extract the jobs of a plan on the workers of a Ray cluster.
+
+    Nothing is written before all workers have loaded the same encoder. Videos whose worker dies are extracted again one
+    by one; a video whose worker dies three times is recorded as a failure.
+
+    Args:
+        stop: Polled several times a second; once true, Interrupted is raised. Finished videos are kept.
+
+    Raises:
+        ClusterError: If the cluster cannot be reached, or its machines differ.
+    """
+    jobs = [_absolute(job) for job in jobs]
+    options = replace(options, cores=cluster.cpus_per_worker)
+    one_per_folder = {job.video.path.parent: job.video.path for job in jobs}.values()
+    prepare = partial(_load_identity, plan.encoder, options)
+    try:
+        with ray_workers(cluster, plan.folder, list(one_per_folder), most=len(jobs), prepare=prepare, stop=stop) as (
+            workers,
+            identities,
+        ):
+            identity = identities[0]
+            for other in identities[1:]:
+                _refuse_difference(identity, other)
+            refuse_other_identity(plan, jobs, identity)
+            LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
+            chunks = [ExtractVideos(plan.encoder, options, identity, chunk) for chunk in split_jobs(jobs, len(workers))]
+            outcome, started = Outcome(), time.monotonic()
+            with job_bars(jobs, progress) as (videos, frames):
+                for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
+                    for video in _outcomes(finished.task, finished.result, finished.error):
+                        outcome.add(video)
+                        frames.advance(video.frames)
+                        videos.advance(latest=video.video_id)
+            outcome.seconds = time.monotonic() - started
+            return outcome
+    finally:
+        remove_abandoned(plan.folder.parent)
+
+
+@dataclass(frozen=True)
+class ExtractVideos:
+    """Task that extracts some videos and returns a VideoOutcome for each."""
+
+    encoder: EncoderName
+    options: ExtractionOptions
+    identity: Mapping[str, str]  # expected of the loaded encoder
+    jobs: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
+        return f"{self.jobs[0].video.id}{more}"
+
+    def __call__(self, stop: Stop) -> list[VideoOutcome]:  # noqa: ARG002
+        encoder = _load(self.encoder, self.options)
+        _refuse_difference(self.identity, encoder_identity(encoder))
+        with NO_PROGRESS.bar("frames", unit="frame") as frames:
+            return list(extracted_videos(encoder, self.jobs, self.options, frames))
+
+    def split(self) -> list["ExtractVideos"]:
+        """Return one task per video, if there are several."""
+        return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
+
+
+def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
+    """Split jobs into chunks of similar size in bytes, largest videos first.
+
+    Batches are filled across the videos of a chunk, so that short videos do not waste half a batch each.
+    """
+    sizes = {job.video.id: job.video.path.stat().st_size for job in jobs}
+    enough = sum(sizes.values()) / (CHUNKS_PER_WORKER * workers)
+    chunks: list[list[Job]] = []
+    size = enough
+    for job in sorted(jobs, key=lambda job: -sizes[job.video.id]):
+        if size >= enough or len(chunks[-1]) == MAX_VIDEOS:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(job)
+        size += sizes[job.video.id]
+    return [tuple(chunk) for chunk in chunks]
+
+
+def _outcomes(task: ExtractVideos, result: list[VideoOutcome], error: Exception | None) -> list[VideoOutcome]:
+    if error is None:
+        return result
+    if not isinstance(error, ProcessLost):  # such as a full disk, which other videos would meet as well
+        raise error
+    (job,) = task.jobs
+    reason = f"{job.video.path}: its worker died three times; check whether memory suffices and try without --cluster"
+    return [VideoOutcome(job.video.id, failure=reason)]
+
+
+def _absolute(job: Job) -> Job:
+    """Return a job with absolute paths, without its manifest entry, which workers do not need."""
+    video = replace(job.video, path=job.video.path.absolute())
+    return replace(job, video=video, folder=job.folder.absolute(), entry=None)
+
+
+@lru_cache(maxsize=1)
+def _load(name: EncoderName, options: ExtractionOptions) -> TokenEncoder:
+    if name.is_imagenet:
+        name = parse_encoder(name.id)  # The weights come with a package, whose path differs between machines.
+    encoder = load_encoder(name, resize=options.resize, device=options.device)
+    if options.compile:
+        encoder.compile()
+    return encoder
+
+
+def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) -> dict[str, str]:  # noqa: ARG001
+    return encoder_identity(_load(name, options))
+
+
+def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    for what, value in expected.items():
+        if found[what] != value:
+            raise ClusterError(f"workers differ in {what}: {value!r} and {found[what]!r}. Make all machines alike.")

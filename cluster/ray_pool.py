@@ -1,0 +1,332 @@
+"""Workers on a Ray cluster: connecting to it, checking its machines, running tasks in actors.
+
+Ray is an optional dependency and takes a second to import, so it is imported where it is used. `ray.init` replaces the
+SIGTERM handler of the main thread; callers with handlers of their own open the session in another thread, which must
+live as long as the session.
+"""
+
+import logging
+import os
+import re
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from platform import node
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from byov.cache.atomic import PartialFile
+from byov.cluster.worker_pool import STEP_SECONDS, environment, thread_variables
+from byov.device import usable_cores
+from byov.errors import ClusterError, ProcessLost
+from byov.progress import Stop, raise_if_stopped
+
+LOGGER = logging.getLogger(__name__)
+T = TypeVar("T")
+LOCAL, AUTO = "local", "auto"
+CONNECT_SECONDS = 12.0
+START_SECONDS = 60.0  # for a worker to get its CPUs and start
+OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
+PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "h5py", "av")  # results may depend on their versions
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
+_TOKEN = secrets.token_hex(32)  # for all sessions of this process: Ray reads it once
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """A cluster, and the workers to start on it."""
+
+    address: str = LOCAL  # "local": start one on this machine; "auto": the one running on this machine; or HOST:PORT
+    workers: int | None = None  # None: as many as fit
+    cpus_per_worker: int = 1
+    gpus_per_worker: float = 0.0
+
+
+def check_address(address: str) -> None:
+    """Raise ClusterError unless this is "local", "auto" or HOST:PORT."""
+    if address not in (LOCAL, AUTO) and not _ADDRESS.fullmatch(address):
+        raise ClusterError(f"--cluster {address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379")
+
+
+def require_ray() -> None:
+    """Raise ClusterError if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ClusterError("--cluster needs Ray: pip install 'byov-egoexo[cluster]'")
+
+
+@contextmanager
+def ray_session(cluster: ClusterOptions) -> Iterator[None]:
+    """Connect this process to a Ray cluster. A local cluster is started, and ended afterwards."""
+    check_address(cluster.address)
+    require_ray()
+    # No usage statistics; workers get the same scheduling priority as this process.
+    with ExitStack() as stack:
+        stack.enter_context(environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}))
+        if cluster.address == LOCAL:
+            stack.enter_context(_private_token())
+        import ray
+
+        stack.callback(ray.shutdown)
+        if cluster.address == LOCAL:
+            cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
+            _init(LOCAL, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
+        else:
+            _join(cluster.address)
+        yield
+
+
+def _init(address: str, **settings: Any) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="critical", **settings)
+    except Exception as error:  # Ray raises many types, with messages of many lines.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if address == AUTO and isinstance(error, ConnectionError):
+            reason = "no Ray cluster runs on this machine"
+        advice = "check RAY_TMPDIR" if address == LOCAL else _START_ONE
+        raise ClusterError(f"--cluster {address}: {reason}. {advice}") from error
+
+
+_START_ONE = "Start a cluster with `ray start --head`, or use --cluster local."
+
+
+def _join(address: str) -> None:
+    """Connect within CONNECT_SECONDS. `ray.init` has no timeout and cannot be interrupted."""
+    if address != AUTO:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS / 2).close()
+        except (OSError, OverflowError) as error:
+            raise ClusterError(f"--cluster {address}: cannot connect ({error}). {_START_ONE}") from error
+    errors: list[ClusterError] = []
+
+    def connect() -> None:
+        try:
+            _init(address)
+        except ClusterError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(CONNECT_SECONDS)
+    if thread.is_alive():
+        raise ClusterError(
+            f"--cluster {address}: no Ray cluster answered within {CONNECT_SECONDS:.0f} s. {_START_ONE} "
+            "Run the command on one of its machines."
+        )
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def _private_token() -> Iterator[None]:
+    """Require a token from whoever connects, unless the user's environment configures authentication.
+
+    The file is readable by this user only; a token that Ray generates is not.
+    """
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, so it stays set.
+    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if os.environ.get("RAY_AUTH_MODE") != "token" or given:
+        yield
+        return
+    with TemporaryDirectory(prefix="byov-ray-", ignore_cleanup_errors=True) as folder:
+        token = Path(folder) / "token"
+        token.touch(mode=0o600)
+        token.write_text(_TOKEN)
+        with environment({"RAY_AUTH_TOKEN_PATH": str(token)}):
+            yield
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a worker must have: the driver's package versions and files."""
+
+    versions: dict[str, str]
+    marker: Path  # a new file in the shared output folder
+    files: tuple[tuple[Path, int], ...]  # other shared files and their sizes in bytes
+
+    def check(self) -> None:
+        """Raise ClusterError if this machine lacks something."""
+        for package, expected in self.versions.items():
+            if version(package) != expected:
+                raise ClusterError(
+                    f"{node()} has {package} {version(package)}, this machine {expected}. Install the same versions "
+                    "on all machines."
+                )
+        if not self.marker.is_file():
+            raise ClusterError(f"{node()} does not share the folder {self.marker.parent}")
+        for path, size in self.files:
+            if not path.is_file():
+                raise ClusterError(f"{node()} does not have {path}; all machines must share it")
+            if path.stat().st_size != size:
+                raise ClusterError(f"{node()} has another {path}; all machines must share it")
+
+
+@contextmanager
+def ray_workers(
+    cluster: ClusterOptions,
+    output: Path,
+    files: Sequence[Path],
+    *,
+    prepare: Callable[[Stop], T],
+    stop: Stop,
+    most: int | None = None,
+) -> Iterator[tuple[list["RayWorker"], list[T]]]:
+    """Open a Ray session, and start workers that can do the work.
+
+    Args:
+        output: Folder that all machines must share. It need not exist yet.
+        files: Files that all machines must share.
+        prepare: Called once in every worker, before any task.
+        stop: Polled while workers start; once true, Interrupted is raised.
+        most: Number of workers to start at most.
+
+    Yields:
+        The workers, and what `prepare` returned in each.
+
+    Raises:
+        ClusterError: If no worker fits, or a worker does not meet the requirements.
+    """
+    with ray_session(cluster), _marker_in(output) as marker:
+        sizes = tuple((path.absolute(), path.stat().st_size) for path in files)
+        requirements = Requirements({name: version(name) for name in PACKAGES}, marker, sizes)
+        capacity = _capacity(cluster)
+        workers = _start_workers(cluster, requirements, min(most or capacity, capacity))
+        prepared = {worker.submit(prepare): worker for worker in workers}
+        while wait(prepared, timeout=STEP_SECONDS).not_done:
+            raise_if_stopped(stop)
+        try:
+            results = [worker.result(future) for future, worker in prepared.items()]
+        except ProcessLost as error:
+            raise ClusterError(f"a worker died while starting ({error}); check whether memory suffices") from error
+        yield workers, results
+
+
+def _start_workers(cluster: ClusterOptions, requirements: Requirements, count: int) -> list["RayWorker"]:
+    import ray
+
+    workers = {}
+    for _ in range(count):
+        worker = RayWorker(cluster, requirements)
+        workers[worker.ping()] = worker
+    ready, late = ray.wait(list(workers), num_returns=count, timeout=START_SECONDS) if count else ([], [])
+    for reference in late:  # Another job has taken its CPUs.
+        workers[reference].close()
+    if not ready:
+        total, free = ray.cluster_resources(), ray.available_resources()
+        there = " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
+        raise ClusterError(
+            f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a worker "
+            f"({there} are free in the cluster). Ask for less with --cpus-per-worker and --gpus-per-worker."
+        )
+    return [workers[reference] for reference in ready]
+
+
+def _capacity(cluster: ClusterOptions) -> int:
+    """Return how many workers to start: as many as requested, and at most as many as fit on an idle cluster."""
+    import ray
+
+    needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+    fitting = sum(
+        min(int(node["Resources"].get(kind, 0) / needed) for kind, needed in needs.items() if needed)
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+    if cluster.workers is not None and cluster.workers > fitting > 0:
+        LOGGER.info(f"starting {fitting} of {cluster.workers} workers; no more fit")
+    return min(fitting, cluster.workers or fitting)
+
+
+@contextmanager
+def _marker_in(folder: Path) -> Iterator[Path]:
+    """Keep a temporary file in a folder or, if it does not exist yet, in its closest parent."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    marker = PartialFile(existing.absolute() / "cluster")
+    try:
+        yield marker.path
+    finally:
+        marker.discard()
+
+
+class RayWorker:
+    """An actor of the current Ray session."""
+
+    def __init__(self, cluster: ClusterOptions, requirements: Requirements) -> None:
+        import ray
+
+        self._actor_class: Any = ray.remote(
+            num_cpus=cluster.cpus_per_worker,
+            num_gpus=cluster.gpus_per_worker,
+            max_concurrency=2,  # so that `stop` is heard while `run` runs
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": thread_variables(cluster.cpus_per_worker)},
+        )(_Actor)
+        self._requirements = requirements
+        self._start()
+
+    def _start(self) -> None:
+        folder = str(Path.cwd())
+        self._actor = self._actor_class.remote(None if folder in sys.path else folder)
+
+    def ping(self) -> Any:
+        """Return a Ray reference that is ready once the actor has started."""
+        return self._actor.ping.remote()
+
+    def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]":
+        future: Future[Any] = self._actor.run.remote(self._requirements, task).future()
+        return future
+
+    def result(self, future: "Future[Any]") -> Any:
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return future.result()
+        except RayTaskError as error:
+            raise error.cause from error
+        except RayError as error:
+            raise ProcessLost(type(error).__name__) from error
+
+    def restart(self) -> None:
+        self.close()  # It may still run on a machine that is out of reach.
+        self._start()
+
+    def stop(self) -> None:
+        self._actor.stop.remote()
+
+    def close(self) -> None:
+        import ray
+
+        ray.kill(self._actor)
+
+
+class _Actor:
+    """Runs tasks in a process of the cluster.
+
+    Args:
+        driver_folder: Working directory of the driver. Ray puts it on sys.path, where folders like `data` or
+            `evaluate` would hide packages of that name.
+    """
+
+    def __init__(self, driver_folder: str | None) -> None:
+        sys.path[:] = [path for path in sys.path if path != driver_folder]
+        self._stop = threading.Event()
+
+    def ping(self) -> None:
+        pass
+
+    def run(self, requirements: Requirements, task: Callable[[Stop], Any]) -> Any:
+        requirements.check()
+        return task(self._stop.is_set)
+
+    def stop(self) -> None:
+        self._stop.set()

@@ -1,0 +1,238 @@
+"""Tasks of a sweep: train and score a run; score what needs no training. Scores are cached in files.
+
+runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its model at initialization
+runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
+"""
+
+import hashlib
+import json
+import time
+import traceback
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from byov.cache.atomic import write_bytes, write_text
+from byov.cache.digests import check_seal, seal_json
+from byov.cache.hdf5 import read_digest
+from byov.cache.layout import manifest_path
+from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training
+from byov.cluster.grids import PlannedRun
+from byov.device import Device
+from byov.errors import ByovError, Diverged, Interrupted
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import Scope, evaluate, versions
+from byov.evaluate.protocols import Protocol, segments
+from byov.evaluate.table import Row
+from byov.evaluate.tasks import task_of
+from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
+
+SCORES_NAME, UNTRAINED_NAME, SWEEP_FOLDER = "scores.json", "scores-untrained.json", ".sweep"
+FAILURE_NAME = ".failure.json"  # hidden, so that a folder that holds nothing else is free for a run of that name
+SCHEMA_VERSION = 1
+LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
+RunState = Literal["to train", "to resume", "finished", "failed", "stopped"]
+Rows = dict[Protocol, Row]
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Absolute paths of the cache and of the runs."""
+
+    features: Path
+    runs: Path
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """State of a run before or after a sweep."""
+
+    name: str
+    state: RunState
+    detail: str = ""  # why it failed, or how far it is
+    seconds: float = 0.0  # spent in this sweep
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """Task that trains a run, resuming it if it exists, and scores it."""
+
+    run: PlannedRun
+    folders: Folders
+    device: Device = "auto"
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    def __call__(self, stop: Stop) -> RunStatus:
+        started, folder = time.monotonic(), self.folders.runs / self.name
+        if not _wait_until_free(folder, stop):
+            return RunStatus(self.name, "failed", "another process is training this run; wait for it and sweep again")
+        try:
+            self._train(folder, stop)
+            self._score(stop)
+        except Interrupted:
+            return RunStatus(self.name, "stopped")
+        except OSError as error:  # A problem of this machine: the next sweep tries again without --retry.
+            return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
+        except (ByovError, Diverged) as error:
+            return write_failure(folder, str(error))
+        except Exception as error:
+            return write_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return RunStatus(self.name, "finished", seconds=round(time.monotonic() - started, 1))
+
+    def _train(self, folder: Path, stop: Stop) -> None:
+        is_pruned = (folder / LAST_MODEL_NAME).exists() and not any((folder / CHECKPOINTS_NAME).glob("*.safetensors"))
+        if is_pruned or (folder / SCORES_NAME).exists():
+            return
+        from byov.train.run import train_run
+
+        train_run(
+            self.name,
+            dataset=self.run.dataset,
+            encoder=self.run.encoder_folder,
+            ratio=self.run.ratio,
+            resume=(folder / CONFIG_NAME).exists(),
+            device=self.device,
+            features_dir=self.folders.features,
+            runs_dir=self.folders.runs,
+            stop=stop,
+            **self.run.settings.model_dump(),
+        )
+
+    def _score(self, stop: Stop) -> None:
+        # The scores of the trained model come last: they mark the run as finished.
+        for untrained in (True, False) if self.run.untrained else (False,):
+            path, reader = run_scores(self.run, self.folders, untrained=untrained)
+            score(path, reader, self.folders.features, self.run.scope, Stoppable(NO_PROGRESS, stop))
+
+
+@dataclass(frozen=True)
+class BaselineTask:
+    """Task that scores frozen features, or Time only."""
+
+    dataset: str
+    folders: Folders
+    scope: Scope
+    features: tuple[str, str, bool] | None = None  # encoder folder, column, standardized; None: Time only
+
+    @property
+    def name(self) -> str:
+        if self.features is None:
+            return self.dataset
+        encoder, column, standardized = self.features
+        return ",".join((self.dataset, encoder, column.replace("/", "-"), *(["standardized"] if standardized else [])))
+
+    def __call__(self, stop: Stop) -> Rows:
+        features_dir = self.folders.features
+        reader: EmbeddingReader
+        if self.features is None:
+            reader = TimeOnly(features_dir, self.dataset)
+        else:
+            encoder, column, standardized = self.features
+            reader = CachedFeatures(features_dir, self.dataset, encoder, column, standardized=standardized)
+        path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
+        return score(path, reader, features_dir, self.scope, Stoppable(NO_PROGRESS, stop))
+
+
+def write_failure(run: Path, reason: str, trace: str = "") -> RunStatus:
+    """Record a failure, so that the run is not tried again without --retry."""
+    write_text(run / FAILURE_NAME, json.dumps({"reason": reason, "traceback": trace}, indent=1) + "\n")
+    return RunStatus(run.name, "failed", reason)
+
+
+def read_failure(run: Path) -> str | None:
+    """Return why a run failed, or None if it did not."""
+    try:
+        return str(json.loads((run / FAILURE_NAME).read_text(encoding="utf-8"))["reason"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"unknown reason; cannot read {run / FAILURE_NAME}"
+
+
+def _wait_until_free(folder: Path, stop: Stop) -> bool:
+    """Wait for a process of a killed sweep, which ends by itself."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while is_training(folder):
+        if stop() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """Contents of a score file."""
+
+    schema_version: int
+    inputs: dict[str, Any]  # what the scores were computed from
+    tasks: tuple[str, ...]
+    rows: Rows
+
+
+_SCORE_FILE = TypeAdapter(ScoreFile)
+
+
+def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> tuple[Path, RunEmbeddings]:
+    """Return the score file of a run, and the reader of the embeddings to score."""
+    path = folders.runs / run.name / (UNTRAINED_NAME if untrained else SCORES_NAME)
+    return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
+
+
+def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
+    """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
+    try:
+        content = path.read_bytes()
+        if not check_seal(content):
+            return None
+        file = _SCORE_FILE.validate_json(content)
+    except (OSError, ValueError):
+        return None
+    if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, features_dir, scope):
+        return None
+    if not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
+        return None
+    return {protocol: _without_other_tasks(file.rows[protocol], scope) for protocol in scope.protocols}
+
+
+def score(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress) -> Rows:
+    """Return the rows of a score file, computing and writing them if needed."""
+    cached = cached_scores(path, reader, features_dir, scope)
+    if cached is not None:
+        return cached
+    rows = evaluate(reader, scope, progress)
+    record = asdict(ScoreFile(SCHEMA_VERSION, _inputs(reader, features_dir, scope), scope.tasks, rows))
+    write_bytes(path, seal_json(record))
+    return rows
+
+
+def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[str, Any]:
+    manifest = manifest_path(features_dir, reader.manifest.dataset)
+    inputs = {
+        "embeddings_sha256": _embeddings_digest(reader, scope),
+        "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+        "split": scope.split,
+        "options": asdict(scope.options),
+        "versions": versions(),
+    }
+    as_json: dict[str, Any] = json.loads(json.dumps(inputs))  # tuples become lists, as in the file
+    return as_json
+
+
+def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
+    """Digest of a run's model, or of the digests that feature files record of themselves."""
+    if isinstance(reader, RunEmbeddings):
+        return reader.model_sha256
+    column: str = getattr(reader, "column", "")
+    paths = [reader.path(segment) for split in ("train", scope.split) for segment in segments(reader.manifest, split)]
+    digests = [read_digest(path, column) for path in paths if path is not None and path.is_file()]
+    return hashlib.sha256(repr((reader.name, digests)).encode()).hexdigest()
+
+
+def _without_other_tasks(row: Row, scope: Scope) -> Row:
+    scores = {name: score for name, score in row.scores.items() if task_of(name).name in scope.tasks}
+    return replace(row, scores=scores)
