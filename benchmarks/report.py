@@ -1,6 +1,6 @@
-"""Time and size of a report: 40 videos of 100 frames, 640x480.
+"""Time and size of a report, and the speed of its page in a browser.
 
-python benchmarks/report.py    about two minutes on two cores, most of them to make the videos and a run
+python benchmarks/report.py    about four minutes on two cores; the page needs chromium or google-chrome
 """
 
 import json
@@ -9,17 +9,45 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import av
 import numpy as np
 
-VIDEOS = {"train": 16, "val": 8, "test": 16}  # half of them ego
-FRAMES, WIDTH, HEIGHT, FPS = 100, 640, 480, 30
-MOST_SECONDS, MOST_MB = 60, 15
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.report.browser import Browser, Tab, find_chromium
+
+VIDEOS = {"train": 16, "val": 8, "test": 60}  # half of them ego
+FRAMES, WIDTH, HEIGHT, FPS = 120, 320, 240, 30
+RUNS = ("first", "second")
+MAX_SECONDS, MAX_MB, MAX_PAINT_MS, MAX_ACTION_MS = 120, 15, 1000, 100
+REPEATS = 5
+
+CHOOSE = (
+    "(s => {{ s.selectedIndex = (s.selectedIndex + {step}) % s.length; s.dispatchEvent(new Event('change')); }})"
+    "({element})"
+)
+POINT = (
+    "(c => {{ const b = c.getBoundingClientRect(), at = {{clientX: b.left + b.width * Math.random(), "
+    "clientY: b.top + b.height * Math.random(), bubbles: true}}; "
+    "c.dispatchEvent(new PointerEvent('pointermove', at)); }})({element})"
+)
+ACTIONS = {
+    "slider step": "(s => { s.value = (Number(s.value) + 1) % 50; s.dispatchEvent(new Event('input')); })"
+    "(document.getElementById('scrub'))",
+    "other pair": CHOOSE.format(step=7, element="document.getElementById('choose-other')"),
+    "other video": CHOOSE.format(step=11, element="document.getElementById('choose-video')"),
+    "warp path": CHOOSE.format(step=1, element="document.getElementById('choose-mode')"),
+    "hover over a map": POINT.format(element="document.querySelector('.cloud')"),
+    "hover over a cell": POINT.format(element="document.querySelector('.cells')"),
+    "coloring": CHOOSE.format(step=1, element="document.getElementById('color-by')"),
+    "mark": "document.getElementById('mark').click()",
+}
 
 
 def write_dataset(root: Path) -> Path:
-    """Videos with texture, motion and the grain of a camera, in three phases; returns their CSV."""
+    """Write textured videos in three phases, and their CSV."""
     random = np.random.default_rng(0)
     lines = ["path,view,split,events"]
     for split, count in VIDEOS.items():
@@ -35,54 +63,79 @@ def write_dataset(root: Path) -> Path:
 
 
 def write_video(path: Path, random: np.random.Generator) -> None:
-    """A patterned wall that drifts, and before it a patterned square that moves across."""
-    wall, square = _texture(random, 2 * HEIGHT, 2 * WIDTH), _texture(random, HEIGHT // 3, HEIGHT // 3)
-    grain = random.normal(0, 6, (2 * HEIGHT, 2 * WIDTH, 1))
+    """A drifting texture with noise."""
+    wall = np.full((HEIGHT + FRAMES, WIDTH + 2 * FRAMES, 3), 128.0)
+    for cell in (160, 40, 10, 3):
+        coarse = random.normal(0, 22, (-(-wall.shape[0] // cell), -(-wall.shape[1] // cell), 3))
+        wall += coarse.repeat(cell, axis=0).repeat(cell, axis=1)[: wall.shape[0], : wall.shape[1]]
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=FPS, options={"preset": "veryfast", "crf": "22"})
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for frame in range(FRAMES):
-            image = wall[frame : frame + HEIGHT, 2 * frame : 2 * frame + WIDTH].copy()
-            top, left = HEIGHT // 3, (WIDTH - len(square)) * frame // FRAMES
-            image[top : top + len(square), left : left + len(square)] = square
-            down, across = random.integers(HEIGHT), random.integers(WIDTH)
-            noisy = np.clip(image + grain[down : down + HEIGHT, across : across + WIDTH], 0, 255).astype(np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(noisy, format="rgb24")))
+            image = wall[frame : frame + HEIGHT, 2 * frame : 2 * frame + WIDTH] + random.normal(
+                0, 6, (HEIGHT, WIDTH, 1)
+            )
+            pixels = np.clip(image, 0, 255).astype(np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode(None))
 
 
-def _texture(random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) colors with detail of all sizes."""
-    image = np.full((height, width, 3), 128.0)
-    for cell in (160, 40, 10, 3):
-        coarse = random.normal(0, 22, (-(-height // cell), -(-width // cell), 3))
-        image += coarse.repeat(cell, axis=0).repeat(cell, axis=1)[:height, :width]
-    return image
-
-
 def run(command: str, *arguments: object) -> str:
-    """An installed command to its end → its standard output."""
+    """Run an installed command and return its standard output."""
     path = Path(sys.executable).with_name(command)
     done = subprocess.run([str(path), *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
-def main(root: Path) -> None:
-    where = ("--features-dir", root / "features", "--runs-dir", root / "runs")
-    table = write_dataset(root)
-    run("byov-extract", "--manifest", table, "--encoder", "random/tiny", *where[:2])
-    small = ("--latent", 64, "--depth", 2, "--decoder-depth", 1, "--heads", 4, "--epochs", 20, "--lr", 1e-3)
-    run("byov-train", "--run", "bench", *small, *where)
+def make_report(root: Path) -> Path:
+    folders = ("--features-dir", root / "features", "--runs-dir", root / "runs")
+    run("byov-extract", "--manifest", write_dataset(root), "--encoder", "random/tiny", *folders[:2])
+    small = ("--latent", 256, "--depth", 1, "--decoder-depth", 1, "--heads", 4, "--epochs", 5)
+    for seed, name in enumerate(RUNS):
+        run("byov-train", "--run", name, "--seed", seed, *small, *folders)
     started = time.perf_counter()
-    summary = json.loads(run("byov-report", "--run", "bench", "--json", *where))
-    seconds, megabytes = time.perf_counter() - started, summary["bytes"] / 1e6
-    videos = sum(VIDEOS.values())
+    summary = json.loads(run("byov-report", "--run", RUNS[0], "--compare", RUNS[1], "--json", *folders))
+    seconds = time.perf_counter() - started
     print(
-        f"report of {videos} videos of {FRAMES} frames: {seconds:.1f} s (want < {MOST_SECONDS}), "
-        f"{megabytes:.1f} MB (want < {MOST_MB}); missing: {summary['missing'] or 'nothing'}"
+        f"report of {VIDEOS['test']} videos of {FRAMES} frames, {len(RUNS)} runs: {seconds:.1f} s (limit {MAX_SECONDS})"
+        f", {summary['bytes'] / 1e6:.1f} MB (limit {MAX_MB}); missing: {summary['missing'] or 'nothing'}"
     )
+    return Path(summary["report"])
+
+
+def measure_page(browser: Browser, page: Path, width: int) -> None:
+    paints = []
+    for repeat in range(REPEATS):
+        tab = Tab(browser, page, (width, 900), "light", "")
+        paints.append(tab.value("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        if repeat < REPEATS - 1:
+            tab.close()
+    print(f"{width} px: first paint {summarize(paints)} (limit {MAX_PAINT_MS})")
+    painted = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+    for name, action in ACTIONS.items():
+        timed = (
+            f"(async start => {{ {action}; await {painted}; return performance.now() - start; }})(performance.now())"
+        )
+        print(f"  {name}: {summarize([tab.value(timed) for _ in range(REPEATS)])} (limit {MAX_ACTION_MS})")
+    print(f"  browser messages: {tab.messages() or 'none'}")
+    tab.close()
+
+
+def summarize(milliseconds: list[float]) -> str:
+    return f"{median(milliseconds):.0f} ms ({min(milliseconds):.0f} to {max(milliseconds):.0f})"
+
+
+def main(root: Path) -> None:
+    page = make_report(root)
+    program = find_chromium()
+    if program is None:
+        sys.exit("needs chromium or google-chrome (or its path in BYOV_CHROMIUM)")
+    browser = Browser(program, root)
+    for width in (1280, 390):
+        measure_page(browser, page, width)
+    browser.close()
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         main(Path(folder))

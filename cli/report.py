@@ -13,7 +13,6 @@ from byov.cli.common import UsageError, check_outputs, note_unfinished
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.evaluate.protocols import ScoredSplit
-from byov.report.paper import figure_files
 from byov.text import format_size, printable
 
 # scikit-learn, SciPy, Pillow and matplotlib take seconds to import.
@@ -67,6 +66,8 @@ def report(
     if videos is not None and not videos.is_dir():
         raise UsageError(f"--videos {videos}: no such folder.")
     if figures is not None:
+        from byov.report.figures import figure_files
+
         check_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
@@ -98,14 +99,14 @@ def report(
 def _write(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
     """Write the page and the figures; return the content and the paths."""
     from byov.report.collect import collect
-    from byov.report.page.html_page import render
+    from byov.report.page.render import render_page
 
     content = collect(request, PROGRESS)
     page = request.run.folder / REPORT_NAME
-    write_text(page, render(content))
+    write_text(page, render_page(content))
     if figures is None:
         return content, page, []
-    from byov.report.paper.figures import write_figures
+    from byov.report.figures import write_figures
 
     return content, page, write_figures(content, figures, PROGRESS)
 

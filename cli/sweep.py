@@ -146,7 +146,7 @@ def print_sweep(
 
 def _print_paper(results: Sequence[PaperResult], result: SweepResult, out: Path | None, *, as_json: bool) -> None:
     if out is not None:
-        from byov.report.paper.score_curves import write_score_curves  # imports matplotlib
+        from byov.report.figures import write_score_curves  # imports matplotlib
 
         for one in results:
             if one.panels:

@@ -19,7 +19,7 @@ from byov.evaluate.protocols import Protocol
 from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
 from byov.evaluate.table import Column, Row, Score, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
-from byov.report.score_panels import ScoreCurve, ScorePanel
+from byov.report.content import ScoreCurve, ScorePanel
 from byov.text import pluralize
 
 STANDARD: Protocol = "standard"

@@ -1,40 +1,49 @@
-"""What a report shows, as data; drawn by `page` for the browser and by `paper` for print.
+"""What a report shows, as data: drawn for the browser by `byov.report.page` and for print by `byov.report.figures`.
 
-A part that cannot be shown is Unavailable and says why. Videos are named by their index in Content.videos, frames by
-their number in the video.
+A part that cannot be shown is an `Unavailable` with the reason. Videos are referred to by their index in
+`Content.videos`, frames by their number in the video.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import groupby
 from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.table import Table
+from byov.records import UNLABELED
 
-WIDE = 20  # highest by lowest loss
-LOWEST_LOSS = 1e-30
+MAX_SECONDS = 1e7  # larger timestamps are treated as invalid
+LOG_SCALE_RATIO = 20  # highest to lowest loss
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why a part is not there, in one line for the reader."""
+    """Why a part is missing, in one line for the reader."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Some frames of a video as tiles, some side by side in each of a few JPEG pictures.
+    """Thumbnails of one video: one JPEG per row of tiles.
 
-    Not all in one: a browser decodes a picture as a whole, and of a long video that would be slow.
+    A browser decodes an image as a whole, so one image for all tiles of a long video would be slow to show.
     """
 
-    frames: tuple[int, ...]  # rising; the i-th stands in row i // columns, column i % columns
+    frames: tuple[int, ...]  # ascending; frame i is in row i // columns, column i % columns
     tile_width: int
     tile_height: int
     columns: int
     rows: tuple[bytes, ...]  # JPEG
+
+    def position(self, frame: int) -> tuple[int, int] | None:
+        """Return (row, column) of a frame's tile, or None if the frame has no tile."""
+        index = bisect_left(self.frames, frame)
+        found = index < len(self.frames) and self.frames[index] == frame
+        return divmod(index, self.columns) if found else None
 
 
 @dataclass(frozen=True)
@@ -43,12 +52,34 @@ class ShownVideo:
 
     name: str  # "ego/004"
     view: str
-    frames: int  # of the whole video
+    frames: int
     pts_seconds: NDArray[np.float64]  # (frames,)
     labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
-    moments: tuple[int, ...]  # rising: the frames that the page knows, by picture and embedding
-    tau: float | None  # mean over its pairs with all other videos, in both roles
-    sheet: Sheet | Unavailable  # of the moments
+    samples: tuple[int, ...]  # ascending; the frames whose pictures and embeddings are in the page
+    tau: float | None  # mean over its pairs with all other videos, as query and as candidate
+    sheet: Sheet | Unavailable  # thumbnails of the samples
+
+    def seconds(self, frame: int) -> float | None:
+        """Return a frame's timestamp, or None if it is invalid."""
+        value = float(self.pts_seconds[frame])
+        return value if abs(value) < MAX_SECONDS else None
+
+    def time(self, frame: int) -> str:
+        value = self.seconds(frame)
+        return "time unknown" if value is None else f"{value:.2f} s"
+
+    def phase(self, frame: int) -> int | None:
+        return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
+
+    def phase_runs(self) -> list[tuple[int, int, int]]:
+        """Return (first frame, end frame, phase) of each labeled stretch."""
+        runs, first = [], 0
+        for phase, stretch in groupby(self.labels or ()):
+            end = first + len(list(stretch))
+            if phase != UNLABELED:
+                runs.append((first, end, phase))
+            first = end
+        return runs
 
 
 @dataclass(frozen=True)
@@ -68,45 +99,47 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
+    """Training curves."""
+
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # () without a val split
-    kept_epoch: int | None  # of the model that was kept, if the validation chose it
+    kept_epoch: int | None  # epoch of the saved model, if validation selected it
 
     @property
-    def wide_losses(self) -> bool:
-        """Whether the losses differ so much that only their logarithms can be told apart in one plot."""
+    def log_scale(self) -> bool:
+        """Whether the losses span too wide a range for a linear axis."""
         values = [value for curve in self.losses for value in curve.values if isfinite(value)]
-        return bool(values) and min(values) > LOWEST_LOSS and max(values) > WIDE * min(values)
+        return bool(values) and min(values) > 1e-30 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
 @dataclass(frozen=True)
 class PointMap:
-    """Frames as points of a plane, by t-SNE."""
+    """Frames embedded in the plane by t-SNE."""
 
-    title: str  # whose embeddings they are
+    title: str
     points: NDArray[np.float64]  # (n, 2)
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The same frames by frozen features, by the untrained model and by the runs, all in the order of `frames`."""
+    """The same frames in several maps: frozen features, untrained model, trained runs."""
 
-    frames: tuple[FrameRef, ...]
+    frames: tuple[FrameRef, ...]  # (n,) in the order of the points
     maps: tuple[PointMap, ...]
-    frames_of_split: int  # of which these are some
+    frames_in_split: int
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A query frame, and the nearest frames of the other view: the nearest of each video, nearest video first."""
+    """A query frame and the nearest frame of each video of the other view, nearest video first."""
 
     query: FrameRef
     retrieved: tuple[FrameRef, ...]
 
 
 @dataclass(frozen=True)
-class TokenClip:
-    """What selective token merging keeps: for each ratio a row of frames, excluded patches dark."""
+class TokenSelection:
+    """What selective token merging keeps: a row of frames per ratio, with excluded patches darkened."""
 
     video: int
     frames: tuple[int, ...]  # F
@@ -116,53 +149,56 @@ class TokenClip:
 
 @dataclass(frozen=True)
 class Similarity:
-    """How near frames of one video are to those of another, and the alignment; of long videos only some, evenly spread.
+    """Distances between the frames of two videos, and their alignment. Long videos are subsampled.
 
-    `path` and `nearest` count rows and columns.
+    `path` and `nearest` hold row and column indices.
     """
 
     rows: int  # an ego video
-    row_frames: tuple[int, ...]  # (Ta,) of it
+    row_frames: tuple[int, ...]  # (Ta,)
     columns: int  # an exo video
-    column_frames: tuple[int, ...]  # (Tb,) of it
+    column_frames: tuple[int, ...]  # (Tb,)
     distances: NDArray[np.float32]  # (Ta, Tb) Euclidean
-    path: NDArray[np.int64]  # (P, 2), by dynamic time warping
+    path: NDArray[np.int64]  # (P, 2) dynamic time warping
     nearest: NDArray[np.int64]  # (Ta,)
     tau: float | None  # of `nearest`
 
 
 @dataclass(frozen=True)
 class WorstVideo:
+    """A video with a low Kendall's tau, and the video it is matched worst to."""
+
     video: int
-    tau: float  # mean over its pairs with all other videos, in both roles
-    frames: tuple[int, ...]  # some, evenly spread
-    partner: int  # the video that it is matched worst to
+    tau: float  # mean over its pairs
+    frames: tuple[int, ...]
+    partner: int
     partner_tau: float
-    matched: tuple[int, ...]  # the frame of the partner that is nearest to each of `frames`
+    matched: tuple[int, ...]  # the partner's nearest frame to each of `frames`
 
 
 @dataclass(frozen=True)
 class Failures:
-    """The paper's analysis: what goes wrong, and whether one frame is alike to all others there."""
+    """The paper's failure analysis."""
 
-    worst: tuple[WorstVideo, ...]  # the worst first
-    reference: FrameRef  # among the frames of the worst video
-    similarity: NDArray[np.float64]  # (T,) softmax over that video's frames of z_ref · z_t / sqrt(D); sums to 1
+    worst: tuple[WorstVideo, ...]  # worst first
+    reference: FrameRef  # a frame of the worst video
+    similarity: NDArray[np.float64]  # (T,) softmax over that video's frames of z_ref · z_t / sqrt(D)
 
 
 @dataclass(frozen=True)
 class RunVectors:
-    """The embeddings of all moments by one run, from which the page finds what is near."""
+    """A run's embeddings of the sampled frames, from which the page finds nearest frames and alignments."""
 
     name: str
-    of_video: tuple[NDArray[np.float32], ...]  # (moments, D) of each shown video
+    of_video: tuple[NDArray[np.float32], ...]  # (samples, D) per video
+    taus: NDArray[np.float64]  # (V, V) Kendall's tau of query and candidate video over all frames; NaN if undefined
 
 
 @dataclass(frozen=True)
-class ListedVideo:
-    """A line of the CSV that byov-extract reads; all texts, "" where there is none."""
+class ManifestRow:
+    """A row of the CSV that byov-extract --manifest reads."""
 
-    path: str  # relative to the folder that holds all of them
+    path: str  # relative to the folder that contains all videos
     view: str
     split: str
     id: str
@@ -172,20 +208,51 @@ class ListedVideo:
 
 @dataclass(frozen=True)
 class Content:
+    """All parts of a report."""
+
     run: str
     dataset: str
-    facts: tuple[tuple[str, str], ...]  # under the title: recipe, encoder, ratio, ...
-    split: str  # that the figures are of
-    phases: tuple[str, ...]  # () without labels: points are then colored by time
+    facts: tuple[tuple[str, str], ...]  # shown below the title
+    split: str
+    phases: tuple[str, ...]  # () without labels
     videos: tuple[ShownVideo, ...]
     tables: tuple[Table, ...] | Unavailable
-    own_rows: tuple[str, ...]  # of the tables: this run's
+    own_rows: tuple[str, ...]  # this run's rows in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable
     strips: tuple[Strip, ...] | Unavailable
-    tokens: tuple[TokenClip, ...] | Unavailable
+    tokens: tuple[TokenSelection, ...] | Unavailable
     similarity: Similarity | Unavailable
     failures: Failures | Unavailable
-    vectors: tuple[RunVectors, ...] | Unavailable  # this run's, and that of the first that it is compared with
-    listing: tuple[ListedVideo, ...]  # all videos of the dataset
+    vectors: tuple[RunVectors, ...] | Unavailable  # of this run and of the first run it is compared with
+    manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset
     provenance: tuple[tuple[str, str], ...]
+
+    def phase_name(self, phase: int | None) -> str:
+        if phase is None:
+            return ""
+        return self.phases[phase] if phase < len(self.phases) else f"phase {phase}"
+
+    def same_phase(self, one: FrameRef, other: FrameRef) -> bool | None:
+        """Return whether two frames have the same phase, or None if a label is missing."""
+        phases = [self.videos[ref.video].phase(ref.frame) for ref in (one, other)]
+        return None if None in phases else phases[0] == phases[1]
+
+
+@dataclass(frozen=True)
+class ScoreCurve:
+    """Scores as a function of a setting; curves with the same name share a color."""
+
+    name: str
+    settings: tuple[float, ...]
+    scores: tuple[float, ...]
+    deviations: tuple[float, ...]  # 0 where there is only one run
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class ScorePanel:
+    """One plot of a sweep's figure."""
+
+    heading: str
+    curves: tuple[ScoreCurve, ...]

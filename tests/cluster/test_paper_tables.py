@@ -9,8 +9,8 @@ from byov.cluster.run_task import Folders
 from byov.cluster.sweep import sweep
 from byov.errors import SweepError
 from byov.evaluate.published import published_ablation
-from byov.report.paper.score_curves import write_score_curves
-from byov.report.score_panels import ScoreCurve, ScorePanel
+from byov.report.content import ScoreCurve, ScorePanel
+from byov.report.figures import write_score_curves
 
 CLIP = "openai/clip-vit-base-patch16"
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)

@@ -1,202 +1,168 @@
-"""A browser that the tests talk to over its debugging pipe."""
+"""A browser, made-up reports, and a small real project: videos, their features and a trained run."""
 
-import base64
-import io
-import json
-import os
-import select
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from PIL import Image
+from tests.factories import write_video
+from tests.report.browser import Browser, Tab, find_chromium
+from tests.report.made_up import make_content
 
-DEADLINE_SECONDS = 120  # after which the browser is taken to hang
-LEVELS = ("error", "warning")  # of what a page may not say
+from byov.cache.manifest import Manifest, load_manifest
+from byov.cache.runs import read_run
+from byov.cli.extract import main as extract_main
+from byov.cli.report import main as report_main
+from byov.cli.train import main as train_main
+from byov.report.collect import Request, SplitEmbeddings, collect, read_split
+from byov.report.content import Content
+from byov.report.page.render import render_page
 
-
-class Browser:
-    """Headless Chromium: JSON messages with a NUL behind each, to its descriptor 3 and from its descriptor 4."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        from_us, self._to_browser = os.pipe()
-        self._from_browser, to_us = os.pipe()
-        # A shell can give the pipes the numbers that the browser expects, whichever ours have.
-        launch = f'exec "$@" 3</dev/fd/{from_us} 4>/dev/fd/{to_us}'
-        options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
-        folders = f"--user-data-dir={folder / 'profile'}"
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", launch, "sh", program, *options, folders, "--remote-debugging-pipe", "about:blank"],
-            env={**os.environ, "HOME": str(folder)},
-            pass_fds=(from_us, to_us),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(from_us)
-        os.close(to_us)
-        self._buffer = b""
-        self._last = 0
-        self.events: list[dict[str, Any]] = []
-
-    def send(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer; events that come before it are kept."""
-        self._last += 1
-        message = {"id": self._last, "method": method, "params": parameters}
-        if session is not None:
-            message["sessionId"] = session
-        os.write(self._to_browser, json.dumps(message).encode() + b"\0")
-        answer = self._wait(lambda message: message.get("id") == self._last)
-        assert "error" not in answer, f"{method}: {answer['error']}"
-        return answer["result"]
-
-    def wait_for(self, session: str, event: str, **parameters: str) -> dict[str, Any]:
-        def wanted(message: dict[str, Any]) -> bool:
-            this = message.get("sessionId") == session and message.get("method") == event
-            return this and parameters.items() <= message["params"].items()
-
-        seen = next((message for message in self.events if wanted(message)), None)
-        return seen or self._wait(wanted)
-
-    def _wait(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            message = self._receive(deadline)
-            if "method" in message:
-                self.events.append(message)
-            if wanted(message):
-                return message
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from_browser], [], [], max(deadline - time.monotonic(), 0))
-            assert ready, "the browser does not answer"
-            received = os.read(self._from_browser, 2**20)
-            assert received, "the browser has ended"
-            self._buffer += received
-        message, _, self._buffer = self._buffer.partition(b"\0")
-        return json.loads(message)
-
-    def close(self) -> None:
-        os.close(self._to_browser)
-        os.close(self._from_browser)
-        os.killpg(self._process.pid, 9)  # the group that was started for it
-        self._process.wait(DEADLINE_SECONDS)
+DATASET, RUN = "tea", "first"
+ODD_NAME = "cup & 'saucer' [1]"
+# (id, view, split, frames)
+VIDEOS = (
+    *(("train_ego_0", "ego", "train", 20), ("train_ego_1", "ego", "train", 23)),
+    *(("train_exo_0", "exo", "train", 21), ("train_exo_1", "exo", "train", 19)),
+    *(("val_ego", "ego", "val", 20), ("val_exo", "exo", "val", 18)),
+    *(("test_exo_0", "exo", "test", 31), (ODD_NAME, "ego", "test", 24), ("test_ego_1", "ego", "test", 29)),
+    *(("test_exo_1", "exo", "test", 22), ("test_exo_2", "exo", "test", 27), ("still", "ego", "test", 1)),
+)
+TINY = (
+    *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8", "--lr", "1e-3"),
+    *("--epochs", "3", "--validate-every", "1", "--device", "cpu"),
+)
 
 
-class Tab:
-    """One page in the browser, offline, with all that it says and asks for."""
+@dataclass(frozen=True)
+class Project:
+    """videos/, features/ and runs/ below one folder."""
 
-    def __init__(self, browser: Browser, path: Path, size: tuple[int, int], scheme: str, motion: str) -> None:
-        self._browser = browser
-        self.target = browser.send("Target.createTarget", url="about:blank")["targetId"]
-        self.session = browser.send("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.send(f"{domain}.enable")
-        speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        self.send("Network.emulateNetworkConditions", offline=True, **speed)
-        features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
-        self.send("Emulation.setEmulatedMedia", features=[{"name": k, "value": v} for k, v in features.items()])
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-        self.send("Emulation.setDeviceMetricsOverride", **metrics)
-        self.url = path.as_uri()
-        self.send("Page.setLifecycleEventsEnabled", enabled=True)
-        self.reload()
+    root: Path
 
-    def reload(self, fragment: str = "") -> None:
-        """The page anew, at an address within it."""
-        self.send("Page.navigate", url="about:blank")
-        loader = self.send("Page.navigate", url=self.url + fragment)["loaderId"]
-        # Not any load event: that of the empty page may still come.
-        self._browser.wait_for(self.session, "Page.lifecycleEvent", name="load", loaderId=loader)
+    @property
+    def features_dir(self) -> Path:
+        return self.root / "features"
 
-    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        return self._browser.send(method, self.session, **parameters)
+    @property
+    def runs_dir(self) -> Path:
+        return self.root / "runs"
 
-    def events(self, method: str) -> list[dict[str, Any]]:
-        return [
-            message["params"]
-            for message in self._browser.events
-            if message.get("sessionId") == self.session and message["method"] == method
-        ]
+    @property
+    def run(self) -> Path:
+        return self.runs_dir / RUN
 
-    def value(self, expression: str) -> Any:
-        """Of a JavaScript expression; promises are waited for."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return answer["result"].get("value")
+    @property
+    def manifest_path(self) -> Path:
+        return self.features_dir / DATASET / "manifest.json"
 
-    def press(self, key: str) -> None:
-        codes = {
-            "Tab": 9,
-            "Enter": 13,
-            "Escape": 27,
-            " ": 32,
-            "m": 77,
-            "End": 35,
-            "Home": 36,
-            "ArrowLeft": 37,
-            "ArrowRight": 39,
-            "ArrowDown": 40,
-        }
-        for kind in ("rawKeyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+    def video(self, video_id: str) -> Path:
+        return self.root / "videos" / f"{video_id}.mp4"
 
-    def mouse(self, kind: str, x: float, y: float) -> None:
-        pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
+    def features(self, view: str, video_id: str) -> Path:
+        return self.features_dir / DATASET / "random--tiny" / view / f"{video_id}.h5"
 
-    def click(self, selector: str) -> None:
-        self.click_at(*self.center(selector))
+    def manifest(self) -> Manifest:
+        return load_manifest(self.manifest_path)
 
-    def click_at(self, x: float, y: float) -> None:
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.mouse(kind, x, y)
+    def keep_videos(self, *ids: str) -> "Project":
+        """Leave only some videos in the manifest."""
+        manifest = self.manifest()
+        videos = tuple(video for video in manifest.videos if video.id in ids)
+        Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(self.manifest_path)
+        return self
 
-    def center(self, selector: str) -> tuple[float, float]:
-        """Where an element is in the window, once it was brought there."""
-        found = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{found}.scrollIntoView({{block: 'center'}})")
-        x, y = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({found}.getBoundingClientRect())")
-        return x, y
+    def request(self, **changes: Any) -> Request:
+        return Request(self.runs_dir, self.features_dir, read_run(self.runs_dir, RUN), **changes)
 
-    def color(self, selector: str) -> tuple[int, ...]:
-        """As drawn in the middle of an element."""
-        x, y = self.center(selector)
-        png = self.send("Page.captureScreenshot")["data"]
-        return Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").getpixel((int(x), int(y)))
+    def read_split(self, **changes: Any) -> SplitEmbeddings:
+        return read_split(self.request(**changes))
 
-    def messages(self) -> list[dict[str, Any]]:
-        """What the browser complains of."""
-        logged = [event["entry"] for event in self.events("Log.entryAdded") if event["entry"]["level"] in LEVELS]
-        said = [event for event in self.events("Runtime.consoleAPICalled") if event["type"] in LEVELS]
-        return logged + said + self.events("Runtime.exceptionThrown")
-
-    def requests(self) -> list[str]:
-        urls = [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
-        return [url for url in urls if not url.startswith("data:")]
-
-    def text(self, selector: str) -> str:
-        return str(self.value(f"document.querySelector({json.dumps(selector)}).textContent"))
-
-    def close(self) -> None:
-        self._browser.send("Target.closeTarget", targetId=self.target)
+    def collect(self, **changes: Any) -> Content:
+        return collect(self.request(**changes))
 
 
-def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("BYOV_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+def gray_of(frame: int) -> int:
+    """Brightness of the left half of a frame."""
+    return 20 + 6 * frame
+
+
+def hue_of(seed: int) -> np.ndarray:
+    """Color of the right half of a video's frames."""
+    return np.random.default_rng(seed).integers(40, 200, 3)
+
+
+def make_frames(count: int, seed: int = 0, width: int = 96, height: int = 64) -> list[np.ndarray]:
+    """Left half: gray by frame number. Right half: the video's color, with a square that moves down."""
+    images = []
+    for frame in range(count):
+        image = np.empty((height, width, 3), np.uint8)
+        image[:, : width // 2] = gray_of(frame)
+        image[:, width // 2 :] = hue_of(seed)
+        top = frame * height // 40
+        image[top : top + height // 5, 3 * width // 4 : 3 * width // 4 + width // 8] = 255
+        images.append(image)
+    return images
+
+
+@pytest.fixture(scope="session")
+def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) -> Project:
+    """Read-only; see `project`."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    lines = ["path,view,split,id,events"]
+    for seed, (video_id, view, split, frames) in enumerate(VIDEOS):
+        write_video(project.video(video_id), make_frames(frames, seed), options={"crf": "8", "preset": "ultrafast"})
+        lines.append(f"{video_id}.mp4,{view},{split},{video_id},{frames / 30:.3f};{frames / 15:.3f}")
+    table = project.root / "videos" / f"{DATASET}.csv"
+    table.write_text("\n".join(lines) + "\n")
+    where = ("--features-dir", project.features_dir)
+    ran = call(extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", "--device", "cpu", *where)
+    assert ran.code == 0, ran.err
+    ran = call(train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir)
+    assert ran.code == 0, ran.err
+    return project
+
+
+@pytest.fixture
+def project(shared_project: Project, tmp_path: Path) -> Project:
+    """A copy that a test may change."""
+    return Project(Path(shutil.copytree(shared_project.root, tmp_path / "copy")))
+
+
+@pytest.fixture(scope="session")
+def collected(shared_project: Project) -> Content:
+    """The report of the project's test split."""
+    return shared_project.collect()
+
+
+@pytest.fixture
+def byov_report(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
+    """byov_report(project, *arguments): run the command in the project's folder."""
+
+    def run(project: Project, *arguments: object) -> Any:
+        monkeypatch.chdir(project.root)
+        return call(report_main, "byov-report", *arguments)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def content() -> Content:
+    return make_content()
+
+
+@pytest.fixture(scope="session")
+def page(content: Content) -> str:
+    return render_page(content)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = _chromium()
+    program = find_chromium()
     if program is None:
         pytest.skip("needs chromium or google-chrome (or its path in BYOV_CHROMIUM)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -207,7 +173,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Open a page from disk."""
+    """open_file(path, size=, scheme=, motion=): open a page from disk."""
     tabs: list[Tab] = []
 
     def opened(path: Path, size: tuple[int, int] = (1280, 900), scheme: str = "light", motion: str = "") -> Tab:
@@ -217,3 +183,24 @@ def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
     yield opened
     for tab in tabs:
         tab.close()
+
+
+@pytest.fixture(scope="session")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Path]:
+    """page_file(content): the file of a report, rendered once per content."""
+    made: dict[int, tuple[Content, Path]] = {}  # keeps the content alive, so that its id stays unique
+
+    def render(content: Content) -> Path:
+        if id(content) not in made:
+            path = tmp_path_factory.mktemp("page") / "report.html"
+            path.write_text(render_page(content), encoding="utf-8")
+            made[id(content)] = (content, path)
+        return made[id(content)][1]
+
+    return render
+
+
+@pytest.fixture
+def open_page(open_file: Callable[..., Tab], page_file: Callable[[Content], Path]) -> Callable[..., Tab]:
+    """open_page(content, size=, scheme=, motion=)"""
+    return lambda content, **options: open_file(page_file(content), **options)

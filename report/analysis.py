@@ -1,0 +1,159 @@
+"""Numerics of a report: sampling of frames, t-SNE, alignment, failures, token selection, 8-bit embeddings."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from byov.apply.align import dtw_path, nearest, tau
+from byov.cache.layout import selected_tokens
+from byov.report.content import FrameRef, Similarity
+
+PERPLEXITY = 30.0
+MAX_MATRIX_FRAMES = 400  # of each video in a distance matrix
+DARKENED = 0.15  # brightness of excluded patches
+INT8_MAX = 127
+
+
+def spread(count: int, limit: int) -> tuple[int, ...]:
+    """Return at most `limit` of the indices 0 ... count - 1, evenly spaced, including the first and the last.
+
+    >>> spread(3, 5), spread(10, 4)
+    ((0, 1, 2), (0, 3, 6, 9))
+    """
+    chosen: list[int] = np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64).tolist()
+    return tuple(chosen)
+
+
+def centers(count: int, parts: int) -> tuple[int, ...]:
+    """Return the middle index of each of `parts` equal parts of 0 ... count - 1, without duplicates.
+
+    >>> centers(9, 3), centers(2, 3)
+    ((1, 4, 7), (0, 1))
+    """
+    return tuple(dict.fromkeys((2 * part + 1) * count // (2 * parts) for part in range(parts)))
+
+
+def tsne_perplexity(points: int) -> float:
+    return min(PERPLEXITY, (points - 1) / 3)
+
+
+def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
+    """Embed (n, D) points in the plane. Single-threaded, since the order of summation would change the result.
+
+    Returns:
+        (n, 2) coordinates; all zeros if the points coincide.
+    """
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    centered = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
+    scale = np.abs(centered).max()
+    if scale <= np.finfo(np.float32).eps * np.abs(points).max():
+        return np.zeros((len(points), 2))
+    if centered.shape[1] < 2:
+        centered = np.pad(centered, ((0, 0), (0, 1)))
+    with threadpool_limits(1):
+        fit = TSNE(2, perplexity=tsne_perplexity(len(points)), init="pca", random_state=seed)
+        coordinates: NDArray[np.float64] = fit.fit_transform(centered / scale).astype(np.float64)
+    return coordinates
+
+
+def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArray[np.float64]:
+    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards; NaN counts as 0."""
+    finite = np.where(np.isfinite(points), points, 0.0)
+    low, high = finite.min(axis=0), finite.max(axis=0)
+    scale = (size - 2 * margin) / max(float((high - low).max()), 1e-12)
+    fitted: NDArray[np.float64] = size / 2 + (finite - (low + high) / 2) * scale * np.array([1.0, -1.0])
+    return fitted
+
+
+def nearest_of_each(
+    query: NDArray[np.float32], candidates: Sequence[tuple[int, NDArray[np.float32]]], limit: int
+) -> tuple[FrameRef, ...]:
+    """Return the nearest frame of each candidate video, nearest video first.
+
+    Args:
+        query: (D,) embedding.
+        candidates: Index and (T, D) embeddings of each video.
+        limit: Number of videos to return.
+    """
+    found = []
+    for video, embeddings in candidates:
+        distances = np.linalg.norm(embeddings - query.astype(np.float64), axis=1)
+        found.append((float(distances.min()), video, int(distances.argmin())))
+    return tuple(FrameRef(video, frame) for _, video, frame in sorted(found)[:limit])
+
+
+def compare_videos(
+    rows: int, row_embeddings: NDArray[np.float32], columns: int, column_embeddings: NDArray[np.float32]
+) -> Similarity:
+    """Return distances and alignment of two videos, given by index and (T, D) embeddings."""
+    row_frames, column_frames = (spread(len(part), MAX_MATRIX_FRAMES) for part in (row_embeddings, column_embeddings))
+    a, b = row_embeddings[list(row_frames)], column_embeddings[list(column_frames)]
+    matched = nearest(a, b)
+    distances = cdist(a, b).astype(np.float32)
+    return Similarity(rows, row_frames, columns, column_frames, distances, dtw_path(a, b), matched, tau(matched))
+
+
+def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average (V, V) taus over each video's pairs, as query and as candidate; NaN for a video without a tau."""
+    known = ~np.isnan(taus)
+    values = np.where(known, taus, 0)
+    sums, counts = values.sum(axis=0) + values.sum(axis=1), known.sum(axis=0) + known.sum(axis=1)
+    means = np.full(len(taus), np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
+def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArray[np.float64]:
+    """Return (T,) softmax over the frames of z_ref · z_t / sqrt(D), for (T, D) embeddings."""
+    exact = embeddings.astype(np.float64)
+    scores = exact @ exact[reference] / np.sqrt(exact.shape[1])
+    weights = np.exp(scores - scores.max())
+    similarity: NDArray[np.float64] = weights / weights.sum()
+    return similarity
+
+
+def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool_]:
+    """Return the (side, side) mask of the patches that a ratio selects, for (N,) tokens by decreasing change."""
+    side = isqrt(len(order))
+    selected = np.zeros(len(order), np.bool_)
+    selected[order[: selected_tokens(len(order), ratio)]] = True
+    return selected.reshape(side, side)
+
+
+def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
+    """Darken the excluded patches of an (H, W, 3) picture.
+
+    Args:
+        pixels: The picture.
+        patches: (side, side) mask of the selected patches.
+        cropped: Whether the patches cover only the central square.
+    """
+
+    def patch_of_pixel(length: int) -> NDArray[np.int64]:
+        """(length,) indices into the padded mask; 0 and side + 1 are outside."""
+        covered = min(pixels.shape[:2]) if cropped else length
+        center = np.arange(length) + 0.5 - (length - covered) / 2
+        patch = np.floor(center / covered * len(patches)).clip(-1, len(patches))
+        padded: NDArray[np.int64] = patch.astype(np.int64) + 1
+        return padded
+
+    rows, columns = (patch_of_pixel(length) for length in pixels.shape[:2])
+    bright = np.pad(patches, 1)[np.ix_(rows, columns)][..., None]
+    return np.where(bright, pixels, np.round(pixels * DARKENED)).astype(np.uint8)
+
+
+def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
+    """Quantize (n, D) embeddings to 8 bits, around their mean, with one step size for all dimensions.
+
+    Returns:
+        The (n, D) integers and the step: distances are those of the integers times the step.
+    """
+    rows = np.nan_to_num(embeddings.astype(np.float64), posinf=0, neginf=0)
+    centered = rows - rows.mean(axis=0)
+    step = float(np.abs(centered).max()) / INT8_MAX or 1.0
+    return np.round(centered / step).astype(np.int8), step

@@ -1,0 +1,870 @@
+"use strict";
+/* The interactive parts of a report. A sample is a frame included in the page, by its index in its video's `frames`.
+   All text is inserted as text, never as markup. */
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+
+function svg(name, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+/* Frames */
+
+const frameOf = (video, sample) => data.videos[video].frames[sample];
+const phaseOf = (video, sample) => data.videos[video].phases[sample];
+const phaseName = (phase) => (phase === null ? "" : data.phases[phase] ?? `phase ${phase}`);
+const timeText = (seconds) => (seconds === null ? "time unknown" : `${seconds.toFixed(2)} s`);
+const timeOf = (video, sample) => timeText(data.videos[video].seconds[sample]);
+const sampleText = (video, sample) => `${timeOf(video, sample)}, frame ${frameOf(video, sample)}`;
+const lastSample = (video) => data.videos[video].frames.length - 1;
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+/** Relative time in the video, from 0 to 1. */
+const progressOf = (video, sample) => frameOf(video, sample) / Math.max(data.videos[video].count - 1, 1);
+
+/** The sample nearest to a frame number, which may be fractional. */
+function sampleAt(video, frame) {
+  const gaps = data.videos[video].frames.map((each) => Math.abs(each - frame));
+  return gaps.indexOf(Math.min(...gaps));
+}
+
+/** The sample of another video at the same relative time. */
+const clockSample = (video, sample, other) => sampleAt(other, progressOf(video, sample) * (data.videos[other].count - 1));
+
+/** Whether two samples have the same phase; null if a label is missing. */
+function samePhase(video, sample, other, otherSample) {
+  const [one, two] = [phaseOf(video, sample), phaseOf(other, otherSample)];
+  return one === null || two === null ? null : one === two;
+}
+
+function showTile(element, video, sample) {
+  const { name, columns } = data.videos[video];
+  const row = Math.floor(sample / columns);
+  element.className = columns ? `tile v${video} v${video}r${row} c${columns}x${sample % columns}` : "tile missing";
+  element.textContent = columns ? "" : "no picture";
+  element.setAttribute("role", "img");
+  element.setAttribute("aria-label", `${name}, frame ${frameOf(video, sample)}`);
+}
+
+function showVerdict(element, same) {
+  element.textContent = same === null ? "" : same ? "✓ same phase" : "✗ other phase";
+  element.className = same === null ? "" : same ? "same" : "other";
+}
+
+/* Embeddings */
+
+const [DIAGONAL, UP, LEFT] = [0, 1, 2];
+
+class Run {
+  constructor({ name, width, step, numbers, taus }) {
+    Object.assign(this, { name, width, step, taus });
+    this.numbers = Int8Array.from(atob(numbers), (character) => character.charCodeAt(0));
+    let first = 0;
+    this.starts = data.videos.map(({ frames }) => (first += frames.length) - frames.length);
+    this.pair = { key: null };
+  }
+
+  distance(video, sample, other, otherSample) {
+    const { numbers, width } = this;
+    const a = (this.starts[video] + sample) * width;
+    const b = (this.starts[other] + otherSample) * width;
+    let sum = 0;
+    for (let at = 0; at < width; at += 1) {
+      const difference = numbers[a + at] - numbers[b + at];
+      sum += difference * difference;
+    }
+    return this.step * Math.sqrt(sum);
+  }
+
+  nearest(video, sample, other) {
+    let [best, least] = [0, Infinity];
+    for (let at = 0; at <= lastSample(other); at += 1) {
+      const distance = this.distance(video, sample, other, at);
+      if (distance < least) [best, least] = [at, distance];
+    }
+    return { sample: best, distance: least };
+  }
+
+  /** All distances between two videos, the nearest column of each row and the warp path. The last pair is cached. */
+  compare(video, other) {
+    const key = `${video} ${other}`;
+    if (this.pair.key !== key) {
+      const [rows, columns] = [lastSample(video) + 1, lastSample(other) + 1];
+      const distances = new Float64Array(rows * columns);
+      const nearest = new Array(rows).fill(0);
+      for (let row = 0; row < rows; row += 1) {
+        const first = row * columns;
+        for (let column = 0; column < columns; column += 1) {
+          distances[first + column] = this.distance(video, row, other, column);
+          if (distances[first + column] < distances[first + nearest[row]]) nearest[row] = column;
+        }
+      }
+      this.pair = { key, rows, columns, distances, nearest, path: warpPath(distances, rows, columns) };
+    }
+    return this.pair;
+  }
+}
+
+/** Dynamic time warping as in byov-align, in the browser because any two videos can be compared. */
+function warpPath(distances, rows, columns) {
+  const cameFrom = new Uint8Array(rows * columns);
+  let above = new Float64Array(columns).fill(Infinity);
+  for (let row = 0; row < rows; row += 1) {
+    const costs = new Float64Array(columns);
+    for (let column = 0; column < columns; column += 1) {
+      const diagonal = row || column ? (column ? above[column - 1] : Infinity) : 0;
+      const left = column ? costs[column - 1] : Infinity;
+      const entry = Math.min(diagonal, above[column]);
+      cameFrom[row * columns + column] = left < entry ? LEFT : diagonal <= above[column] ? DIAGONAL : UP;
+      costs[column] = distances[row * columns + column] + Math.min(left, entry);
+    }
+    above = costs;
+  }
+  let [row, column] = [rows - 1, columns - 1];
+  const path = [[row, column]];
+  while (row || column) {
+    const step = cameFrom[row * columns + column];
+    if (step !== LEFT) row -= 1;
+    if (step !== UP) column -= 1;
+    path.push([row, column]);
+  }
+  return path.reverse();
+}
+
+/* State: what the player shows. It is also the address of the page, so it can be shared and the back button works. */
+
+const SETTLED_MS = 300;  // browsers reject frequent changes of the address
+const MODES = ["nearest", "path"];
+
+class State {
+  constructor() {
+    this.watchers = [];
+    this.timer = null;
+    const first = data.videos.findIndex(({ view }) => view === "ego");
+    this.now = this.valid({ video: Math.max(first, 0), sample: 0, other: -1, mode: MODES[0] });
+    this.readAddress();
+    addEventListener("popstate", () => this.readAddress());
+    addEventListener("hashchange", () => this.readAddress());
+  }
+
+  watch(watcher) {
+    this.watchers.push(watcher);
+    watcher(this.now);
+  }
+
+  /** Change the state by a click, which adds a history entry. */
+  go(change) {
+    this.set(change);
+    this.writeAddress("pushState");
+  }
+
+  /** Change the state while playing or dragging the slider. */
+  pass(change) {
+    this.set(change);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.writeAddress("replaceState"), SETTLED_MS);
+  }
+
+  set(change) {
+    this.now = this.valid({ ...this.now, ...this.keptPartner(change), ...change });
+    this.watchers.forEach((watcher) => watcher(this.now));
+  }
+
+  /** When the video changes to the view of its partner, compare with the previous video instead. */
+  keptPartner({ video = this.now.video }) {
+    const view = (index) => data.videos[index].view;
+    const { video: before, other } = this.now;
+    return view(other) === view(video) && view(before) !== view(video) ? { other: before } : {};
+  }
+
+  /** Compare with another video, of the other view if possible. */
+  valid({ video, sample, other, mode }) {
+    let partner = other;
+    if (other === video || !data.videos[other]) {
+      partner = data.videos.findIndex(({ view }) => view !== data.videos[video].view);
+      if (partner < 0) partner = data.videos.findIndex((_, index) => index !== video);
+      if (partner < 0) partner = video;
+    }
+    return { video, sample: clamp(sample, 0, lastSample(video)), other: partner, mode };
+  }
+
+  writeAddress(method) {
+    clearTimeout(this.timer);
+    const { video, sample, other, mode } = this.now;
+    const address = addressOf(video, sample, other) + (mode === MODES[0] ? "" : `&play=${mode}`);
+    if (location.hash === address) return;
+    try {
+      history[method](null, "", address);
+    } catch {
+      // Some browsers do not allow it for local files; the page works without.
+    }
+  }
+
+  /** Addresses that name no video, such as those of sections, change nothing. */
+  readAddress() {
+    const read = Object.fromEntries(new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")));
+    const find = (name) => data.videos.findIndex((video) => video.name === name);
+    const video = find(read.video);
+    if (video < 0) return;
+    const partner = "with" in read ? { other: find(read.with) } : {};
+    const mode = MODES.includes(read.play) ? read.play : this.now.mode;
+    this.set({ video, sample: sampleAt(video, Number(read.frame) || 0), ...partner, mode });
+  }
+}
+
+function addressOf(video, sample, other = null) {
+  const encoded = (index) => encodeURIComponent(data.videos[index].name).replaceAll("%2F", "/");
+  return `#video=${encoded(video)}&frame=${frameOf(video, sample)}${other === null ? "" : `&with=${encoded(other)}`}`;
+}
+
+/* Player */
+
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** A bar of phases; a click selects a frame. The video table has the bars of all videos. */
+class Timeline {
+  constructor(element, clicked) {
+    this.element = element;
+    this.marker = svg("g", { class: "marker" }, svg("line", { y1: 0, y2: 10 }), svg("line", { y1: 0, y2: 10 }));
+    element.addEventListener("click", (event) => {
+      const box = element.getBoundingClientRect();
+      const fraction = clamp((event.clientX - box.left) / box.width, 0, 1);
+      clicked(this.video, sampleAt(this.video, fraction * data.videos[this.video].count - 0.5));
+    });
+  }
+
+  show(video, sample) {
+    if (this.video !== video) {
+      this.video = video;
+      const bars = document.querySelectorAll("#video-table .timeline");
+      this.element.replaceChildren(...(bars.length ? bars[video].cloneNode(true).children : []), this.marker);
+    }
+    const x = (100 * (frameOf(video, sample) + 0.5)) / data.videos[video].count;
+    this.marker.setAttribute("transform", `translate(${x} 0)`);
+  }
+}
+
+class Side {
+  constructor(id, state) {
+    this.part = (name) => byId(`${id}-${name}`);
+    this.line = new Timeline(this.part("line"), (video, sample) => {
+      const { video: shown, other } = state.now;
+      state.go(video === shown ? { sample } : { video, sample, other: video === other ? shown : other });
+    });
+  }
+
+  show(video, sample, same = null) {
+    showTile(this.part("tile"), video, sample);
+    this.line.show(video, sample);
+    this.part("time").textContent = sampleText(video, sample);
+    this.part("phase").textContent = phaseName(phaseOf(video, sample));
+    showVerdict(this.part("verdict"), same);
+  }
+}
+
+class Player {
+  constructor(state, runs) {
+    Object.assign(this, { state, runs, timer: null, step: 0 });
+    this.query = new Side("query", state);
+    this.answers = runs.map((_, index) => new Side(`run-${index}`, state));
+    this.clock = new Side("clock", state);
+    this.scrub = byId("scrub");
+    this.button = byId("play");
+    this.listen();
+    this.pause();
+    byId("stage").hidden = false;
+    state.watch((now) => this.show(now));
+  }
+
+  listen() {
+    const { state } = this;
+    const onChange = (id, change) => byId(id).addEventListener("change", (event) => {
+      this.pause();
+      state.go(change(event.target.value));
+    });
+    onChange("choose-video", (value) => ({ video: Number(value), sample: 0 }));
+    onChange("choose-other", (value) => ({ other: Number(value) }));
+    onChange("choose-mode", (value) => ({ mode: value }));
+    this.scrub.addEventListener("input", () => this.moveTo(Number(this.scrub.value)));
+    this.button.addEventListener("click", () => this.press());
+    reducedMotion.addEventListener("change", () => this.pause());
+    document.addEventListener("keydown", (event) => this.key(event));
+    document.querySelectorAll("#video-table .timeline").forEach((element, video) => {
+      new Timeline(element, (_, sample) => state.go({ video, sample })).video = video;
+    });
+  }
+
+  /** The warp path of the first run. */
+  get path() {
+    const { video, other } = this.state.now;
+    return this.runs[0].compare(video, other).path;
+  }
+
+  get alongPath() {
+    return this.state.now.mode === "path";
+  }
+
+  get last() {
+    return this.alongPath ? this.path.length - 1 : lastSample(this.state.now.video);
+  }
+
+  moveTo(step) {
+    this.step = step;
+    this.state.pass({ sample: this.alongPath ? this.path[step][0] : step });
+  }
+
+  show({ video, sample, other, mode }) {
+    this.findStep();
+    this.query.show(video, sample);
+    this.answers.forEach((side, index) => {
+      const found = this.answer(this.runs[index], index);
+      side.part("title").textContent = `${this.alongPath ? "Aligned" : "Nearest"} by ${this.runs[index].name}`;
+      side.show(other, found, samePhase(video, sample, other, found));
+    });
+    const byClock = clockSample(video, sample, other);
+    this.clock.show(other, byClock, samePhase(video, sample, other, byClock));
+    byId("choose-video").value = video;
+    byId("choose-other").value = other;
+    byId("choose-mode").value = mode;
+    this.scrub.max = this.last;
+    this.scrub.value = this.step;
+    this.scrub.setAttribute("aria-valuetext", sampleText(video, sample));
+    document.querySelectorAll("#video-table tbody tr").forEach((row, index) => row.classList.toggle("own", index === video));
+  }
+
+  /** The slider's position: on the path, the middle of the steps with this sample. */
+  findStep() {
+    const { sample } = this.state.now;
+    if (!this.alongPath) this.step = sample;
+    else if (this.path[this.step]?.[0] !== sample) {
+      const steps = this.path.flatMap(([row], step) => (row === sample ? [step] : []));
+      this.step = steps[(steps.length - 1) >> 1];
+    }
+  }
+
+  answer(run, index) {
+    const { video, sample, other } = this.state.now;
+    if (!this.alongPath) return run.nearest(video, sample, other).sample;
+    if (index === 0) return this.path[this.step][1];
+    const paired = run.compare(video, other).path.filter(([row]) => row === sample);
+    return paired[(paired.length - 1) >> 1][1];
+  }
+
+  /** Arrow keys step and Space plays, unless the focused element uses these keys itself. */
+  key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, textarea, input, .cloud, .scroll")) return;
+    const steps = { ArrowRight: 1, ArrowLeft: -1 };
+    if (event.key in steps) this.moveTo(clamp(this.step + steps[event.key], 0, this.last));
+    else if (event.key === " " && !event.target.closest("button, a, summary")) this.press();
+    else return;
+    event.preventDefault();
+  }
+
+  /** Play or pause; one step per press if the system asks for reduced motion. */
+  press() {
+    if (reducedMotion.matches) this.moveTo(this.step >= this.last ? 0 : this.step + 1);
+    else if (this.timer !== null) this.pause();
+    else this.play();
+  }
+
+  play() {
+    if (this.step >= this.last) this.moveTo(0);
+    this.button.textContent = "Pause";
+    this.wait();
+  }
+
+  pause() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.button.textContent = reducedMotion.matches ? "Step" : "Play";
+  }
+
+  /** At the speed of the video; along the path at a constant speed. */
+  wait() {
+    const { seconds } = data.videos[this.state.now.video];
+    const average = (seconds.at(-1) - seconds[0]) / this.last;
+    const gap = this.alongPath ? average : seconds[this.step + 1] - seconds[this.step];
+    this.timer = setTimeout(() => {
+      this.moveTo(Math.min(this.step + 1, this.last));
+      if (this.step >= this.last) this.pause();
+      else this.wait();
+    }, 1000 * clamp(gap, 0.02, 2) || 40);
+  }
+}
+
+/** The player's frames in a corner of the window while the player is out of sight. */
+function startDock(state, runs) {
+  const dock = byId("dock");
+  let closed = false;
+  new IntersectionObserver(([entry]) => {
+    dock.hidden = closed || entry.isIntersecting;
+  }).observe(byId("stage"));
+  byId("dock-close").addEventListener("click", () => {
+    closed = dock.hidden = true;
+  });
+  state.watch(({ video, sample, other }) => {
+    const found = runs[0].nearest(video, sample, other).sample;
+    showTile(byId("dock-query"), video, sample);
+    showTile(byId("dock-answer"), other, found);
+    byId("dock-text").textContent = `${data.videos[video].name}, ${timeOf(video, sample)}\n`
+      + `${data.videos[other].name}, ${timeOf(other, found)}`;
+  });
+}
+
+/* Retrieval for the player's frame */
+
+const RETRIEVED = 5;
+
+function startStrips(state, runs) {
+  byId("live-strips").hidden = false;
+  state.watch(({ video, sample, other: partner }) => byId("live-strips").replaceChildren(...runs.flatMap((run) => {
+    const heading = document.createElement("h3");
+    heading.textContent = `For the player's frame, by ${run.name}`;
+    const strip = document.createElement("div");
+    strip.className = "strip";
+    strip.append(still(video, sample, addressOf(video, sample, partner), "Query", "query", null));
+    const others = data.videos.flatMap(({ view }, other) => (view === data.videos[video].view ? [] : [other]));
+    const found = others.map((other) => ({ other, ...run.nearest(video, sample, other) }));
+    found.sort((one, two) => one.distance - two.distance);
+    found.slice(0, RETRIEVED).forEach(({ other, sample: at }, rank) => {
+      const same = samePhase(video, sample, other, at);
+      const kind = same === null ? "plain" : same ? "right" : "wrong";
+      strip.append(still(other, at, addressOf(video, sample, other), `Nearest ${rank + 1}`, kind, same));
+    });
+    return [heading, strip];
+  })));
+}
+
+function still(video, sample, address, title, kind, same) {
+  const figure = byId("still").content.firstElementChild.cloneNode(true);
+  figure.className = `still ${kind}`;
+  figure.querySelector("a").href = address;
+  showTile(figure.querySelector("a span"), video, sample);
+  const [heading, name, time, verdict] = figure.querySelector("figcaption").children;
+  heading.textContent = title;
+  name.textContent = data.videos[video].name;
+  time.textContent = sampleText(video, sample);
+  showVerdict(verdict, same);
+  return figure;
+}
+
+/* Marked events, stored in the browser, and the CSV for byov-extract */
+
+const HEADER = ["path", "view", "split", "id", "events", "pair"];
+const [PATH, VIEW, ID, EVENTS] = [0, 1, 3, 4];
+
+class Marks {
+  constructor(state) {
+    this.state = state;
+    this.key = `byov marks of ${data.dataset}`;
+    this.marks = this.load();
+    byId("mark").addEventListener("click", () => this.add());
+    byId("mark-forget").addEventListener("click", () => this.save({}));
+    byId("mark-copy").addEventListener("click", () => this.copy());
+    document.addEventListener("keydown", (event) => {
+      const busy = event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, textarea");
+      if (event.key.toLowerCase() === "m" && !busy) this.add();
+    });
+    state.watch(() => this.show());
+  }
+
+  /** Lists of seconds by video name. Other pages may have stored something else under the key. */
+  load() {
+    try {
+      const stored = Object.entries(JSON.parse(localStorage.getItem(this.key)) ?? {});
+      return Object.fromEntries(stored.filter(([, times]) => Array.isArray(times) && times.every(Number.isFinite)));
+    } catch {
+      return {};
+    }
+  }
+
+  save(marks) {
+    this.marks = marks;
+    try {
+      localStorage.setItem(this.key, JSON.stringify(marks));
+    } catch {
+      // Without storage, marks last until the page is closed.
+    }
+    this.show();
+  }
+
+  /** Mark the player's frame, in seconds from the first frame of the video. */
+  add() {
+    const { video, sample } = this.state.now;
+    const { name, seconds } = data.videos[video];
+    if (seconds[sample] === null || seconds[0] === null) return;
+    const time = Number((seconds[sample] - seconds[0]).toFixed(3));
+    const times = [...new Set([...(this.marks[name] ?? []), time])].sort((one, two) => one - two);
+    this.save({ ...this.marks, [name]: times });
+  }
+
+  remove(name, time) {
+    const { [name]: times, ...others } = this.marks;
+    const left = times.filter((each) => each !== time);
+    this.save(left.length ? { ...others, [name]: left } : others);
+  }
+
+  /** The rows of the CSV, with marks in place of the known events. */
+  rows() {
+    return data.rows.map((row) => {
+      const times = this.marks[`${row[VIEW]}/${row[ID]}`];
+      return times ? row.with(EVENTS, times.map((time) => time.toFixed(3)).join(";")) : row;
+    });
+  }
+
+  show() {
+    const marked = Object.entries(this.marks);
+    const count = marked.reduce((sum, [, times]) => sum + times.length, 0);
+    byId("mark-count").textContent = count ? `${count} in ${marked.length} video${marked.length > 1 ? "s" : ""}` : "none";
+    byId("mark-list").replaceChildren(...marked.flatMap(([name, times]) => times.map((time) => this.item(name, time))));
+    const rows = this.rows();
+    const { name } = data.videos[this.state.now.video];
+    byId("mark-line").value = csvLine(rows.find((row) => `${row[VIEW]}/${row[ID]}` === name) ?? []);
+    const csv = [HEADER, ...rows].map((row) => `${csvLine(row)}\n`).join("");
+    byId("mark-save").href = `data:text/csv;charset=utf-8,${encodeURIComponent(csv)}`;
+    this.warn(rows);
+  }
+
+  item(name, time) {
+    const video = data.videos.findIndex((each) => each.name === name);
+    const link = document.createElement(video < 0 ? "span" : "a");
+    link.textContent = `${name}, ${timeText(time)}`;
+    if (video >= 0) {
+      const { seconds } = data.videos[video];
+      const sample = seconds.findIndex((each) => each - seconds[0] >= time - 5e-4);
+      link.href = addressOf(video, Math.max(sample, 0));
+    }
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: "×", ariaLabel: `Delete ${link.textContent}` });
+    button.addEventListener("click", () => this.remove(name, time));
+    const item = document.createElement("li");
+    item.append(link, button);
+    return item;
+  }
+
+  /** byov-extract requires the same number of events in all labeled videos, except where the labels end early. */
+  warn(rows) {
+    const events = rows.map((row) => row[EVENTS]).filter((cell) => cell && !cell.endsWith("-"));
+    const counts = new Set(events.map((cell) => cell.split(";").filter((mark) => !/[-+]$/.test(mark)).length));
+    const missing = rows.filter((row) => !row[PATH]).length;
+    const warnings = [];
+    if (counts.size > 1) warnings.push(`Videos have different numbers of events (${[...counts].join(", ")}); byov-extract needs the same number in all.`);
+    if (missing) warnings.push(`The feature cache does not record where ${missing} of the videos are; fill in their paths.`);
+    byId("mark-warning").hidden = !warnings.length;
+    byId("mark-warning").textContent = warnings.join(" ");
+  }
+
+  copy() {
+    byId("mark-line").select();
+    if (navigator.clipboard) navigator.clipboard.writeText(byId("mark-line").value).catch(() => {});
+    else document.execCommand("copy");
+  }
+}
+
+function csvLine(fields) {
+  return fields.map((field) => (/[",\n\r]|^\s|\s$/.test(field) ? `"${field.replaceAll('"', '""')}"` : field)).join(",");
+}
+
+/* A card next to the pointer with one or two frames */
+
+class Card {
+  constructor() {
+    this.element = byId("card");
+    document.addEventListener("pointerdown", (event) => event.target.closest(".cloud, .cells") || this.hide());
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.hide());
+  }
+
+  /** frames: one or two pairs of video and sample. */
+  show(frames, lines, x, y) {
+    [byId("card-tile"), byId("card-other")].forEach((tile, index) => {
+      tile.hidden = index >= frames.length;
+      if (!tile.hidden) showTile(tile, ...frames[index]);
+    });
+    byId("card-text").textContent = lines.filter(Boolean).join("\n");
+    this.element.hidden = false;
+    const { offsetWidth: width, offsetHeight: height } = this.element;
+    const { clientWidth, clientHeight } = document.documentElement;
+    const left = x + 16 + width <= clientWidth ? x + 16 : x - 16 - width;
+    this.element.style.left = `${scrollX + clamp(left, 4, Math.max(clientWidth - width - 4, 4))}px`;
+    this.element.style.top = `${scrollY + clamp(y - height / 2, 4, Math.max(clientHeight - height - 4, 4))}px`;
+  }
+
+  hide() {
+    this.element.hidden = true;
+  }
+}
+
+/* t-SNE maps */
+
+const REACH_PX = 18;
+const RADIUS_PX = 3.6;
+const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+const GOLDEN_ANGLE = 137.5;  // separates the hues of consecutive videos
+
+/** A CSS class and optionally a color for a point. */
+const COLORINGS = {
+  phase: (video, sample) => [phaseOf(video, sample) === null ? "unlabeled" : `p${phaseOf(video, sample) % data.colors}`],
+  time: (video, sample) => [`t${Math.round(10 * progressOf(video, sample))}`],
+  video: (video) => ["", `oklch(0.62 0.14 ${(video * GOLDEN_ANGLE) % 360})`],
+  view: (video) => [data.videos[video].view === "ego" ? "p0" : "p1"],
+};
+
+function describePoint(index) {
+  const [video, sample] = data.points[index];
+  const time = `frame ${frameOf(video, sample)}, ${timeOf(video, sample)}`;
+  return [data.videos[video].name, time, phaseName(phaseOf(video, sample))].filter(Boolean);
+}
+
+class Cloud {
+  constructor(element, positions, clouds) {
+    Object.assign(this, { svg: element, positions, clouds, stop: null });
+    this.trail = svg("polyline", { class: "trail" });
+    this.points = positions.map(([x, y], index) => drawPoint(x, y, data.videos[data.points[index][0]].view));
+    this.ring = svg("circle", { r: 8, class: "ring" });
+    this.pointed = svg("circle", { r: 6, class: "pointed", visibility: "hidden" });
+    element.append(this.trail, svg("g", { class: "points" }, ...this.points), this.ring, this.pointed);
+    element.addEventListener("pointermove", (event) => this.point(event));
+    element.addEventListener("pointerdown", (event) => this.point(event));
+    // A click would otherwise move the focus, and with it the card, to the point in the tab order.
+    element.addEventListener("mousedown", (event) => event.preventDefault());
+    element.addEventListener("click", (event) => this.choose(this.nearest(event.clientX, event.clientY)));
+    element.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && clouds.clear());
+    element.addEventListener("focusin", () => clouds.pointAt(this.stop, this));
+    element.addEventListener("focusout", () => clouds.clear());
+    element.addEventListener("keydown", (event) => this.key(event));
+    this.setStop(0);
+  }
+
+  /** Put one point into the tab order; the arrow keys move to other points. */
+  setStop(index) {
+    if (this.stop !== null) this.points[this.stop].removeAttribute("tabindex");
+    this.stop = index;
+    this.points[index].setAttribute("tabindex", "0");
+    this.points[index].setAttribute("role", "img");
+    this.points[index].setAttribute("aria-label", describePoint(index).join(", "));
+  }
+
+  key(event) {
+    if (event.key === "Enter") this.choose(this.stop);
+    if (!(event.key in STEPS)) return;
+    event.preventDefault();
+    this.setStop((this.stop + STEPS[event.key] + this.points.length) % this.points.length);
+    this.points[this.stop].focus();
+  }
+
+  point(event) {
+    const index = this.nearest(event.clientX, event.clientY);
+    if (index === null) this.clouds.clear();
+    else this.clouds.pointAt(index, this);
+  }
+
+  choose(index) {
+    if (index === null) return;
+    const [video, sample] = data.points[index];
+    this.setStop(index);
+    this.clouds.state.go({ video, sample });
+  }
+
+  /** The point nearest to a position in the window, if it is close enough. */
+  nearest(clientX, clientY) {
+    const box = this.svg.getBoundingClientRect();
+    const distances = this.positions.map((position) => {
+      const [x, y] = this.inWindow(position, box);
+      return Math.hypot(x - clientX, y - clientY);
+    });
+    const least = Math.min(...distances);
+    return least <= REACH_PX ? distances.indexOf(least) : null;
+  }
+
+  inWindow([x, y], box = this.svg.getBoundingClientRect()) {
+    const scale = box.width / this.svg.viewBox.baseVal.width;
+    return [box.left + x * scale, box.top + y * scale];
+  }
+
+  place(circle, index) {
+    circle.setAttribute("visibility", index === null ? "hidden" : "visible");
+    if (index === null) return;
+    circle.setAttribute("cx", this.positions[index][0]);
+    circle.setAttribute("cy", this.positions[index][1]);
+  }
+}
+
+/** A circle for ego, a square of about the same area for exo. */
+function drawPoint(x, y, view) {
+  if (view === "ego") return svg("circle", { cx: x, cy: y, r: RADIUS_PX });
+  const side = 1.8 * RADIUS_PX;
+  return svg("rect", { x: x - side / 2, y: y - side / 2, width: side, height: side });
+}
+
+class Clouds {
+  constructor(state, card) {
+    Object.assign(this, { state, card });
+    this.clouds = [...document.querySelectorAll(".cloud")].map((element, index) => new Cloud(element, data.maps[index], this));
+    byId("color-by").addEventListener("change", () => this.color());
+    byId("trail").addEventListener("change", () => this.follow(state.now));
+    byId("clouds").hidden = false;
+    byId("cloud-choices").hidden = false;
+    this.color();
+    state.watch((now) => this.follow(now));
+  }
+
+  color() {
+    const by = byId("color-by").value;
+    byId("phase-key").hidden = by !== (data.phases.length ? "phase" : "time");
+    data.points.forEach(([video, sample], index) => {
+      const [name, color = ""] = COLORINGS[by](video, sample);
+      for (const { points } of this.clouds) {
+        points[index].setAttribute("class", name);
+        if (points[index].style.color || color) points[index].style.color = color;
+      }
+    });
+  }
+
+  /** Ring the point nearest to the player's frame, and draw the trail of its video. */
+  follow({ video, sample }) {
+    const own = data.points.flatMap(([of], index) => (of === video ? [index] : []));
+    const gap = (index) => Math.abs(frameOf(video, data.points[index][1]) - frameOf(video, sample));
+    const closest = own.length ? own.reduce((best, index) => (gap(index) < gap(best) ? index : best)) : null;
+    const trail = byId("trail").checked ? own : [];
+    for (const cloud of this.clouds) {
+      cloud.place(cloud.ring, closest);
+      cloud.trail.setAttribute("points", trail.map((index) => cloud.positions[index].join(",")).join(" "));
+    }
+  }
+
+  pointAt(index, cloud) {
+    this.clouds.forEach((each) => each.place(each.pointed, index));
+    this.card.show([data.points[index]], describePoint(index), ...cloud.inWindow(cloud.positions[index]));
+  }
+
+  clear() {
+    this.clouds.forEach((each) => each.place(each.pointed, null));
+    this.card.hide();
+  }
+}
+
+/* Distance matrices */
+
+const VIRIDIS = ["440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"]
+  .map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+
+function viridis(fraction) {
+  const position = fraction * (VIRIDIS.length - 1);
+  const low = Math.min(Math.floor(position), VIRIDIS.length - 2);
+  return VIRIDIS[low].map((value, at) => value + (position - low) * (VIRIDIS[low + 1][at] - value));
+}
+
+/** Colors as pixels of a canvas, computed once instead of for each cell. */
+const SHADES = new Uint32Array(new Uint8ClampedArray(
+  Array.from({ length: 1024 }, (_, at) => [...viridis(at / 1023), 255]).flat()).buffer);
+
+class Matrix {
+  constructor(figure, run, state, card) {
+    Object.assign(this, { figure, run, state, card });
+    this.canvas = figure.querySelector("canvas");
+    this.overlay = figure.querySelector("svg");
+    this.cells = figure.querySelector(".cells");
+    this.here = svg("g", { class: "here" });
+    this.cells.addEventListener("pointermove", (event) => this.point(event));
+    this.cells.addEventListener("pointerdown", (event) => this.point(event));
+    this.cells.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && card.hide());
+    this.cells.addEventListener("click", (event) => state.go({ sample: this.cell(event)[0] }));
+    state.watch((now) => this.show(now));
+  }
+
+  show({ video, sample, other }) {
+    const pair = this.run.compare(video, other);
+    if (this.pair !== pair) this.draw(pair, video, other);
+    const x = pair.nearest[sample] + 0.5;
+    this.here.replaceChildren(
+      svg("line", { x1: 0, y1: sample + 0.5, x2: pair.columns, y2: sample + 0.5 }),
+      svg("line", { x1: x, y1: 0, x2: x, y2: pair.rows }),
+    );
+  }
+
+  draw(pair, video, other) {
+    this.pair = pair;
+    this.paint(pair);
+    const names = [video, other].map((index) => `${data.videos[index].name}, to ${timeOf(index, lastSample(index))}`);
+    this.figure.querySelector(".down").textContent = names[0];
+    this.figure.querySelector(".across").textContent = names[1];
+    this.canvas.setAttribute("aria-label", `Distances between ${names[0]} (rows) and ${names[1]} (columns)`);
+    const tau = this.run.taus[video][other];
+    this.figure.querySelector(".tau").textContent = tau === null ? "no tau" : `tau ${tau.toFixed(3)}`;
+    this.overlay.setAttribute("viewBox", `0 0 ${pair.columns} ${pair.rows}`);
+    const path = pair.path.map(([row, column]) => `${column + 0.5},${row + 0.5}`).join(" ");
+    const clock = pair.nearest.map((_, row) => `${clockSample(video, row, other) + 0.5},${row + 0.5}`).join(" ");
+    // Lines of length zero with round caps are dots, however the drawing is stretched.
+    const dots = pair.nearest.map((column, row) => `M${column + 0.5} ${row + 0.5}h0`).join("");
+    const outlined = (name, kind, shape) => [svg(name, { class: `${kind} casing`, ...shape }), svg(name, { class: kind, ...shape })];
+    this.overlay.replaceChildren(
+      ...this.boundaries(pair, video, other),
+      ...outlined("polyline", "clock", { points: clock }),
+      ...outlined("polyline", "path", { points: path }),
+      ...outlined("path", "nearest", { d: dots }),
+      this.here,
+    );
+  }
+
+  paint({ rows, columns, distances }) {
+    const [low, high] = [distances.reduce((a, b) => Math.min(a, b)), distances.reduce((a, b) => Math.max(a, b))];
+    Object.assign(this.canvas, { width: columns, height: rows });
+    const drawing = this.canvas.getContext("2d");
+    const image = drawing.createImageData(columns, rows);
+    const pixels = new Uint32Array(image.data.buffer);
+    const scale = (SHADES.length - 1) / Math.max(high - low, 1e-12);
+    distances.forEach((distance, at) => {
+      pixels[at] = SHADES[Math.round((high - distance) * scale)];
+    });
+    drawing.putImageData(image, 0, 0);
+  }
+
+  /** Lines between consecutive labeled samples of different phases. */
+  boundaries({ rows, columns }, video, other) {
+    const starts = (of) => data.videos[of].phases.flatMap((phase, at, phases) => (
+      at && phase !== null && phases[at - 1] !== null && phase !== phases[at - 1] ? [at] : []));
+    return [
+      ...starts(video).map((y) => svg("line", { class: "boundary", x1: 0, y1: y, x2: columns, y2: y })),
+      ...starts(other).map((x) => svg("line", { class: "boundary", x1: x, y1: 0, x2: x, y2: rows })),
+    ];
+  }
+
+  /** Row and column below the pointer. */
+  cell({ clientX, clientY }) {
+    const box = this.cells.getBoundingClientRect();
+    const at = (fraction, count) => clamp(Math.floor(fraction * count), 0, count - 1);
+    return [at((clientY - box.top) / box.height, this.pair.rows), at((clientX - box.left) / box.width, this.pair.columns)];
+  }
+
+  point(event) {
+    const { video, other } = this.state.now;
+    const [row, column] = this.cell(event);
+    const distance = this.pair.distances[row * this.pair.columns + column];
+    const lines = [`${data.videos[video].name}: ${sampleText(video, row)}`,
+      `${data.videos[other].name}: ${sampleText(other, column)}`, `distance ${distance.toPrecision(3)}`];
+    this.card.show([[video, row], [other, column]], lines, event.clientX, event.clientY);
+  }
+}
+
+/* Start the parts that are on the page */
+
+if (data.videos.length) {
+  const state = new State();
+  const card = new Card();
+  const runs = data.runs.map((run) => new Run(run));
+  if (byId("stage")) {
+    new Player(state, runs);
+    startDock(state, runs);
+    new Marks(state);
+  }
+  if (data.maps.length) new Clouds(state, card);
+  if (byId("matrices")) {
+    byId("matrices").hidden = false;
+    runs.forEach((run, index) => new Matrix(byId(`matrix-${index}`), run, state, card));
+  }
+  if (byId("live-strips") && runs.length) startStrips(state, runs);
+}

@@ -1,0 +1,231 @@
+"""Render a report as one HTML file that needs nothing else: styles, script, data and pictures are inside."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import astuple
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from byov.evaluate.table import Table
+from byov.records import UNLABELED
+from byov.report import figures
+from byov.report.analysis import fit_points, quantize
+from byov.report.collect import TAU_STRIDE
+from byov.report.content import Content, FrameRef, RunVectors, Sheet, ShownVideo, Unavailable
+from byov.report.pictures import jpeg_bytes
+from byov.report.style import PHASES, paper_style
+from byov.text import printable
+
+MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
+TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
+MEANINGS = {
+    "loss": "weighted sum of the losses",
+    "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
+    "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
+    "cycle": "cycle consistency, not in the paper: going to a video of the other view and back should end at the start",
+    "retrieval": "map@10 across views on whole videos, averaged over both directions",
+    "trimmed": "the same on sub-clips",
+    "both": "mean of retrieval and trimmed",
+    "tau": "Kendall's tau over all pairs of videos",
+}
+
+
+def render_page(content: Content) -> str:
+    """Return the page. The same content gives the same text."""
+    environment = Environment(
+        loader=PackageLoader("byov.report.page", ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+    )
+    environment.tests["unavailable"] = lambda part: isinstance(part, Unavailable)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    style, script = (files("byov.report.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    sheets = _sheet_styles(content.videos)
+    style_hashes = " ".join(f"'{_csp_hash(each)}'" for each in (style, *sheets))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {style_hashes}; script-src '{_csp_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    with paper_style():
+        charts = _charts(content)
+    page = environment.get_template("page.html.j2").render(
+        content=content,
+        videos=content.videos,
+        tables=_tables(content),
+        charts=charts,
+        policy=policy,
+        style=style,
+        script=script,
+        sheets=sheets,
+        data=_page_data(content),
+        colors=len(PHASES),
+        some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
+        map_size=MAP_PX,
+        meanings=MEANINGS,
+        tau_stride=TAU_STRIDE,
+        ref=FrameRef,
+        address=lambda query, other=None: _address(content.videos, query, other),
+        tile_class=lambda ref: _tile_class(content.videos, ref),
+        token_picture=_token_picture,
+    )
+    return page.lstrip()  # macros leave blank lines
+
+
+def _printable(value: Any) -> Any:
+    """Escape control characters in all text that the template inserts."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _csp_hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{b64encode(content).decode('ascii')}"
+
+
+def _tables(content: Content) -> list[dict[str, Any]]:
+    """Only tables of several tasks are open, or the first if there is none; the others are folded."""
+    if isinstance(content.tables, Unavailable):
+        return []
+    main = [table for table in content.tables if _is_main(table)] or list(content.tables[:1])
+    return [
+        {"title": table.title, "html": table.to_html(content.own_rows), "is_main": table in main}
+        for table in content.tables
+    ]
+
+
+def _is_main(table: Table) -> bool:
+    return len({column.score.partition("/")[0] for column in table.columns}) > 1
+
+
+def _charts(content: Content) -> dict[str, dict[str, Any] | None]:
+    """Draw the static charts, and the maps and alignment for readers without JavaScript."""
+    charts: dict[str, dict[str, Any] | None] = dict.fromkeys(("curves", "softmax", "projection", "similarity"))
+    if not isinstance(content.curves, Unavailable) and (figure := figures.draw_curves(content.curves)):
+        charts["curves"] = _svg_chart(figure)
+    if not isinstance(content.failures, Unavailable):
+        charts["softmax"] = _svg_chart(figures.draw_softmax(content, content.failures))
+    if not isinstance(content.projection, Unavailable):
+        charts["projection"] = _png_chart(figures.draw_projection(content, content.projection))
+    if not isinstance(content.similarity, Unavailable):
+        charts["similarity"] = _png_chart(figures.draw_similarity(content, content.similarity))
+    return charts
+
+
+def _svg_chart(figure: Figure) -> dict[str, Any]:
+    light, dark = (_data_uri("image/svg+xml", svg.encode("utf-8")) for svg in figures.svg_charts(figure))
+    return {"light": light, "dark": dark, **_css_size(figure)}
+
+
+def _png_chart(figure: Figure) -> dict[str, Any]:
+    return {"light": _data_uri("image/png", figures.png_chart(figure)), **_css_size(figure)}
+
+
+def _css_size(figure: Figure) -> dict[str, int]:
+    width, height = (round(float(inches) * figures.CSS_PX_PER_INCH) for inches in figure.get_size_inches())
+    return {"width": width, "height": height}
+
+
+def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((TOKEN_PX, TOKEN_PX))
+    uri = _data_uri("image/jpeg", jpeg_bytes(image, TOKEN_QUALITY))
+    return {"uri": uri, "width": image.width, "height": image.height}
+
+
+def _address(videos: Sequence[ShownVideo], query: FrameRef, other: int | None) -> str:
+    """The address of a frame in the player; page.js reads it."""
+    parts = {"video": videos[query.video].name, "frame": str(query.frame)}
+    if other is not None:
+        parts["with"] = videos[other].name
+    return "#" + "&".join(f"{key}={quote(printable(value), safe='/')}" for key, value in parts.items())
+
+
+def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
+    """CSS classes that show one tile of a sheet, as in page.js; None without a picture."""
+    sheet = videos[ref.video].sheet
+    position = sheet.position(ref.frame) if isinstance(sheet, Sheet) else None
+    if position is None or isinstance(sheet, Unavailable):
+        return None
+    row, column = position
+    return f"tile v{ref.video} v{ref.video}r{row} c{sheet.columns}x{column}"
+
+
+def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
+    """One style sheet per video, placed at the end of the page so that text appears before pictures are decoded."""
+    sheets = {index: video.sheet for index, video in enumerate(videos) if isinstance(video.sheet, Sheet)}
+    styles = []
+    for columns in sorted({sheet.columns for sheet in sheets.values()}):
+        positions = [100 * column / (columns - 1) if columns > 1 else 50 for column in range(columns)]
+        rules = [f".c{columns}x{column}{{background-position-x:{x:.4f}%}}" for column, x in enumerate(positions)]
+        styles.append("\n".join(rules))
+    for index, sheet in sheets.items():
+        size = f"{_zoom(sheet.tile_width, sheet.columns)} {_zoom(sheet.tile_height, 1)}"
+        ratio = sheet.tile_width / sheet.tile_height
+        rules = [f".v{index}{{--ratio:{ratio:.4f};--wide:{sheet.tile_width}px;background-size:{size}}}"]
+        for row, jpeg in enumerate(sheet.rows):
+            rules.append(f".v{index}r{row}{{background-image:url({_data_uri('image/jpeg', jpeg)})}}")
+        styles.append("\n".join(rules))
+    return styles
+
+
+def _zoom(tile_px: int, tiles: int) -> str:
+    """Size of the sheet relative to the window, cut by half a pixel per side to hide the edges of neighboring tiles."""
+    return f"{100 * tiles * tile_px / max(tile_px - 1, 1):.4f}%"
+
+
+def _page_data(content: Content) -> dict[str, Any]:
+    """The data that page.js works with."""
+    projection = None if isinstance(content.projection, Unavailable) else content.projection
+    return {
+        "dataset": printable(content.dataset),
+        "colors": len(PHASES),
+        "phases": [printable(name) for name in content.phases],
+        "videos": [_video_data(video) for video in content.videos],
+        "runs": [] if isinstance(content.vectors, Unavailable) else [_run_data(run) for run in content.vectors],
+        "points": [[ref.video, content.videos[ref.video].samples.index(ref.frame)] for ref in projection.frames]
+        if projection
+        else [],
+        "maps": [fit_points(one.points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for one in projection.maps]
+        if projection
+        else [],
+        "rows": [[printable(value) for value in astuple(row)] for row in content.manifest_rows],
+    }
+
+
+def _video_data(video: ShownVideo) -> dict[str, Any]:
+    seconds = [video.seconds(frame) for frame in video.samples]
+    return {
+        "name": printable(video.name),
+        "view": printable(video.view),
+        "count": video.frames,
+        "columns": video.sheet.columns if isinstance(video.sheet, Sheet) else 0,
+        "frames": video.samples,
+        "seconds": [None if value is None else round(value, 4) for value in seconds],
+        "phases": [video.phase(frame) for frame in video.samples],
+    }
+
+
+def _run_data(run: RunVectors) -> dict[str, Any]:
+    numbers, step = quantize(np.concatenate(run.of_video))
+    taus = [[None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()]
+    return {
+        "name": printable(run.name),
+        "width": numbers.shape[1],
+        "step": step,
+        "numbers": b64encode(numbers.tobytes()).decode("ascii"),
+        "taus": taus,
+    }

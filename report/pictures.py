@@ -1,0 +1,170 @@
+"""Thumbnails of video frames: find the source files, decode the frames and pack them into JPEG sheets."""
+
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from byov.cache.digests import fingerprint
+from byov.cache.features import Provenance
+from byov.cache.manifest import read_sources
+from byov.data.video import DecodingPolicy, FrameReader
+from byov.device import usable_cores
+from byov.errors import CacheError, VideoError
+from byov.progress import NO_PROGRESS, Progress, track
+from byov.report.content import Sheet, Unavailable
+
+MAX_SIDE, MAX_AREA = 400, 400 * 300  # pixels of a tile
+BYTES_PER_PIXEL = 0.1  # lower estimate for a JPEG; sheets that turn out larger are scaled down
+MIN_SCALE = 0.1
+COLUMNS = 8
+QUALITY = 72  # of the JPEG
+
+
+class SourceVideos:
+    """The video files that features were extracted from.
+
+    Args:
+        dataset_folder: The dataset's folder in the feature cache, which records where the videos were.
+        search_folder: A folder to search first, at any depth.
+    """
+
+    def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
+        self._searched = search_folder is not None
+        self._by_name: dict[str, list[Path]] = {}
+        for folder, subfolders, names in os.walk(search_folder) if search_folder is not None else ():
+            subfolders.sort()
+            for name in sorted(names):
+                self._by_name.setdefault(name, []).append(Path(folder, name))
+        try:
+            self._recorded = read_sources(dataset_folder)
+        except CacheError:
+            self._recorded = {}
+
+    def find(self, video_id: str, provenance: Provenance) -> Path | Unavailable:
+        """Return the file of a video, compared by size and fingerprint."""
+        name, recorded = provenance.source_name, self._recorded.get(video_id)
+        candidates = self._by_name.get(name, []) + ([recorded] if recorded is not None else [])
+        changed = False
+        for path in candidates:
+            try:
+                if not path.is_file():
+                    continue
+                same_size = path.stat().st_size == provenance.source_bytes
+                if same_size and fingerprint(path) == provenance.source_fingerprint:
+                    return path
+                changed = True
+            except OSError:  # not readable, or not a valid name on this system
+                continue
+        if changed:
+            return Unavailable(f"{name} has changed since it was extracted. Extract it again with byov-extract.")
+        if self._searched:
+            return Unavailable(f"{name} is not in the --videos folder.")
+        return Unavailable(f"{name} was not found where it was extracted from. Pass its folder with --videos.")
+
+
+@dataclass(frozen=True)
+class TileRequest:
+    """Frames of a video file to decode."""
+
+    path: Path
+    frames: tuple[int, ...]  # ascending
+    truncated: bool  # the features cover a file that ends early
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Decoded, downscaled frames of a video."""
+
+    frames: tuple[int, ...]
+    pixels: NDArray[np.uint8]  # (n, height, width, 3)
+
+
+def read_tiles(
+    requests: Sequence[TileRequest | Unavailable], picture_bytes: int, progress: Progress = NO_PROGRESS
+) -> list[Tiles | Unavailable]:
+    """Decode the frames of several videos in parallel, at a size that should fit `picture_bytes` as JPEG."""
+    frames = sum(len(request.frames) for request in requests if isinstance(request, TileRequest))
+    area = max(min(MAX_AREA, int(picture_bytes / max(frames, 1) / BYTES_PER_PIXEL)), 1)
+
+    def decode(request: TileRequest | Unavailable) -> Tiles | Unavailable:
+        return request if isinstance(request, Unavailable) else decode_tiles(request, area)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        done = pool.map(decode, requests)
+        return list(track(done, progress, "frames", unit="video", total=len(requests), brief=True))
+
+
+def decode_tiles(request: TileRequest, area: int = MAX_AREA) -> Tiles | Unavailable:
+    """Decode up to the last requested frame. All tiles get the size of the first."""
+    tiles: list[NDArray[np.uint8]] = []
+    first, size = 0, (0, 0)
+    # Extraction has already decided whether to accept corrupt frames.
+    policy = DecodingPolicy(on_truncated="keep" if request.truncated else "error", on_corrupt="keep")
+    reader = FrameReader(request.path, policy=policy)
+    try:
+        for block in reader.blocks():
+            for frame in (frame for frame in request.frames if first <= frame < first + len(block.pixels)):
+                image = Image.fromarray(block.pixels[frame - first])
+                size = size if tiles else tile_size(image.width * reader.pixel_aspect, image.height, area)
+                tiles.append(np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)))
+            first += len(block.pixels)
+            if len(tiles) == len(request.frames):
+                return Tiles(request.frames, np.stack(tiles))
+    except (VideoError, OSError) as error:
+        return Unavailable(str(error).replace(str(request.path), request.path.name))
+    return Unavailable(f"{request.path.name} has {first} frames, but frame {request.frames[len(tiles)]} is needed.")
+
+
+def tile_size(width: float, height: float, area: int = MAX_AREA) -> tuple[int, int]:
+    """Return the size of a tile: at most MAX_SIDE and `area`, and not larger than the frame.
+
+    >>> tile_size(640, 480), tile_size(640, 640), tile_size(100, 50)
+    ((400, 300), (346, 346), (100, 50))
+    """
+    scale = min(1.0, MAX_SIDE / max(width, height), sqrt(area / (width * height)))
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def make_sheets(tiles: Sequence[Tiles | Unavailable], picture_bytes: int) -> list[Sheet | Unavailable]:
+    """Pack all tiles into JPEG sheets of at most `picture_bytes` in total, scaling them down alike if necessary."""
+    scale = 1.0
+    while True:
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            sheets = list(pool.map(lambda one, by=scale: make_sheet(one, by), tiles))
+        total = sum(len(row) for sheet in sheets if isinstance(sheet, Sheet) for row in sheet.rows)
+        if total <= picture_bytes or scale < MIN_SCALE:
+            return sheets
+        scale *= 0.95 * sqrt(picture_bytes / total)
+
+
+def make_sheet(tiles: Tiles | Unavailable, scale: float = 1.0) -> Sheet | Unavailable:
+    if isinstance(tiles, Unavailable):
+        return tiles
+    count, height, width, _ = tiles.pixels.shape
+    columns, size = min(COLUMNS, count), (max(1, round(width * scale)), max(1, round(height * scale)))
+    rows = [_row_jpeg(tiles.pixels[first : first + columns], columns, size) for first in range(0, count, columns)]
+    return Sheet(tiles.frames, *size, columns, tuple(rows))
+
+
+def _row_jpeg(pixels: NDArray[np.uint8], columns: int, size: tuple[int, int]) -> bytes:
+    """Tiles side by side; an incomplete last row is padded to the same width."""
+    picture = Image.new("RGB", (columns * size[0], size[1]))
+    for column, tile in enumerate(pixels):
+        image = Image.fromarray(tile)
+        scaled = image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
+        picture.paste(scaled, (column * size[0], 0))
+    return jpeg_bytes(picture, QUALITY)
+
+
+def jpeg_bytes(picture: Image.Image, quality: int) -> bytes:
+    encoded = io.BytesIO()
+    picture.save(encoded, "JPEG", quality=quality, optimize=True)
+    return encoded.getvalue()

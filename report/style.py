@@ -1,0 +1,140 @@
+"""Style of the figures: sizes of the CVPR template, colors, fonts and legends."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import MaxNLocator
+
+from byov.text import printable
+
+COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # CVPR template
+DOTS_PER_INCH = 300
+TEXT_POINTS, SMALL_POINTS = 8, 7
+LEGEND_ROW_INCHES = 0.15
+MAX_TEXT_LENGTH = 1000  # longer texts are wider than any page, and slow to measure
+INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
+# Okabe and Ito's palette, adapted; the same as --phase-0 to --phase-7 in page.css.
+PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
+NO_PHASE = "#c9ccd1"
+QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
+FONT = "DejaVu Sans"  # included in matplotlib
+# Used for glyphs that DejaVu lacks, if installed.
+FALLBACKS = (
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Noto Sans SC", "Noto Sans JP"),
+    *("Noto Sans KR", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Unifont", "STIXGeneral"),
+)
+
+_STYLE: dict[Any, Any] = {
+    "font.size": TEXT_POINTS,
+    "axes.titlesize": TEXT_POINTS,
+    "axes.labelsize": TEXT_POINTS,
+    "xtick.labelsize": SMALL_POINTS,
+    "ytick.labelsize": SMALL_POINTS,
+    "legend.fontsize": SMALL_POINTS,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.0,
+    "axes.edgecolor": INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.parse_math": False,  # a $ in a name is a $
+    "pdf.fonttype": 42,  # TrueType; some publishers reject Type 3
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Apply matplotlib's defaults and the style above, whatever the user's matplotlibrc says."""
+    with matplotlib.rc_context():
+        defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
+        del defaults["backend"]
+        matplotlib.rcParams.update({**defaults, **_STYLE, "font.family": fonts()})
+        yield
+
+
+def phase_color(index: int) -> str:
+    """Return the color of a phase; colors repeat after eight phases."""
+    return PHASES[index % len(PHASES)]
+
+
+@cache
+def fonts() -> list[str]:
+    """Return the font and its installed fallbacks."""
+    installed = {font.name for font in fontManager.ttflist}
+    return [FONT, *(name for name in FALLBACKS if name in installed)]
+
+
+@cache
+def _drawable() -> frozenset[int]:
+    """Code points with a glyph in one of the fonts."""
+    return frozenset[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
+
+
+def literal(text: str) -> str:
+    """Return `text` with control characters and characters without a glyph replaced by escape sequences."""
+    return "".join(
+        character if ord(character) in _drawable() else character.encode("unicode_escape").decode()
+        for character in printable(text)
+    )
+
+
+def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
+    """Return `literal(text)`, shortened at the start if it is too wide: video names differ at the end."""
+    whole = literal(text)
+    if _width_inches(whole, points) <= inches:
+        return whole
+    low, high = 0, min(len(whole), MAX_TEXT_LENGTH)  # the number of characters that fit is in [low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _width_inches("…" + whole[-middle:], points) <= inches
+        low, high = (middle, high) if fits else (low, middle)
+    return "…" + whole[len(whole) - low :]
+
+
+def _width_inches(text: str, points: float) -> float:
+    if len(text) > MAX_TEXT_LENGTH:
+        return float("inf")
+    properties = FontProperties(family=fonts(), size=points)
+    width_points, _, _ = TextToPath().get_text_width_height_descent(text, properties, ismath=False)
+    return float(width_points) / 72
+
+
+def two_decimals(value: float) -> str:
+    """Format a number with the minus sign that matplotlib uses on axes."""
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def integer_ticks() -> MaxNLocator:
+    return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
+
+
+def tidy(axes: Axes) -> None:
+    """Remove the top and right spines and add a horizontal grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=RULE, linewidth=0.4)
+    axes.set_axisbelow(True)
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """Return how many legend entries fit side by side below a figure of full page width."""
+    widest = max(min(_width_inches(literal(name), SMALL_POINTS), 3.0) for name in names)
+    return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5: marker and gap
+
+
+def legend(owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any) -> None:
+    """Draw a legend with literal names. matplotlib itself would omit names that start with an underscore."""
+    handles, numbers = [artist for artist, _ in entries], [str(index) for index in range(len(entries))]
+    drawn = owner.legend(handles, numbers, frameon=False, **options)
+    for text, (_, name) in zip(drawn.get_texts(), entries, strict=True):
+        text.set_text(fit_text(name, inches))

@@ -1,0 +1,411 @@
+"""Every part of a report against a naive computation, and datasets that lack what a part needs."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+from tests.report.made_up import PARTS
+
+from byov.cache.hdf5 import read_array
+from byov.cache.manifest import Manifest, VideoEntry
+from byov.cache.runs import RunRecord, read_run
+from byov.data.own_videos import read_own_videos
+from byov.evaluate.embeddings import RunEmbeddings
+from byov.evaluate.evaluation import Scope, evaluate
+from byov.evaluate.protocols import Segment
+from byov.evaluate.tasks import EvaluationOptions
+from byov.report.analysis import tsne
+from byov.report.collect import (
+    choose_points,
+    compared_runs,
+    events_cell,
+    limit_videos,
+    page_budget,
+    read_curves,
+)
+from byov.report.content import Curve, Unavailable
+from byov.report.provenance import facts, provenance
+
+TRAIN = ("train_ego_0", "train_ego_1", "train_exo_0", "train_exo_1")
+
+
+@pytest.fixture(scope="module")
+def embeddings(shared_project, collected):
+    """Embeddings of each shown video, read from the files."""
+    return [
+        read_array(shared_project.run / "embeddings" / f"{video.name}.h5", "embedding").astype(np.float64)
+        for video in collected.videos
+    ]
+
+
+def missing(content):
+    parts = {name: getattr(content, name) for name in PARTS}
+    return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
+
+
+def naive_tau(query, candidate):
+    nearest = ((query[::5, None] - candidate[None, ::5]) ** 2).sum(axis=2).argmin(axis=1)
+    return np.nan if len(set(nearest.tolist())) < 2 else kendalltau(np.arange(len(nearest)), nearest).statistic
+
+
+def test_every_part_is_present(collected, shared_project):
+    assert missing(collected) == {}
+    assert (collected.run, collected.dataset, collected.split) == ("first", "tea", "test")
+    assert collected.phases == ("phase 0", "phase 1", "phase 2")
+    assert str(shared_project.root) not in repr(collected)
+
+
+def test_videos_are_those_of_the_split(collected, shared_project):
+    entries = {f"{video.view}/{video.id}": video for video in shared_project.manifest().videos if video.split == "test"}
+    assert {video.name for video in collected.videos} == entries.keys()
+    for video in collected.videos:
+        assert (video.frames, video.labels) == (entries[video.name].frames, entries[video.name].labels)
+        np.testing.assert_allclose(video.pts_seconds, np.arange(video.frames) / 10, atol=1e-6)
+
+
+def test_tables_are_those_of_the_evaluator(collected, shared_project):
+    titles = [table.title for table in collected.tables]
+    assert any("standard protocol" in title for title in titles)
+    assert any("trimmed protocol" in title for title in titles)
+    rows = {row.name: cells for row, cells in collected.tables[0].measured}
+    assert {"Time only", "Untrained (first)", *collected.own_rows} <= rows.keys()
+    reader = RunEmbeddings(shared_project.runs_dir, shared_project.features_dir, "first")
+    scored = evaluate(reader, Scope("test", ("standard",), ("tau",), EvaluationOptions()))["standard"]
+    column = [column.score for column in collected.tables[0].columns].index("kendalls_tau/all")
+    assert rows[collected.own_rows[0]][column].text == f"{scored.value('kendalls_tau/all'):.4f}"
+
+
+def test_strips_retrieve_the_nearest_frame_of_each_video(collected, embeddings):
+    views = [video.view for video in collected.videos]
+    assert [views[strip.query.video] for strip in collected.strips] == ["ego"] * 3 + ["exo"] * 3
+    for strip in collected.strips:
+        query = embeddings[strip.query.video][strip.query.frame]
+        found = []
+        for other in (index for index, view in enumerate(views) if view != views[strip.query.video]):
+            distances = np.sqrt(((embeddings[other] - query) ** 2).sum(axis=1))
+            found.append((distances.min(), other, distances.argmin()))
+        expected = [(other, frame) for _, other, frame in sorted(found)[:5]]
+        assert [(ref.video, ref.frame) for ref in strip.retrieved] == expected
+
+
+def test_strips_come_from_different_videos_and_times(collected):
+    assert len({strip.query.video for strip in collected.strips[:3]}) == 3
+    queries = [strip.query for strip in collected.strips[3:]]
+    progress = [query.frame / collected.videos[query.video].frames for query in queries]
+    assert progress == pytest.approx([1 / 6, 1 / 2, 5 / 6], abs=0.04)
+
+
+def test_vectors_are_the_embeddings_of_the_samples(collected, embeddings):
+    (run,) = collected.vectors
+    assert run.name == "first"
+    for index, (video, rows) in enumerate(zip(collected.videos, run.of_video, strict=True)):
+        assert video.samples == video.sheet.frames == tuple(range(video.frames))  # all are short
+        np.testing.assert_array_equal(rows, embeddings[index])
+        for other in range(len(embeddings)):
+            expected = np.nan if other == index else naive_tau(embeddings[index], embeddings[other])
+            assert run.taus[index, other] == pytest.approx(expected, nan_ok=True)
+
+
+def test_worst_videos_have_the_lowest_tau(collected, embeddings):
+    count = len(embeddings)
+    taus = np.full((count, count), np.nan)
+    for query in range(count):
+        for candidate in set(range(count)) - {query}:
+            taus[query, candidate] = naive_tau(embeddings[query], embeddings[candidate])
+    pairs = {index: np.concatenate([taus[index], taus[:, index]]) for index in range(count)}
+    means = {index: np.nanmean(each) for index, each in pairs.items() if not np.isnan(each).all()}
+    expected = sorted(means, key=lambda index: means[index])[:3]
+    assert [worst.video for worst in collected.failures.worst] == expected
+    for worst in collected.failures.worst:
+        assert worst.tau == pytest.approx(means[worst.video])
+        assert worst.partner_tau == pytest.approx(np.nanmin(taus[worst.video]))
+        assert worst.partner_tau == pytest.approx(taus[worst.video, worst.partner])
+        queries = embeddings[worst.video][list(worst.frames), None]
+        assert worst.matched == tuple(np.linalg.norm(queries - embeddings[worst.partner], axis=2).argmin(axis=1))
+
+
+def test_the_reference_is_the_middle_frame_of_the_worst_video(collected, embeddings):
+    failures = collected.failures
+    assert failures.reference.video == failures.worst[0].video
+    assert failures.reference.frame == collected.videos[failures.reference.video].frames // 2
+    z = embeddings[failures.reference.video]
+    scores = np.exp(z @ z[failures.reference.frame] / np.sqrt(z.shape[1]))
+    np.testing.assert_allclose(failures.similarity, scores / scores.sum(), rtol=1e-6)
+
+
+def test_similarity_of_the_first_videos(collected, embeddings):
+    similarity = collected.similarity
+    a, b = embeddings[similarity.rows], embeddings[similarity.columns]
+    assert collected.videos[similarity.rows].name == "ego/cup & 'saucer' [1]"
+    assert collected.videos[similarity.columns].name == "exo/test_exo_0"
+    expected = np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2))
+    np.testing.assert_allclose(similarity.distances, expected, rtol=1e-5)
+    np.testing.assert_array_equal(similarity.nearest, expected.argmin(axis=1))
+    assert similarity.tau == pytest.approx(kendalltau(np.arange(len(a)), similarity.nearest).statistic)
+    costs = np.full((len(a) + 1, len(b) + 1), np.inf)
+    costs[0, 0] = 0
+    for row in range(len(a)):
+        for column in range(len(b)):
+            before = min(costs[row, column], costs[row, column + 1], costs[row + 1, column])
+            costs[row + 1, column + 1] = expected[row, column] + before
+    assert expected[tuple(similarity.path.T)].sum() == pytest.approx(costs[-1, -1])
+
+
+def test_projection_of_frozen_untrained_and_trained(collected, shared_project):
+    projection = collected.projection
+    assert len(projection.frames) == projection.frames_in_split == sum(video.frames for video in collected.videos)
+    names = [collected.videos[ref.video].name for ref in projection.frames]
+    folders = {
+        "Frozen: Random features (tiny), merged 0.3": (
+            shared_project.features_dir / "tea" / "random--tiny",
+            "merged/0.3",
+        ),
+        "Untrained": (shared_project.run / "embeddings-untrained", "embedding"),
+        "Trained: first": (shared_project.run / "embeddings", "embedding"),
+    }
+    assert [one.title for one in projection.maps] == list(folders)
+    for one in projection.maps:
+        folder, column = folders[one.title]
+        rows = [
+            read_array(folder / f"{name}.h5", column)[ref.frame]
+            for name, ref in zip(names, projection.frames, strict=True)
+        ]
+        np.testing.assert_allclose(one.points, tsne(np.array(rows, np.float32), 0))
+
+
+def test_the_same_number_of_points_of_each_video():
+    points = choose_points([tuple(range(0, 200, 2))] * 30)
+    assert [ref.video for ref in points] == [video for video in range(30) for _ in range(20)]
+    assert all(ref.frame % 2 == 0 for ref in points)
+
+
+def test_more_videos_get_fewer_samples():
+    budgets = {count: page_budget([300] * count, 256, 15_000_000) for count in (8, 60, 120)}
+    assert budgets[8][0] == 100 > budgets[60][0] > budgets[120][0] > 8
+    for count, (samples, picture_bytes) in budgets.items():
+        assert (picture_bytes + count * samples * 256) * 4 / 3 < 15_000_000
+        assert picture_bytes / (count * samples) > 2400
+    assert page_budget([300] * 60, 512, 15_000_000)[0] < budgets[60][0]
+    assert page_budget([300] * 120, 2048, 3_000_000)[0] >= 8
+
+
+def test_of_many_videos_some_of_each_view_are_shown():
+    entries = [VideoEntry(f"v{i}", "ego" if i % 3 else "exo", "test", 3, 10.0, None, None) for i in range(150)]
+    everything = [Segment(entry, 3) for entry in entries]
+    shown = limit_videos(everything)
+    views = [segment.video.view for segment in shown]
+    assert (views.count("ego"), views.count("exo")) == (60, 50)
+    assert (shown[0], shown[-1]) == (everything[0], everything[-1])
+    assert shown == sorted(shown, key=everything.index)
+
+
+def test_facts_and_provenance(collected, shared_project):
+    header, footer = dict(collected.facts), dict(collected.provenance)
+    assert header["Recipe"] == "paper"
+    assert header["STM ratio"] == "0.3"
+    assert "latent width 32" in header["Model"]
+    assert header["Split"] == "test: 3 ego and 3 exo videos, 134 frames"
+    config = json.loads((shared_project.run / "config.json").read_text())["training"]
+    assert footer["SHA-256 of the encoder weights"] == config["encoder_sha256"]
+    assert footer["Preprocessing"] == config["preprocessing"]
+    assert "latent 32, not 256" in footer["Settings that differ from the recipe"]
+    assert "seed 0" in footer["t-SNE"]
+    assert "Training" not in header.keys() | footer.keys()  # only for unfinished runs
+
+
+def test_facts_of_other_methods_and_settings(project):
+    data = project.read_split()
+    run = data.reader.run
+    run.training["settings"] = {"method": "timeline"}
+    assert facts(run, "test", data.frames)[0][0] == "Method"
+    for settings in (None, "text", {"latent": 3}):
+        run.training["settings"] = settings
+        lines = dict(provenance(data.reader, "test", 0, [], 0))
+        assert lines["Settings that differ from the recipe"] == "not readable by this version of byov"
+
+
+# Datasets that lack something
+
+
+def test_without_labels(project):
+    manifest = project.manifest()
+    videos = tuple(replace(video, labels=None) for video in manifest.videos)
+    Manifest(manifest.dataset, (), (), videos).save(project.manifest_path)
+    content = project.collect()
+    assert content.phases == ()
+    assert all(video.labels is None for video in content.videos)
+    assert missing(content) == {}
+
+
+def test_one_view(project):
+    content = project.keep_videos(*TRAIN, "test_exo_0", "test_exo_1").collect()
+    assert missing(content) == dict.fromkeys(("strips", "similarity"), "the test split has only exo videos")
+    assert len(content.projection.frames) == 31 + 22
+    assert [content.videos[selection.video].view for selection in content.tokens] == ["exo"]
+    assert len(content.failures.worst) == 2
+
+
+def test_one_video(project):
+    content = project.keep_videos(*TRAIN, "test_ego_1").collect()
+    assert missing(content).keys() == {"strips", "similarity", "vectors", "failures"}
+    assert content.failures.reason == "the test split has only one video"
+    assert content.videos[0].sheet.frames == tuple(range(29))
+
+
+def test_one_frame(project):
+    content = project.keep_videos(*TRAIN, "still").collect()
+    assert missing(content)["projection"] == "t-SNE needs at least 5 frames, and there are 1"
+    assert content.tokens[0].frames == (0,)
+
+
+def test_a_pair_with_a_video_of_one_frame(project):
+    content = project.keep_videos(*TRAIN, "still", "test_exo_0").collect()
+    assert missing(content).keys() == {"failures"}
+    assert content.similarity.distances.shape == (1, 31)
+    assert content.similarity.tau is None
+    assert len(content.strips) == 1 + 3  # the only frame is a query once
+
+
+def test_without_test_videos_the_val_split_is_shown(project, caplog):
+    caplog.set_level("INFO")
+    content = project.keep_videos(*TRAIN, "val_ego", "val_exo").collect()
+    assert content.split == "val"
+    assert "val split" in content.tables[0].title
+    assert {video.name for video in content.videos} == {"ego/val_ego", "exo/val_exo"}
+    assert "tea has no test videos" in caplog.text
+
+
+def test_train_videos_only(project):
+    content = project.keep_videos(*TRAIN).collect()
+    assert content.split == "train"
+    assert missing(content) == {"tables": "tea has no test or val videos to score"}
+
+
+def test_without_train_videos_there_are_no_tables(project):
+    content = project.keep_videos("test_ego_1", "test_exo_0").collect()
+    assert missing(content)["tables"].startswith("tea has no train videos")
+
+
+def test_a_compared_run_without_embeddings_is_in_the_tables_only(project, caplog):
+    caplog.set_level("INFO")
+    shutil.copytree(project.run, project.runs_dir / "second")
+    data, second = project.read_split(), read_run(project.runs_dir, "second")
+    (other,) = compared_runs(data, [second])
+    np.testing.assert_array_equal(other.embeddings(1), data.embeddings(1))
+    shutil.rmtree(project.runs_dir / "second" / "embeddings")
+    assert compared_runs(data, [second]) == []
+    assert "second is in the tables only: runs/second/embeddings" in caplog.text
+
+
+# The CSV for byov-extract
+
+
+def test_manifest_rows_are_the_csv_that_was_extracted(collected, shared_project):
+    lines = (shared_project.root / "videos" / "tea.csv").read_text().splitlines()[1:]
+    assert [row.path for row in collected.manifest_rows] == [line.split(",")[0] for line in lines]
+    labels = {video.id: video.labels for video in shared_project.manifest().videos}
+    for row in collected.manifest_rows:
+        times = np.array(row.events.split(";"), float)
+        found = [int((times <= frame / 10 + 1e-9).sum()) for frame in range(len(labels[row.id]))]
+        assert tuple(found) == labels[row.id], row
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ((-1, -1, 0, 0, 1, 1, 2, -1), "0.000 -;0.150 +;0.350;0.550;0.650 -"),
+        ((0, -1, 0, 1, -1, 2), "0.050 -;0.150 +;0.250;0.350 -;0.450"),
+        ((-1, 2, 2, 2), "0.000 -;0.050;0.050"),
+        ((0, 0, -1, -1), "0.150 -"),
+        ((0, 0, 0), "0.250;0.250"),
+        ((1, -1, 1, 2), "0.000;0.050 -;0.150 +;0.250"),
+        ((0, 1, -1, 0), ""),
+        ((-1, -1), ""),
+        ((0, -2, 1), ""),
+        ((0, 1, 3), ""),
+    ],
+)
+def test_events_are_read_back_as_the_same_labels(labels, text, tmp_path):
+    entry = VideoEntry("a", "ego", "train", len(labels), 10.0, labels, None)
+    assert events_cell(entry, 3) == text
+    if text:
+        for name in ("a.mp4", "b.mp4"):
+            (tmp_path / name).touch()
+        table = tmp_path / "videos.csv"
+        table.write_text(f"path,view,split,events\na.mp4,ego,train,{text}\nb.mp4,exo,train,1;2\n")
+        video = read_own_videos("mine", table).videos[0]
+        assert video.phases(np.arange(len(labels)) / 10) == labels
+
+
+# Training curves
+
+RECORDS = [
+    {"epoch": 0, "step": 0, "retrieval": 0.9, "trimmed": 0.1, "tau": 0.9, "both": 0.5, "map@10_ego2exo": 0.9},
+    {"epoch": 1, "step": 4, "lr": 1e-3, "loss": 3.0, "self": 1.0},
+    {"epoch": 2, "step": 8, "lr": 1e-3, "loss": 2.0, "self": 0.5, "retrieval": 0.6, "tau": 0.1, "both": 0.7},
+    {"epoch": 3, "step": 12, "lr": 1e-3, "loss": 1.0, "self": 0.4, "retrieval": 0.6, "tau": 0.3, "both": 0.8},
+]
+
+
+def json_lines(records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def curves_of(tmp_path):
+    """curves_of(text, select): the curves of a run with this metrics.jsonl."""
+
+    def read(text, select="retrieval"):
+        if text is not None:
+            (tmp_path / "metrics.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
+        texts = dict.fromkeys(("dataset", "encoder", "encoder_folder", "recipe", "untrained_sha256"), "x")
+        training = {"settings": {"select": select}} if select else {}
+        return read_curves(
+            RunRecord(name="r", folder=tmp_path, column="merged/0.3", seed=0, training=training, **texts)
+        )
+
+    return read
+
+
+def test_losses_and_validation_scores_at_their_epochs(curves_of):
+    curves = curves_of(json_lines(RECORDS))
+    assert [curve.name for curve in curves.losses] == ["loss", "self"]
+    assert curves.losses[0] == Curve("loss", (1, 2, 3), (3.0, 2.0, 1.0))
+    assert [curve.name for curve in curves.validation] == ["retrieval", "trimmed", "both", "tau"]
+    assert curves.validation[0] == Curve("retrieval", (0, 2, 3), (0.9, 0.6, 0.6))
+
+
+@pytest.mark.parametrize(("select", "kept"), [("retrieval", 2), ("both", 3), ("tau", 3), ("last", None), (None, None)])
+def test_the_kept_epoch_is_the_first_best(curves_of, select, kept):
+    assert curves_of(json_lines(RECORDS), select).kept_epoch == kept
+
+
+def test_kept_epoch_without_labels_or_validation(curves_of):
+    no_labels = [{name: value for name, value in one.items() if name not in ("retrieval", "both")} for one in RECORDS]
+    assert curves_of(json_lines(no_labels)).kept_epoch == 3
+    curves = curves_of(json_lines(RECORDS[1:2]))
+    assert (curves.validation, curves.kept_epoch) == ((), None)
+
+
+def test_the_kept_epoch_is_that_of_the_saved_model(shared_project, collected):
+    validation = json.loads((shared_project.run / "config.json").read_text())["training"]["validation"]
+    curve = next(curve for curve in collected.curves.validation if curve.name == "retrieval")
+    assert curve.values[curve.epochs.index(collected.curves.kept_epoch)] == validation["retrieval"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[" * 100_000, "[]\n", '{"epoch": "1"}\n', b"\xff\xfe", json_lines(RECORDS)[:-9]),
+        *('{"epoch": 1, "loss": NaN}\n', '{"epoch": 1, "loss": null}\n', '{"epoch": 1, "loss": "<script>"}\n'),
+    ],
+)
+def test_damaged_metrics(curves_of, text):
+    assert curves_of(text).reason.startswith("metrics.jsonl is damaged")
+
+
+def test_without_metrics(curves_of):
+    assert curves_of(None) == Unavailable("the run has no metrics.jsonl")

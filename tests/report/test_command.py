@@ -1,0 +1,209 @@
+"""byov-report end to end."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from byov.data.demo import write_demo
+from byov.report.collect import collect
+from byov.report.figures import write_figures
+from byov.report.page.render import render_page
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def quick(project):
+    """A project with two test videos."""
+    return project.keep_videos("train_ego_0", "train_exo_0", "test_ego_1", "test_exo_0")
+
+
+def test_the_page_is_written(quick, byov_report):
+    ran = byov_report(quick)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == ["runs/first/report.html"]
+    page = (quick.run / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert str(quick.root) not in page
+
+
+@pytest.mark.slow
+def test_the_same_run_gives_the_same_bytes(quick, byov_report):
+    assert byov_report(quick, "--run", "first").code == 0
+    before = (quick.run / "report.html").read_bytes()
+    (quick.run / "report.html").unlink()
+    assert byov_report(quick, "--run", "first").code == 0
+    assert (quick.run / "report.html").read_bytes() == before
+
+
+def test_compare(quick, byov_report):
+    other = shutil.copytree(quick.run, quick.runs_dir / "second")
+    ran = byov_report(quick, "--run", "first", "--compare", "second", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["report"] == "runs/first/report.html"
+    assert ran.json["missing"] == {}
+    assert ran.json["bytes"] == (quick.run / "report.html").stat().st_size
+    page = (quick.run / "report.html").read_text()
+    assert all(text in page for text in ("Nearest by first", "Nearest by second", "Trained: second"))
+    assert not (other / "report.html").exists()
+
+
+def test_moved_videos(quick, byov_report, tmp_path):
+    (quick.root / "videos").rename(tmp_path / "moved")
+    ran = byov_report(quick, "--json")
+    assert ran.json["missing"].keys() == {"strips", "tokens"}
+    assert ran.err.count("test_ego_1.mp4 was not found") == 1
+    assert byov_report(quick, "--json", "--videos", tmp_path / "moved").json["missing"] == {}
+
+
+@pytest.mark.slow
+def test_figures_are_replaced_only_with_overwrite(quick, byov_report):
+    figures = quick.root / "figures"
+    figures.mkdir()
+    for name in ("tsne.png", "tokens_exo.pdf", "mine.png"):
+        (figures / name).write_text("earlier")
+    ran = byov_report(quick, "--figures", figures)
+    assert (ran.code, ran.out) == (2, "")
+    assert "tsne.png" in ran.err
+    (quick.root / "videos").rename(quick.root / "moved")
+    ran = byov_report(quick, "--figures", figures, "--overwrite")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1] == "runs/first/report.html"
+    assert (figures / "tsne.png").read_bytes().startswith(b"\x89PNG")
+    assert not (figures / "tokens_exo.pdf").exists(), "it would show an earlier report"
+    assert (figures / "mine.png").read_text() == "earlier"
+
+
+def test_damaged_metrics_cost_the_curves_only(quick, byov_report):
+    (quick.run / "metrics.jsonl").write_text("{")
+    assert byov_report(quick, "--json").json["missing"].keys() == {"curves"}
+
+
+def test_an_unfinished_run_is_flagged(quick, byov_report):
+    metrics = quick.run / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    (quick.run / "model-last.safetensors").unlink()
+    assert byov_report(quick).code == 0
+    header, _, rest = (quick.run / "report.html").read_text().partition("</header>")
+    scores, _, footer = rest.partition("<footer")
+    assert all("unfinished, stopped at epoch 2 of 3" in part for part in (header, scores, footer))
+
+
+def test_without_embeddings(quick, byov_report):
+    (quick.run / "embeddings" / "ego" / "train_ego_0.h5").unlink()
+    ran = byov_report(quick, "--json")
+    assert ran.json["missing"].keys() == {"tables"}
+    assert "byov-train --run first --embed-only" in ran.json["missing"]["tables"]
+    (quick.run / "report.html").unlink()
+    shutil.rmtree(quick.run / "embeddings")
+    ran = byov_report(quick)
+    assert (ran.code, ran.out) == (2, "")
+    assert "byov-train --run first --embed-only" in ran.err
+    assert not (quick.run / "report.html").exists()
+
+
+def test_without_sub_clips_there_is_no_trimmed_protocol(quick, byov_report):
+    shutil.rmtree(quick.run / "embeddings-trimmed")
+    ran = byov_report(quick, "--json")
+    assert (ran.code, ran.json["missing"]) == (0, {})
+    assert "trimmed protocol" not in (quick.run / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("--run", "nope"), "first"),
+        (("--run", "../first"), "../first"),
+        (("--videos", "nowhere"), "--videos nowhere"),
+        (("--figures", "videos/tea.csv"), "videos/tea.csv"),
+        (("--split", "val"), "no val videos"),
+        (("--runs-dir", "nowhere"), "byov-train"),
+        (("--features-dir", "nowhere"), "byov-extract"),
+    ],
+)
+def test_usage_errors_are_one_line(quick, byov_report, arguments, fact):
+    ran = byov_report(quick, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("error")]
+    assert fact in line
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run_opens_without_errors(project, byov_report, open_file):
+    assert byov_report(project).code == 0
+    tab = open_file(project.run / "report.html")
+    assert tab.messages() == []
+    assert tab.requests() == [tab.url]
+    assert tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    assert tab.value("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    before = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
+    tab.value("document.getElementById('scrub').focus()")
+    tab.press("End")
+    after = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    tab.mouse("mouseMoved", *tab.center(".cloud .points > *"))
+    assert tab.value("getComputedStyle(document.querySelector('#card-tile')).backgroundImage").startswith("url(")
+
+
+@pytest.mark.slow
+def test_reports_are_made_silently_in_threads_and_processes(shared_project, collected, tmp_path, capfd):
+    request = shared_project.request()
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    capfd.readouterr()
+    pages = []
+    for work in (
+        lambda: pages.append(render_page(collect(request))),
+        lambda: write_figures(collected, tmp_path / "figures"),
+    ):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    process = multiprocessing.get_context("spawn").Process(target=collect, args=(request,))
+    process.start()
+    process.join()
+    assert capfd.readouterr() == ("", "")
+    assert process.exitcode == 0
+    assert pages == [render_page(collected)]
+    assert (tmp_path / "figures" / "tsne.pdf").is_file()
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
+
+
+@pytest.mark.slow
+def test_make_demo(tmp_path, open_file):
+    if not (ROOT / ".venv" / ".ready").exists():
+        pytest.skip("make would set up an environment first")
+    folders = {f"BYOV_{name.upper()}": str(tmp_path / name) for name in ("datasets", "features", "runs")}
+    write_demo(tmp_path / "datasets" / "demo", videos={"train": (3, 3), "val": (2, 2), "test": (2, 2)})
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+
+    def make_demo(*variables):
+        command = ["make", "demo", *variables]
+        ran = subprocess.run(command, cwd=ROOT, env=environment | folders, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    lines = make_demo(
+        "DEMO_PAPER=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both",
+        "DEMO_TIMELINE=--method timeline --latent 32 --depth 1 --heads 4 --epochs 2",
+    )
+    rows = (
+        "efficientnet-lite0 features, merged 0.3 ",
+        "Time only",
+        "Untrained (demo-paper)",
+        "demo-paper: BYOV, paper",
+    )
+    for row in (*rows, "demo-timeline: Timeline"):
+        assert sum(line.startswith(row) for line in lines) == 2, "one for each protocol"
+    report = tmp_path / "runs" / "demo-timeline" / "report.html"
+    assert lines[-1] == str(report)
+    tab = open_file(report)
+    assert tab.messages() == []
+    assert tab.requests() == [tab.url]
+    assert tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    assert make_demo()[-1] == str(report), "finished steps are skipped"

@@ -1,0 +1,409 @@
+"""The figures for papers: which files there are, and what they show."""
+
+import re
+from dataclasses import replace
+from importlib.resources import files
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.font_manager import findfont, get_font
+from PIL import Image, ImageColor
+from tests.report.made_up import make_content, tile_color, unlabeled, without_parts
+
+from byov.errors import ApplyError
+from byov.records import UNLABELED
+from byov.report.content import FrameRef, Similarity, Strip, Unavailable
+from byov.report.figures import (
+    NAMES,
+    Thumbnails,
+    draw_curves,
+    draw_failures,
+    draw_projection,
+    draw_similarity,
+    draw_tokens,
+    write_figures,
+)
+from byov.report.style import (
+    FONT,
+    PHASES,
+    PLAIN,
+    QUERY,
+    RIGHT,
+    WRONG,
+    fit_text,
+    fonts,
+    legend_columns,
+    literal,
+    paper_style,
+    phase_color,
+)
+
+HOSTILE_NAMES = (r"ego/$\frac{1", "ego/_\x1b[31m\n日本🙂", "exo/" + "long" * 100, "exo/100%&$x$")
+
+# Files
+
+
+def check_files(paths):
+    for path in paths:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                image.load()
+                width, height = np.array(image.size) / 300
+                assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+                assert "Software" not in image.info
+            assert 3.24 < width < 6.885  # from one column to the page
+            assert height < 8.885
+        else:
+            data = path.read_bytes()
+            assert data.startswith(b"%PDF")
+            assert b"/Type3" not in data
+            assert b"/FontFile2" in data  # TrueType, embedded
+            assert b"CreationDate" not in data
+
+
+def stems(paths):
+    return [path.stem for path in paths[::2]]
+
+
+@pytest.fixture(scope="module")
+def written(content, tmp_path_factory):
+    return write_figures(content, tmp_path_factory.mktemp("figures") / "new" / "folder")
+
+
+@pytest.mark.slow
+def test_every_part_gives_a_png_and_a_pdf(written):
+    folder = written[0].parent
+    assert written == [folder / f"{name}.{kind}" for name in NAMES for kind in ("png", "pdf")]
+    assert sorted(folder.iterdir()) == sorted(written)
+    check_files(written)
+
+
+@pytest.mark.slow
+def test_the_same_content_gives_the_same_bytes(written, content, tmp_path):
+    for before, again in zip(written, write_figures(content, tmp_path), strict=True):
+        assert before.read_bytes() == again.read_bytes(), again.name
+
+
+def test_missing_parts_give_no_file(content, tmp_path):
+    assert write_figures(without_parts(content), tmp_path / "none") == []
+    assert stems(write_figures(without_parts(content, "curves"), tmp_path)) == ["curves"]
+
+
+def test_strips_without_any_picture_give_no_file(content, tmp_path):
+    unseen = tuple(replace(video, sheet=Unavailable("moved")) for video in content.videos)
+    only_strips = without_parts(content, "strips")
+    assert write_figures(replace(only_strips, videos=unseen), tmp_path) == []
+    some = (*unseen[:2], *content.videos[2:])
+    paths = write_figures(replace(only_strips, videos=some), tmp_path)
+    assert stems(paths) == ["retrieval_ego2exo", "retrieval_exo2ego"]
+
+
+@pytest.mark.slow
+def test_hostile_names(tmp_path):
+    content = make_content(names=HOSTILE_NAMES, labels=False)
+    curves = replace(content.curves, losses=tuple(replace(c, name=f"_$\\bad{c.name}") for c in content.curves.losses))
+    maps = tuple(replace(drawn, title="$\x00_{日") for drawn in content.projection.maps)
+    projection = replace(content.projection, maps=maps)
+    paths = write_figures(replace(content, curves=curves, projection=projection), tmp_path)
+    assert stems(paths) == list(NAMES)
+    check_files(paths)
+
+
+def test_hostile_and_missing_names_of_phases(content, tmp_path):
+    named = replace(without_parts(content, "projection", "strips"), phases=("$\\alpha", "_注ぐ\n"))  # labels go up to 2
+    paths = write_figures(named, tmp_path)
+    assert len(paths) == 6
+    check_files(paths)
+
+
+@pytest.mark.slow
+def test_one_video(tmp_path):
+    paths = write_figures(make_content((9,)), tmp_path)
+    assert stems(paths) == ["curves", "tsne", "tokens_ego", "failures"]
+    check_files(paths)
+
+
+@pytest.mark.slow
+def test_videos_of_one_frame(tmp_path):
+    content = make_content((1, 1, 1))
+    losses = tuple(replace(curve, epochs=(1,), values=(float("nan"),)) for curve in content.curves.losses)
+    curves = replace(content.curves, losses=losses, validation=(), kept_epoch=None)
+    similarity = replace(content.similarity, tau=None)
+    paths = write_figures(replace(content, curves=curves, similarity=similarity), tmp_path)
+    assert stems(paths) == [name for name in NAMES if name != "curves"]
+    check_files(paths)
+
+
+@pytest.mark.slow
+def test_many_phases_and_losses_fit(tmp_path):
+    content = make_content((60, 1, 60))
+    videos = tuple(replace(video, labels=tuple(range(video.frames))) for video in content.videos)
+    phases = tuple(f"a phase with quite a long name, number {index}" for index in range(60))
+    curves = replace(content.curves, losses=content.curves.losses * 10)
+    parts = replace(without_parts(content, "projection"), curves=curves, videos=videos, phases=phases)
+    assert len(write_figures(parts, tmp_path)) == 4  # matplotlib would warn about a layout that does not fit
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_file_instead_of_the_folder(content, tmp_path, below):
+    (tmp_path / "figures").write_text("mine")
+    with pytest.raises(ApplyError, match="is not a folder"):
+        write_figures(without_parts(content), tmp_path / "figures" / below)
+    assert (tmp_path / "figures").read_text() == "mine"
+
+
+def test_a_failing_figure_leaves_no_partial_file(content, tmp_path):
+    (tmp_path / "curves.pdf").mkdir()  # cannot be replaced by a file
+    with pytest.raises(OSError, match="directory"):
+        write_figures(without_parts(content, "curves"), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.pdf", "curves.png"]
+
+
+def test_the_user_s_settings_neither_matter_nor_change(written, content, tmp_path):
+    mine = {"text.usetex": True, "font.size": 20, "pdf.fonttype": 3, "savefig.bbox": "tight"}
+    with matplotlib.rc_context(mine):
+        paths = write_figures(without_parts(content, "curves"), tmp_path)
+        assert {key: matplotlib.rcParams[key] for key in mine} == mine
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in written[:2]]
+
+
+# Frames
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB")).astype(np.int16)
+
+
+def box_of(picture, color):
+    """(top, bottom, left, right) of the rectangle of a color."""
+    alike = (np.abs(picture - np.array(color, np.int16)) <= 4).all(axis=-1)
+    rows, columns = np.flatnonzero(alike.any(axis=1)), np.flatnonzero(alike.any(axis=0))
+    assert len(rows), f"no pixel of color {color}"
+    top, bottom, left, right = rows[0], rows[-1], columns[0], columns[-1]
+    assert alike[top : bottom + 1, left : right + 1].mean() > 0.98
+    return top, bottom, left, right
+
+
+def border_of(picture, box, distance=4):
+    """Colors just outside a rectangle."""
+    top, bottom, left, right = box
+    row, column = (top + bottom) // 2, (left + right) // 2
+    outside = [(top - distance, column), (bottom + distance, column), (row, left - distance), (row, right + distance)]
+    return {tuple(picture[position]) for position in outside}
+
+
+def draw_strip(content, strip, folder):
+    return pixels(write_figures(replace(without_parts(content), strips=(strip,)), folder)[0])
+
+
+def test_retrieved_frames_follow_their_query(content, tmp_path):
+    strip = Strip(FrameRef(0, 0), (FrameRef(2, 0), FrameRef(3, 63)))  # of the first phase, and of the last
+    picture = draw_strip(content, strip, tmp_path)
+    refs = (strip.query, *strip.retrieved)
+    boxes = [box_of(picture, tile_color(ref.video, ref.frame)) for ref in refs]
+    lefts = [box[2] for box in boxes]
+    assert lefts == sorted(set(lefts))
+    assert np.ptp([box[1] for box in boxes]) <= 2  # a common baseline
+    for ref, box, color in zip(refs, boxes, (QUERY, RIGHT, WRONG), strict=True):
+        assert border_of(picture, box) == {ImageColor.getrgb(color)}
+        sheet, (top, bottom, left, right) = content.videos[ref.video].sheet, box
+        assert (right - left) / (bottom - top) == pytest.approx(sheet.tile_width / sheet.tile_height, rel=0.05)
+
+
+def test_without_labels_borders_are_neutral(content, tmp_path):
+    bare = unlabeled(content)
+    picture = draw_strip(bare, bare.strips[0], tmp_path)
+    ref = bare.strips[0].retrieved[0]
+    assert border_of(picture, box_of(picture, tile_color(ref.video, ref.frame))) == {ImageColor.getrgb(PLAIN)}
+
+
+def test_a_frame_without_a_tile_has_a_placeholder(content, tmp_path):
+    strip = Strip(FrameRef(0, 3), (FrameRef(2, 4), FrameRef(3, 6)))  # frame 4 has no tile
+    picture = draw_strip(content, strip, tmp_path)
+    assert Thumbnails(content).picture(strip.retrieved[0]) is None
+    left, right = (box_of(picture, tile_color(*place)) for place in ((0, 3), (3, 6)))
+    gray = (picture == ImageColor.getrgb("#eeeeee")).all(axis=-1)
+    empty = np.flatnonzero(gray.sum(axis=0) > 100)
+    assert left[3] < empty[0] < empty[-1] < right[2]
+
+
+def test_thumbnails_find_every_tile(content):
+    thumbnails = Thumbnails(content)
+    for index, video in enumerate(content.videos):
+        for frame in video.samples:
+            picture = thumbnails.picture(FrameRef(index, frame))
+            assert picture.shape == (video.sheet.tile_height, video.sheet.tile_width, 3)
+            assert np.abs(picture - np.array(tile_color(index, frame))).max() <= 4
+
+
+def test_failures_show_the_worst_videos_below_each_other(content, tmp_path):
+    failures = content.failures
+    picture = pixels(write_figures(without_parts(content, "failures"), tmp_path)[0])
+    boxes = [[box_of(picture, tile_color(worst.video, frame)) for frame in worst.frames] for worst in failures.worst]
+    for above, below in pairwise(boxes):
+        assert max(bottom for _, bottom, _, _ in above) < min(top for top, _, _, _ in below)
+    for row in boxes:
+        assert [left for _, _, left, _ in row] == sorted(left for _, _, left, _ in row)
+    reference = box_of(picture, tile_color(failures.reference.video, failures.reference.frame))
+    assert border_of(picture, reference) == {ImageColor.getrgb(QUERY)}
+
+
+# Plots
+
+
+def named_lines(legend, axes):
+    """The lines of the axes as (x, y), by their name in the legend."""
+    names = [text.get_text() for text in legend.get_texts()]
+    return {
+        name: [line.get_data() for line in axes.lines if to_hex(line.get_color()) == to_hex(handle.get_color())]
+        for name, handle in zip(names, legend.legend_handles, strict=True)
+    }
+
+
+@pytest.mark.parametrize("panel", [0, 1])
+def test_projection_points(content, panel):
+    axes = draw_projection(content, content.projection).axes[panel]
+    refs, drawn_map = content.projection.frames, content.projection.maps[panel]
+    assert axes.get_title() == drawn_map.title
+    for view, drawn in zip(("ego", "exo"), axes.collections, strict=True):
+        chosen = [index for index, ref in enumerate(refs) if content.videos[ref.video].view == view]
+        np.testing.assert_array_equal(drawn.get_offsets(), drawn_map.points[chosen])
+        phases = [content.videos[refs[index].video].labels[refs[index].frame] for index in chosen]
+        np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_color(phase), 0.85) for phase in phases])
+
+
+def test_a_subsampled_matrix_has_the_frame_numbers_of_the_videos(content):
+    rows, columns = tuple(range(0, 16, 3)), tuple(range(2, 20, 5))
+    distances = np.random.default_rng(0).uniform(size=(6, 4)).astype(np.float32)
+    path = np.array([(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 3)])
+    nearest = np.array([3, 0, 2, 1, 3, 0])
+    figure = draw_similarity(content, Similarity(0, rows, 2, columns, distances, path, nearest, 0.5))
+    axes = figure.axes[0]
+    lines = named_lines(figure.legends[0], axes)
+    np.testing.assert_array_equal(lines["warp path"], [[(2, 2, 7, 7, 12, 17), (0, 3, 6, 9, 12, 15)]])
+    np.testing.assert_array_equal(lines["nearest frame"], [[(17, 2, 12, 7, 17, 2), (0, 3, 6, 9, 12, 15)]])
+    (image,) = axes.images
+    np.testing.assert_array_equal(image.get_array(), distances)
+    assert image.origin == "upper"
+    assert image.get_extent() == [-0.5, 19.5, 16.5, -1.5]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("exo/000, frame", "ego/000, frame")
+
+
+def test_phase_boundaries(content):
+    """The phases of ego/000 change at frames 20 and 40, those of exo/000 at frames 17 and 34."""
+
+    def boundaries(videos):
+        figure = draw_similarity(replace(content, videos=videos), content.similarity)
+        lines = named_lines(figure.legends[0], figure.axes[0])["phase boundary"]
+        return [(x[0], y[0]) for x, y in lines]
+
+    assert boundaries(content.videos) == [(0, 19.5), (0, 39.5), (16.5, 0), (33.5, 0)]
+    ego, other, exo, last = content.videos
+    ego = replace(ego, labels=ego.labels[:40] + (UNLABELED,) * 20)
+    exo = replace(exo, labels=exo.labels[:16] + (UNLABELED,) * 3 + exo.labels[19:])
+    assert boundaries((ego, other, exo, last)) == [(0, 19.5), (33.5, 0)]
+
+
+def test_curves_and_the_kept_epoch(content):
+    curves = content.curves
+    losses, validation = draw_curves(curves).axes
+    drawn = {**named_lines(losses.get_legend(), losses), **named_lines(validation.get_legend(), validation)}
+    (kept,) = drawn.pop("saved model: epoch 21")
+    assert kept[0] == [21, 21]
+    expected = {curve.name: (curve.epochs, curve.values) for curve in (*curves.losses, *curves.validation)}
+    assert drawn.keys() == expected.keys()
+    for name, ((epochs, values),) in drawn.items():
+        np.testing.assert_array_equal((epochs, values), expected[name])
+
+
+def test_tokens_have_a_row_per_ratio_and_a_column_per_frame(content):
+    selection = content.tokens[0]
+    figure = draw_tokens(content.videos[0], selection)
+    texts = {text.get_text(): text.get_position() for text in figure.texts}
+    for ratio, pictures in zip(selection.ratios, selection.pictures, strict=True):
+        for frame, picture in zip(selection.frames, pictures, strict=True):
+            (axes,) = [each for each in figure.axes if (each.images[0].get_array() == picture).all()]
+            box = axes.get_position()
+            assert box.y0 < texts[f"{ratio:g}"][1] < box.y1
+            assert box.x0 < texts[f"{frame / 10:.2f} s"][0] < box.x1
+
+
+def test_failures_draw_matches_and_the_softmax(content):
+    failures, worst = content.failures, content.failures.worst[0]
+    figure = draw_failures(content, Thumbnails(content), replace(failures, worst=(worst,)))
+    *pictures, plot = figure.axes
+    above, below = pictures[:4], pictures[4:]
+    for frame, upper, lower in zip(worst.matched, above, below, strict=True):
+        expected = Thumbnails(content).picture(FrameRef(worst.partner, frame))
+        np.testing.assert_array_equal(lower.images[0].get_array(), expected)
+        assert lower.get_position().x0 == upper.get_position().x0
+        assert lower.get_position().y1 < upper.get_position().y0
+    framed = [axes.spines["left"].get_visible() for axes in above]
+    assert framed == [frame == failures.reference.frame for frame in worst.frames]
+    assert "nearest in\nexo/000\nτ = 0.11" in [text.get_text() for text in figure.texts]
+    (softmax, uniform, reference) = (line.get_data() for line in plot.lines)
+    np.testing.assert_array_equal(softmax, (range(45), failures.similarity))
+    assert list(uniform[1]) == [1 / 45] * 2
+    assert (*reference[0], *reference[1]) == (24, failures.similarity[24])
+
+
+# Style
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("ego/004", "ego/004"),
+        (r"$\frac{1}{2}$_%", r"$\frac{1}{2}$_%"),
+        ("Übung τ ✓", "Übung τ ✓"),
+        ("a\nb\x1b[31m", r"a\nb\x1b[31m"),
+        ("日本", r"\u65e5\u672c"),  # not in the font
+        ("\udcff", r"\udcff"),  # from a file name that is not UTF-8
+    ],
+)
+def test_characters_without_a_glyph_are_escaped(text, drawn):
+    assert literal(text) == drawn
+
+
+def test_fallback_fonts_are_used():
+    """STIX, which matplotlib includes, has more mathematical symbols."""
+    glyphs = [set(get_font(findfont(name)).get_charmap()) for name in ("STIXGeneral", FONT)]
+    character = next(chr(code) for code in sorted(glyphs[0] - glyphs[1]) if chr(code).isprintable())
+    assert "STIXGeneral" in fonts()
+    assert literal(character) == character
+
+
+def test_long_names_keep_their_end():
+    assert fit_text("pour_exo_015", 2) == "pour_exo_015"
+    short = fit_text("a very long name of a video/pour_exo_015", 0.8)
+    assert short.startswith("…")
+    assert "pour_exo_015".endswith(short[1:])
+    assert len(short) > 6
+    assert fit_text("x" * 100_000, 0.8).startswith("…x")
+    assert fit_text("pour", 0.01) == "…"
+
+
+def test_legends_have_as_many_columns_as_fit():
+    assert legend_columns(["ego", "exo", "pour"]) == 3
+    assert legend_columns(["ego"] * 50) < 20
+    assert legend_columns(["a name that takes about half of the page"] * 5) in (2, 3)
+    assert legend_columns(["x" * 5000] * 3) == 1
+
+
+def test_the_style_ends_with_its_block():
+    before = dict(matplotlib.rcParams)
+    with paper_style():
+        assert matplotlib.rcParams["pdf.fonttype"] == 42
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_colors_are_those_of_the_page():
+    style = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
+    light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", style)))  # the first of each name
+    assert [light[f"phase-{index}"] for index in range(len(PHASES))] == list(PHASES)
+    assert (light["query"], light["good"], light["retrieved"]) == (QUERY, RIGHT, WRONG)
+    assert phase_color(8) == phase_color(0) == PHASES[0]

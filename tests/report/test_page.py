@@ -1,0 +1,221 @@
+"""The page as text."""
+
+import io
+import re
+from base64 import b64decode, b64encode
+from collections import Counter
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
+
+from byov.records import UNLABELED
+from byov.report.content import Curve, Curves, FrameRef, TokenSelection
+from byov.report.page.render import render_page
+
+VOID = ("meta", "img", "input", "source")
+
+
+class Tree(HTMLParser):
+    """The page as a tree of elements; checks that they nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._builder, self._open = ElementTree.TreeBuilder(), []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+        self.root = self._builder.close()
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), f"duplicate attribute: {tag} {attrs}"
+        self._builder.start(tag, {name: value or "" for name, value in attrs})
+        if tag in VOID:
+            self._builder.end(tag)
+        else:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+        self._builder.end(tag)
+
+    def handle_data(self, data):
+        self._builder.data(data)
+
+    def values(self, attribute):
+        return [element.get(attribute) for element in self.root.iter() if element.get(attribute)]
+
+
+@pytest.fixture(scope="module")
+def tree(page):
+    return Tree(page)
+
+
+def section(page, name):
+    return Tree(page).root.find(f".//section[@id='{name}']")
+
+
+def text(element):
+    return " ".join("".join(element.itertext()).split())
+
+
+def classes(element, prefix):
+    return [each.get("class") for each in element.iter() if (each.get("class") or "").startswith(prefix)]
+
+
+def test_ids_are_unique_and_anchors_exist(tree):
+    ids = tree.values("id")
+    assert len(ids) == len(set(ids))
+    anchors = {link.removeprefix("#") for link in tree.values("href") if "=" not in link}
+    assert anchors <= set(ids)
+
+
+def test_headings_are_in_order(tree):
+    levels = [int(element.tag[1]) for element in tree.root.iter() if re.fullmatch("h[1-6]", element.tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_same_content_gives_the_same_page(content, page):
+    assert render_page(content) == page
+
+
+def test_each_sheet_is_embedded_once(content, page):
+    sheets = [b64encode(row).decode() for video in content.videos for row in video.sheet.rows]
+    assert [page.count(sheet) for sheet in sheets] == [1] * len(sheets)
+    assert len(page) - sum(map(len, sheets)) < 700_000
+
+
+def test_the_policy_allows_only_the_page_s_own_styles_and_script(page):
+    (policy,) = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    styles = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    assert (len(styles), len(scripts)) == (1 + 1 + 4, 1)  # page.css, columns of tiles, one per video
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    for name, texts in (("style-src", styles), ("script-src", scripts)):
+        hashes = [f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in texts]
+        assert rules[name].split() == hashes
+
+
+def test_nothing_points_outside(page, tree):
+    addresses = tree.values("src") + tree.values("href") + re.findall(r"url\(([^)]*)\)", page)
+    assert len(addresses) > 20
+    assert all(address.startswith(("data:image/", "#")) for address in addresses)
+    assert not re.search(r"\son\w+=|\sstyle=|javascript:|@import", page)
+
+
+def test_hostile_texts_add_no_element(content, tree):
+    page = render_page(make_hostile(content))
+    hostile = Tree(page)
+    kinds = [Counter(element.tag for element in each.root.iter()) for each in (hostile, tree)]
+    assert kinds[0] - kinds[1] == Counter()
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u2028]", page)
+    assert sum(HOSTILE_ESCAPED in (element.text or "") for element in hostile.root.iter()) > 50
+
+
+def test_only_the_main_table_is_open(page, content):
+    scores = section(page, "scores")
+    main, further = content.tables
+    assert [text(heading) for heading in scores.findall("h3")] == [main.title]
+    assert [text(summary) for summary in scores.iter("summary")] == [further.title]
+    assert "own" in classes(scores, "own")
+
+
+def test_strips_compare_phases(page):
+    strips = section(page, "retrieval")
+    assert re.findall("[✓✗]", text(strips)) == ["✓", "✗", "✓", "✓"]
+    kinds = ["query", "right", "wrong", "query", "right", "right"]
+    assert classes(strips, "still ") == [f"still {kind}" for kind in kinds]
+
+
+def test_without_labels_nothing_is_right_or_wrong(content):
+    page = render_page(unlabeled(content))
+    strips = section(page, "retrieval")
+    assert classes(strips, "still ") == [f"still {kind}" for kind in ("query", "plain", "plain") * 2]
+    assert "same phase" not in text(strips)
+    assert '<option value="phase">' not in page
+
+
+def test_unlabeled_frames_have_no_phase(content):
+    labels = (UNLABELED,) * 3 + content.videos[0].labels[3:-2] + (UNLABELED,) * 2
+    video = replace(content.videos[0], labels=labels)
+    assert video.phase_runs() == [(3, 20, 0), (20, 40, 1), (40, 58, 2)]
+    assert [video.phase(frame) for frame in (0, 2, 3)] == [None, None, 0]
+    page = render_page(replace(content, videos=(video, *content.videos[1:])))
+    assert "no label" in text(section(page, "player"))
+    assert "no label" not in text(section(render_page(content), "player"))
+
+
+def test_curves_without_a_finite_value(content):
+    curves = Curves((Curve("loss", (1,), (float("nan"),)),), (), None)
+    assert "no finite losses" in text(section(render_page(replace(content, curves=curves)), "training"))
+
+
+def test_a_frame_without_a_tile_has_no_picture(content):
+    page = render_page(replace(content, strips=(replace(content.strips[0], query=FrameRef(0, 31)),)))
+    assert 'aria-label="ego/000, frame 31: no picture"' in page
+
+
+@pytest.mark.parametrize("invalid", [float("nan"), float("inf"), 1e300])
+def test_invalid_timestamps_are_unknown(content, invalid):
+    video = content.videos[0]
+    pts_seconds = np.where(np.arange(video.frames) == 30, invalid, video.pts_seconds)
+    page = render_page(replace(content, videos=(replace(video, pts_seconds=pts_seconds), *content.videos[1:])))
+    assert "time unknown, frame 30" in text(section(page, "retrieval"))
+    body = re.sub("<(style|script)>.*?</(style|script)>", "", page, flags=re.DOTALL)
+    assert not re.search("[^a-z](nan|inf)[^a-z]", body, re.IGNORECASE)
+
+
+def test_the_number_of_points_is_stated(page, content):
+    stated = f"one of {len(content.projection.frames)} frames, sampled evenly from the 222 of the test split"
+    assert stated in text(section(page, "projection"))
+
+
+def test_failures_link_each_frame_and_its_match(page):
+    failures = section(page, "failures")
+    links = [link.get("href") for link in failures.iter("a")]
+    assert links[:4] == [f"#video=ego/001&frame={frame}&with=exo/000" for frame in (0, 0, 12, 12)]
+    labels = [each.get("aria-label") for each in failures.iter("span") if each.get("aria-label")]
+    assert labels[:4] == ["ego/001, frame 0", "exo/000, frame 3", "ego/001, frame 12", "exo/000, frame 9"]
+    assert "Bottom: the nearest frames of exo/000, tau 0.1100" in text(failures)
+    assert text(failures).count("Reference: ") == 1
+
+
+def test_charts_have_a_dark_version(page):
+    training = section(page, "training")
+    light, dark = (
+        b64decode(uri.partition(",")[2]).decode()
+        for uri in (training.find(".//img").get("src"), training.find(".//source").get("srcset"))
+    )
+    assert light.count("#222222") > 10
+    assert dark.count("#222222") == 0
+    assert dark.count("#e3e6e9") == light.count("#222222")
+    assert training.find(".//img").get("alt") == "loss, cycle, retrieval by epoch"
+
+
+def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(content):
+    ratios, frames = (0.1, 0.3, 1.0), (0, 15, 33)
+    colors = np.array([[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)], np.uint8)
+    pictures = np.broadcast_to(colors[:, :, None, None], (3, 3, 16, 16, 3))
+    found = section(render_page(replace(content, tokens=(TokenSelection(0, frames, ratios, pictures),))), "tokens")
+    assert [text(cell) for cell in found.findall(".//thead//th")] == ["Ratio", "0.00 s", "1.50 s", "3.30 s"]
+    rows = found.findall(".//tbody/tr")
+    assert [text(row.find("th")) for row in rows] == ["0.1", "0.3", "1"]
+    images = [row.findall("td/img") for row in rows]
+    drawn = [[_mean_color(image.get("src")) for image in row] for row in images]
+    np.testing.assert_allclose(drawn, colors, atol=4)
+    assert images[1][2].get("alt") == "ego/000, frame 33, ratio 0.3"
+
+
+def _mean_color(uri):
+    with Image.open(io.BytesIO(b64decode(uri.partition(",")[2]))) as image:
+        return np.asarray(image.convert("RGB")).mean(axis=(0, 1))

@@ -1,0 +1,626 @@
+"""The page in a real browser, with real keys and a real mouse."""
+
+import csv
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, make_vectors, tile_color, unlabeled, without_parts
+
+from byov.apply.align import dtw_path
+from byov.data.own_videos import read_own_videos
+from byov.records import UNLABELED
+from byov.report.content import Unavailable
+
+pytestmark = pytest.mark.slow
+
+DARK = "rgb(21, 24, 28)"
+SIZES = [(1280, 900), (390, 844)]
+
+
+@pytest.fixture
+def tab(open_page, content):
+    return open_page(content)
+
+
+@pytest.fixture(scope="module")
+def compared(content):
+    return replace(content, vectors=(*content.vectors, make_vectors(content.videos, "other-run", -0.2)))
+
+
+@pytest.fixture(scope="module")
+def tall(content):
+    """With tiles of phone videos."""
+    sheets = [replace(video.sheet, tile_width=90, tile_height=160) for video in content.videos]
+    return replace(
+        content, videos=tuple(replace(video, sheet=sheet) for video, sheet in zip(content.videos, sheets, strict=True))
+    )
+
+
+@pytest.fixture(scope="module")
+def hostile(content):
+    return make_hostile(content)
+
+
+@pytest.fixture(scope="module")
+def without(content):
+    gone = Unavailable("the video is gone")
+    bare = unlabeled(without_parts(content))
+    return replace(bare, videos=tuple(replace(video, sheet=gone) for video in bare.videos))
+
+
+def state(tab):
+    """(video, frame, other) of the player."""
+    video, other = (tab.value(f"Number(document.getElementById('choose-{name}').value)") for name in ("video", "other"))
+    return video, shown(tab, "query"), other
+
+
+def shown(tab, side):
+    """Frame number that a side of the player shows."""
+    return int(tab.text(f"#{side}-time").rpartition(" ")[2])
+
+
+def nearest(content, video, frame, other, run=0):
+    vectors, samples = content.vectors[run].of_video, content.videos[other].samples
+    query = vectors[video][content.videos[video].samples.index(frame)]
+    return samples[int(np.linalg.norm(vectors[other] - query, axis=1).argmin())]
+
+
+def by_clock(content, video, frame, other):
+    progress = frame / (content.videos[video].frames - 1)
+    target = progress * (content.videos[other].frames - 1)
+    return min(content.videos[other].samples, key=lambda each: abs(each - target))
+
+
+def is_close(content, video, found, expected):
+    """Quantization may select a neighboring sample."""
+    samples = content.videos[video].samples
+    return abs(samples.index(found) - samples.index(expected)) <= 1
+
+
+def assert_at(tab, content, video, frame, other):
+    assert state(tab) == (video, frame, other)
+    assert is_close(content, other, shown(tab, "run-0"), nearest(content, video, frame, other))
+    assert shown(tab, "clock") == by_clock(content, video, frame, other)
+
+
+def choose(tab, select, value):
+    tab.value(
+        f"(each => {{ each.value = '{value}'; each.dispatchEvent(new Event('change')); }})"
+        f"(document.getElementById('{select}'))"
+    )
+
+
+# Loading, layout and safety
+
+
+def test_the_page_loads_without_messages_or_requests(tab, content):
+    assert tab.messages() == []
+    assert tab.requests() == [tab.url]
+    assert tab.value("document.querySelectorAll('.cloud .points > *').length") == 2 * len(content.projection.frames)
+    assert tab.value("document.querySelectorAll('#failures .still').length") == 2 * 12
+    assert tab.value("document.querySelectorAll('.unavailable:not([hidden])').length") == 0
+    loaded = tab.value("[...document.images].map(image => image.complete && image.naturalWidth > 0)")
+    assert loaded == [True] * (24 + 2)  # tokens; curves and softmax
+
+
+def test_the_policy_blocks_requests(tab):
+    blocked = tab.value(
+        "new Promise(done => { document.addEventListener('securitypolicyviolation', e => done(e.violatedDirective));"
+        "document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'})); })"
+    )
+    assert blocked == "img-src"
+
+
+def test_strips_show_the_right_frames(tab, content):
+    for number, strip in enumerate(content.strips, start=2):  # the first div is for the player's frame
+        for place, ref in enumerate((strip.query, *strip.retrieved), start=1):
+            drawn = tab.color(f"#retrieval > .strip:nth-of-type({number}) .still:nth-child({place}) .tile")
+            assert drawn == pytest.approx(tile_color(ref.video, ref.frame), abs=8)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (390, 600)])
+@pytest.mark.parametrize("which", ["content", "tall"])
+def test_slider_and_frames_fit_on_one_screen(open_page, request, which, size):
+    tab = open_page(request.getfixturevalue(which), size=size)
+    tab.value("document.querySelector('.sides').scrollIntoView()")
+    boxes = tab.value(
+        "['#query-tile', '#run-0-tile', '#clock-tile', '#scrub'].map(name => "
+        "(box => [box.left, box.top, box.right, box.bottom])(document.querySelector(name).getBoundingClientRect()))"
+    )
+    for left, top, right, bottom in boxes:
+        assert -1 <= left < right <= size[0] + 1
+        assert -1 <= top < bottom <= size[1]
+    tiles = "[...document.querySelectorAll('.still .tile')].map(tile => tile.getBoundingClientRect().height)"
+    (height,) = set(tab.value(tiles))
+    assert height < 150
+
+
+@pytest.mark.parametrize("which", ["content", "without", "hostile", "compared"])
+def test_nothing_overflows_on_a_phone(open_page, request, which):
+    tab = open_page(request.getfixturevalue(which), size=(390, 844))
+    tab.value("document.querySelectorAll('details').forEach(folded => { folded.open = true; })")
+    assert tab.value("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("table", ["#scores .scroll", "#videos .scroll"])
+def test_the_first_column_stays_in_view_on_a_phone(open_page, content, table):
+    tab = open_page(content, size=(390, 844))
+    scrolled, left = tab.value(
+        "(box => { box.scrollLeft = 120; return [box.scrollLeft, "
+        "box.querySelector('tbody th').getBoundingClientRect().left - box.getBoundingClientRect().left]; })"
+        f"(document.querySelector('{table}'))"
+    )
+    assert scrolled > 50
+    assert left == 0
+
+
+def luminance(color):
+    """WCAG's relative luminance of rgb(...)."""
+    channels = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(open_page, content, scheme):
+    tab = open_page(content, scheme=scheme)
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    background = tab.value(style.format("html", "backgroundColor"))
+    assert (background == DARK) == (scheme == "dark")
+    for each in (
+        *("body", ".caption", "a", ".same", ".other", ".query b", ".right b", ".wrong b", ".reference b", ".published"),
+        *("td small", ".notes", "dt", ".across", ".tau"),
+    ):
+        assert contrast(tab.value(style.format(each, "color")), background) >= 4.5, each
+    surface = tab.value(style.format(".cloud", "backgroundColor"))
+    for by, kinds in (("phase", 3), ("view", 2), ("video", 4), ("time", 11)):
+        choose(tab, "color-by", by)
+        points = tab.value("[...document.querySelectorAll('.points > *')].map(point => getComputedStyle(point).fill)")
+        assert len(set(points)) == kinds
+        assert all(contrast(point, surface) >= 2 for point in set(points) if point.startswith("rgb"))
+
+
+def test_hostile_texts_stay_texts(open_page, hostile):
+    tab = open_page(hostile)
+    selected = "document.getElementById('choose-video').selectedOptions[0].text"
+    tab.click("#mark")
+    tab.mouse("mouseMoved", *tab.center(".cloud .points > :nth-child(5)"))
+    assert tab.text("#card-text").startswith(f"ego/000{HOSTILE_ESCAPED}\n")
+    assert tab.text("#choose-video option") == f"ego/000{HOSTILE_ESCAPED}"
+    assert tab.text("#run-0-title") == f"Nearest by made-up-0{HOSTILE_ESCAPED}"
+    assert tab.text("h1") == f"made-up-0{HOSTILE_ESCAPED} on made-up{HOSTILE_ESCAPED}"
+    tab.click("#failures .still a")
+    assert tab.value(selected) == f"ego/001{HOSTILE_ESCAPED}"
+    tab.reload(tab.value("location.hash"))
+    assert tab.value(selected) == f"ego/001{HOSTILE_ESCAPED}"
+    assert tab.messages() == []
+    assert tab.events("Page.javascriptDialogOpening") == []
+    assert tab.value("document.scripts.length") == 2
+    assert tab.value("document.querySelectorAll('[onerror], img[src=x]').length") == 0
+
+
+@pytest.mark.parametrize("name", ["ego/日本語の動画 片", "ego/فيديو", "ego/a+b%20c&d=e#f"])
+def test_names_survive_in_the_address(open_page, content, name):
+    tab = open_page(replace(content, videos=(replace(content.videos[0], name=name), *content.videos[1:])))
+    tab.click("#video-table tbody tr:nth-child(1) th > a:last-child")
+    assert tab.value("document.getElementById('choose-video').selectedOptions[0].text") == name
+    tab.reload(tab.value("document.querySelector('#video-table tbody a').getAttribute('href')"))
+    assert shown(tab, "query") == 30
+    assert tab.messages() == []
+
+
+def test_every_missing_part_states_its_reason(open_page, without):
+    tab = open_page(without)
+    reasons = tab.value("[...document.querySelectorAll('main .unavailable')].map(each => each.innerText)")
+    parts = ("vectors", "tables", "projection", "strips", "vectors", "failures", "curves", "tokens")
+    assert reasons == [f"Not shown: no {part} because of <{part}>" for part in parts]
+    assert tab.messages() == []
+
+
+def test_without_pictures_the_player_works(open_page, content):
+    gone = Unavailable("the video is gone")
+    tab = open_page(replace(content, videos=tuple(replace(video, sheet=gone) for video in content.videos)))
+    tab.press("ArrowRight")
+    assert tab.text("#query-time") == "0.30 s, frame 3"
+    assert tab.text("#query-tile") == "no picture"
+    assert tab.messages() == []
+
+
+def test_without_javascript_tables_and_charts_are_shown(tab):
+    tab.send("Emulation.setScriptExecutionDisabled", value=True)
+    tab.reload()
+    visible = "document.querySelector('{}').checkVisibility()"
+    assert tab.value(visible.format("#player .unavailable")) is True
+    assert tab.value(visible.format("#stage")) is False
+    for chart in ("#projection noscript img", "#alignment noscript img", "#training img"):
+        assert tab.value(visible.format(chart)) is True
+        assert tab.value(f"document.querySelector('{chart}').naturalWidth") > 100
+
+
+# Player
+
+
+def test_the_player_shows_a_frame_its_nearest_and_the_clock(tab, content):
+    assert_at(tab, content, 0, 0, 2)
+    tab.value("document.getElementById('scrub').focus()")
+    for key in ("ArrowRight", "End", "ArrowLeft"):
+        tab.press(key)
+    assert_at(tab, content, 0, 54, 2)
+    for side, video in (("query", 0), ("run-0", 2), ("clock", 2)):
+        assert tab.color(f"#{side}-tile") == pytest.approx(tile_color(video, shown(tab, side)), abs=8)
+    assert tab.text("#query-phase") == content.phases[content.videos[0].labels[54]]
+    assert tab.text("#clock-verdict") == "✓ same phase"
+
+
+def test_nearest_samples_of_all_pairs(tab, content):
+    found = tab.value(
+        "(run => data.videos.map((a, i) => data.videos.map((b, j) => "
+        "a.frames.map((_, at) => run.nearest(i, at, j).sample))))(new Run(data.runs[0]))"
+    )
+    exact = content.vectors[0].of_video
+    gaps = [
+        np.abs(np.array(found[i][j]) - cdist(exact[i], exact[j]).argmin(axis=1)) for i in range(4) for j in range(4)
+    ]
+    assert np.concatenate(gaps).max() <= 1
+    assert (np.concatenate(gaps) == 0).mean() > 0.9
+
+
+def test_the_warp_path_is_that_of_byov_align(tab):
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(23, 4)).astype(np.float32), random.normal(size=(17, 4)).astype(np.float32)
+    assert tab.value(f"warpPath({cdist(a, b).ravel().tolist()}, 23, 17)") == dtw_path(a, b).tolist()
+
+
+def test_arrow_keys_step_and_space_plays(tab, content):
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert_at(tab, content, 0, 6, 2)
+    tab.press("ArrowLeft")
+    assert_at(tab, content, 0, 3, 2)
+    tab.value(
+        "window.next = new Promise(done => new MutationObserver(() => done(document.getElementById('scrub').value))"
+        ".observe(document.getElementById('query-time'), {childList: true})), 0"
+    )
+    tab.press(" ")
+    assert tab.text("#play") == "Pause"
+    assert tab.value("window.next") == "2"
+    tab.press(" ")
+    assert tab.text("#play") == "Play"
+
+
+def test_reduced_motion_steps_instead_of_playing(open_page, content):
+    tab = open_page(content, motion="reduce")
+    for frame in (3, 6):
+        tab.click("#play")
+        assert_at(tab, content, 0, frame, 2)
+    assert tab.text("#play") == "Step"
+
+
+def test_any_pair_can_be_compared(tab, content):
+    choose(tab, "choose-other", 0)
+    assert_at(tab, content, 0, 0, 2)  # not with itself
+    offered = tab.value("[...document.getElementById('choose-other').options].map(option => option.textContent)")
+    assert offered == [video.name for video in content.videos]
+    choose(tab, "choose-other", 1)
+    assert_at(tab, content, 0, 0, 1)
+    tab.reload("#video=ego/000&frame=30&with=ego/001")
+    assert_at(tab, content, 0, 30, 1)
+
+
+def test_playing_along_the_warp_path(tab, content):
+    tab.reload("#video=ego/000&frame=0&with=exo/001&play=path")
+    vectors = content.vectors[0].of_video
+    last = tab.value("Number(document.getElementById('scrub').max)")
+    assert last == pytest.approx(len(dtw_path(vectors[0], vectors[3])) - 1, abs=3)
+    pairs = [(shown(tab, "query"), shown(tab, "run-0"))]
+    tab.value("document.getElementById('scrub').focus()")
+    for _ in range(last):
+        tab.press("ArrowRight")
+        pairs.append((shown(tab, "query"), shown(tab, "run-0")))
+    assert (pairs[0], pairs[-1]) == ((0, 0), (57, 63))
+    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(pairs))
+    assert len(set(pairs)) == len(pairs)
+    assert tab.text("#run-0-title") == "Aligned by made-up-0"
+
+
+def test_two_runs_side_by_side(open_page, compared):
+    tab = open_page(compared)
+    tab.reload("#video=ego/001&frame=24&with=exo/001")
+    for run in (0, 1):
+        assert is_close(compared, 3, shown(tab, f"run-{run}"), nearest(compared, 1, 24, 3, run))
+        assert tab.text(f"#run-{run}-title") == f"Nearest by {compared.vectors[run].name}"
+    assert shown(tab, "run-0") != shown(tab, "run-1")
+    assert tab.value("document.querySelectorAll('.matrix').length") == 2
+    headings = tab.value("[...document.querySelectorAll('#live-strips h3')].map(each => each.textContent)")
+    assert headings == ["For the player's frame, by made-up-0", "For the player's frame, by other-run"]
+    assert tab.messages() == []
+
+
+def test_the_dock_shows_the_player_s_frames(tab):
+    assert tab.value("document.getElementById('dock').hidden") is True
+    appears = (
+        "new Promise(done => new MutationObserver(() => done(!document.getElementById('dock').hidden))"
+        ".observe(document.getElementById('dock'), {attributes: true}))"
+    )
+    scrolled = "document.getElementById('provenance').scrollIntoView()"
+    assert tab.value(f"(promise => {{ {scrolled}; return promise; }})({appears})") is True
+    tab.click("#dock-close")
+    assert tab.value("document.getElementById('dock').hidden") is True
+
+
+# Links to the player
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("#failures .above:nth-child(2) .still:nth-child(1) a", (1, 12, 2)),
+        ("#failures .above:nth-child(2) .still:nth-child(2) a", (1, 12, 2)),
+        ("#retrieval > .strip .still:nth-child(1) a", (0, 30, 2)),
+        ("#retrieval > .strip .still:nth-child(3) a", (0, 30, 3)),
+        ("#live-strips .still:nth-child(3) a", (0, 0, None)),
+        ("#video-table tbody tr:nth-child(4) th > a:last-child", (3, 0, 0)),
+        ("#video-table tbody tr:nth-child(4) .tile", (3, 33, 0)),
+        ("#video-table tbody tr:nth-child(4) .timeline", (3, 33, 0)),
+        ("#query-line", (0, 30, 2)),
+        ("#run-0-line", (2, 24, 0)),
+    ],
+)
+def test_clicks_move_the_player(tab, content, selector, expected):
+    tab.click(selector)
+    video, frame, other = state(tab)
+    assert video == expected[0]
+    assert is_close(content, video, frame, expected[1])
+    assert expected[2] in (other, None)
+    assert_at(tab, content, video, frame, other)
+    marked = "[...document.querySelectorAll('#video-table tbody tr')].map(row => row.classList.contains('own'))"
+    assert tab.value(marked) == [index == video for index in range(4)]
+
+
+def test_the_address_can_be_shared_and_the_back_button_works(tab, content):
+    tab.click("#video-table tbody tr:nth-child(4) th > a:last-child")
+    tab.click("#failures .above:nth-child(2) a")
+    address = tab.value("location.hash")
+    assert address == "#video=ego/001&frame=12&with=exo/000"
+    moved = "new Promise(done => addEventListener('popstate', () => setTimeout(done), {once: true}))"
+    tab.value(f"(promise => {{ history.back(); return promise; }})({moved})")
+    assert state(tab)[:2] == (3, 0)
+    tab.value(f"(promise => {{ history.forward(); return promise; }})({moved})")
+    assert state(tab) == (1, 12, 2)
+    tab.reload(address)
+    assert_at(tab, content, 1, 12, 2)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("#video=ego/000&frame=31", (0, 30, 2)),  # the nearest sample
+        ("#video=ego/000&frame=100000", (0, 57, 2)),
+        ("#video=ego/000&frame=x&with=nowhere", (0, 0, 2)),
+        ("#video=%E0%A4%A", (0, 0, 2)),
+        ("#video=__proto__&frame=constructor", (0, 0, 2)),
+        ("#scores", (0, 0, 2)),
+    ],
+)
+def test_invalid_addresses(tab, address, expected):
+    tab.reload(address)
+    assert state(tab) == expected
+    assert tab.messages() == []
+
+
+def test_retrieval_follows_the_player(tab, content):
+    tab.reload("#video=exo/001&frame=33")
+    stills = tab.value(
+        "[...document.querySelectorAll('#live-strips figcaption')].map(each => each.innerText.split('\\n'))"
+    )
+    assert [still[0] for still in stills] == ["Query", "Nearest 1", "Nearest 2"]
+    assert stills[0][1:3] == ["exo/001", "3.30 s, frame 33"]
+    exact = content.vectors[0].of_video
+    distances = [np.linalg.norm(exact[other] - exact[3][11], axis=1).min() for other in (0, 1)]
+    assert [still[1] for still in stills[1:]] == [f"ego/00{index}" for index in np.argsort(distances)]
+
+
+# Maps and matrices
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("index", [0, 73])
+def test_a_click_on_a_point_selects_the_hovered_frame(open_page, content, size, index):
+    tab = open_page(content, size=size)
+    ref = content.projection.frames[index]
+    lines = [content.videos[ref.video].name, f"frame {ref.frame}, {ref.frame / 10:.2f} s"]
+    x, y = tab.center(f"#clouds figure:nth-child(2) .points > :nth-child({index + 1})")
+    tab.mouse("mouseMoved", x, y)
+    assert tab.text("#card-text").split("\n")[:2] == lines
+    assert tab.value(
+        "(box => box.width && box.left >= 0 && box.top >= 0 && box.right <= innerWidth && box.bottom <= innerHeight)"
+        "(document.getElementById('card').getBoundingClientRect())"
+    )
+    tab.click_at(x, y)
+    assert tab.text("#card-text").split("\n")[:2] == lines
+    assert state(tab)[:2] == (ref.video, ref.frame)
+    rings = tab.value(
+        "[...document.querySelectorAll('circle.ring')].map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])"
+    )
+    np.testing.assert_allclose(rings, tab.value(f"data.maps.map(points => points[{index}])"), atol=0.01)
+    tab.mouse("mouseMoved", 1, 1)
+    assert tab.value("document.getElementById('card').hidden") is True
+
+
+def test_a_tap_selects_a_point(open_page, content):
+    tab = open_page(content, size=(390, 844))
+    tab.send("Emulation.setTouchEmulationEnabled", enabled=True)
+    x, y = tab.center("#clouds .points > :nth-child(40)")
+    tab.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    tab.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    tab.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    ref = content.projection.frames[39]
+    assert state(tab)[:2] == (ref.video, ref.frame)
+
+
+def test_keys_move_between_points(tab, content):
+    tab.value("document.querySelector('.cloud [tabindex]').focus()")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    frame = content.projection.frames[2].frame
+    assert tab.text("#card-text").split("\n")[1].startswith(f"frame {frame},")
+    assert tab.value("document.activeElement.getAttribute('aria-label')").startswith(f"ego/000, frame {frame}")
+    tab.press("Enter")
+    assert state(tab) == (0, frame, 2)
+    tab.press("Escape")
+    assert tab.value("document.getElementById('card').hidden") is True
+
+
+def test_the_trail_connects_the_points_of_the_video(tab, content):
+    points = "document.querySelector('.trail').points.length"
+    assert tab.value(points) == 0
+    tab.click("#trail")
+    assert tab.value(points) == len(content.videos[0].samples)
+    tab.click("#video-table tbody tr:nth-child(2) a")
+    assert tab.value(points) == len(content.videos[1].samples)
+
+
+def test_a_cell_of_the_matrix_shows_its_frames_and_moves_the_player(tab, content):
+    rows, columns = len(content.videos[0].samples), len(content.videos[2].samples)
+    tab.center("#matrix-0 .cells")
+    box = "document.querySelector('#matrix-0 .cells').getBoundingClientRect()"
+    left, top, width, height = tab.value(f"(box => [box.left, box.top, box.width, box.height])({box})")
+    position = left + 5.5 * width / columns, top + 12.5 * height / rows
+    tab.mouse("mouseMoved", *position)
+    lines = tab.text("#card-text").split("\n")
+    assert lines[:2] == ["ego/000: 3.60 s, frame 36", "exo/000: 1.50 s, frame 15"]
+    exact = content.vectors[0].of_video
+    distance = float(lines[2].removeprefix("distance "))
+    assert distance == pytest.approx(np.linalg.norm(exact[0][12] - exact[2][5]), abs=0.03)
+    tab.click_at(*position)
+    assert_at(tab, content, 0, 36, 2)
+    assert tab.value("document.querySelector('#matrix-0 .here line').y1.baseVal.value") == 12.5
+
+
+def test_the_matrix_shows_distances_clock_and_tau(tab, content):
+    pixel = (
+        "(([row, column]) => [...document.querySelector('#matrix-0 canvas').getContext('2d')"
+        ".getImageData(column, row, 1, 1).data])"
+    )
+    exact = content.vectors[0].of_video
+    distances = cdist(exact[0], exact[2])
+    near, far = (list(map(int, np.unravel_index(pick(distances), distances.shape))) for pick in (np.argmin, np.argmax))
+    assert tab.value(f"{pixel}({near})") == pytest.approx([253, 231, 37, 255], abs=2)
+    assert tab.value(f"{pixel}({far})") == pytest.approx([68, 1, 84, 255], abs=2)
+    drawn = tab.value(
+        "[...document.querySelector('#matrix-0 polyline.clock').points].map(point => [point.y - 0.5, point.x - 0.5])"
+    )
+    samples = content.videos[2].samples
+    expected = [by_clock(content, 0, frame, 2) for frame in content.videos[0].samples]
+    assert drawn == [[row, samples.index(frame)] for row, frame in enumerate(expected)]
+    assert tab.text("#matrix-0 .tau") == "tau 0.020"
+
+
+# Marks
+
+
+def test_marks_become_the_csv_for_byov_extract(tab, tmp_path):
+    tab.value("localStorage.clear()")
+    tab.reload("#video=ego/001&frame=12")
+    tab.press("m")
+    tab.click("#mark")  # marks the same frame once
+    tab.reload("#video=ego/001&frame=30")
+    tab.press("m")
+    assert tab.text("#mark-count") == "2 in 1 video"
+    assert tab.value("document.getElementById('mark-line').value") == "ego/001.mp4,ego,test,001,1.200;3.000,"
+    assert tab.value("document.getElementById('mark-warning').hidden") is True
+    text = tab.value("decodeURIComponent(document.getElementById('mark-save').href.replace(/^[^,]*,/, ''))")
+    lines = [line for line in text.splitlines() if ",exo,test," not in line]  # their ids equal those of ego videos
+    for row in csv.DictReader(lines):
+        (tmp_path / row["path"]).parent.mkdir(exist_ok=True)
+        (tmp_path / row["path"]).touch()
+    table = tmp_path / "videos.csv"
+    table.write_text("\n".join(lines), encoding="utf-8")
+    videos = {(video.split, video.id): video for video in read_own_videos("mine", table).videos}
+    assert list(videos) == [("train", "one"), ("train", "two"), ("test", "000"), ("test", "001")]
+    assert videos["test", "001"].event_seconds == (1.2, 3.0)
+    assert videos["train", "one"].event_seconds == (1.0, 2.0)
+    assert videos["train", "one"].path == tmp_path / 'a, "b"' / "one.mp4"
+    assert videos["train", "two"].pair == "p"
+
+
+def test_marks_are_stored_and_can_be_deleted(tab):
+    tab.value("localStorage.clear()")
+    tab.reload("#video=exo/001&frame=33")
+    tab.click("#mark")
+    tab.reload()
+    assert tab.text("#mark-count") == "1 in 1 video"
+    tab.value("document.getElementById('marks').open = true")
+    tab.click("#mark-list a")
+    assert state(tab)[:2] == (3, 33)
+    assert tab.value("document.getElementById('mark-warning').hidden") is False  # one event here, two elsewhere
+    tab.click("#mark-list button")
+    assert tab.text("#mark-count") == "none"
+    tab.value('localStorage.setItem(\'byov marks of made-up\', \'{"ego/000": "x", "ego/001": [null]}\')')
+    tab.reload()
+    assert tab.text("#mark-count") == "none"
+    tab.value("localStorage.clear()")
+    assert tab.messages() == []
+
+
+# Odd datasets
+
+
+@pytest.mark.parametrize("kept", [(0, 2), (0, 1), (2,)])
+def test_few_videos(open_page, content, kept):
+    few = replace(without_parts(content), videos=tuple(content.videos[index] for index in kept))
+    if len(kept) > 1:
+        few = replace(few, vectors=(make_vectors(few.videos),))
+    tab = open_page(few)
+    if len(kept) > 1:
+        tab.press("ArrowRight")
+        assert shown(tab, "query") == 3
+        assert tab.text("#matrix-0 .tau").startswith("tau")
+    assert tab.messages() == []
+
+
+def test_without_labels_frames_are_colored_by_time(open_page, content):
+    tab = open_page(unlabeled(content))
+    assert tab.value("document.getElementById('color-by').value") == "time"
+    tab.press("ArrowRight")
+    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
+    assert tab.value("document.querySelectorAll('#live-strips .plain').length") == 2
+    assert tab.value("document.querySelectorAll('#matrix-0 .boundary').length") == 0
+    assert tab.messages() == []
+
+
+def test_partly_labeled_videos(open_page, content):
+    """Of the first video only the middle phase is labeled. Marks for missing labels are not events."""
+    labels = tuple(label if label == 1 else UNLABELED for label in content.videos[0].labels)
+    cells = ("1.000;2.000", "0.000 -;0.500 +;1.000;2.000", "1.000;2.000 -")
+    rows = tuple(replace(row, events=cell) for row, cell in zip(content.manifest_rows, cells, strict=False))
+    videos = (replace(content.videos[0], labels=labels), *content.videos[1:])
+    tab = open_page(replace(content, videos=videos, manifest_rows=rows + content.manifest_rows[3:]))
+    tab.reload("#video=ego/000&frame=0&with=ego/001")
+    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
+    lines = tab.value("[...document.querySelectorAll('#matrix-0 .boundary')].map(each => each.getAttribute('x1'))")
+    assert "0" not in lines  # horizontal lines belong to the first video
+    assert len(lines) == 2
+    assert tab.value("document.getElementById('mark-warning').hidden") is True
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sixty_videos(open_page, content, size):
+    copies = [(video, copy) for copy in range(15) for video in content.videos]
+    videos = tuple(replace(video, name=f"{video.name}-{copy:02d}") for video, copy in copies)
+    tab = open_page(replace(content, videos=videos, vectors=(make_vectors(videos, bend=0.02),)), size=size)
+    assert tab.value("document.querySelectorAll('#video-table tbody tr').length") == 60
+    assert tab.value("document.querySelectorAll('#live-strips .still').length") == 1 + 5
+    tab.click("#video-table tbody tr:nth-child(60) th > a:last-child")
+    assert state(tab)[:2] == (59, 0)
+    assert tab.value("document.documentElement.scrollWidth") == size[0]
+    assert tab.messages() == []

@@ -1,0 +1,190 @@
+"""Thumbnails: the right frames of the right files, and reasons when they are not available."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.factories import write_video
+from tests.report.conftest import VIDEOS, gray_of, hue_of, make_frames
+
+from byov.cache.features import FeatureWriter, read_header
+from byov.cache.hdf5 import read_array
+from byov.report.collect import token_selections
+from byov.report.content import Sheet, Unavailable
+from byov.report.pictures import SourceVideos, TileRequest, Tiles, decode_tiles, make_sheet, make_sheets, read_tiles
+
+
+def tile(sheet, frame):
+    """Pixels of a tile, (height, width, 3)."""
+    row, column = sheet.position(frame)
+    picture = np.asarray(Image.open(io.BytesIO(sheet.rows[row])))
+    assert picture.shape[:2] == (sheet.tile_height, sheet.columns * sheet.tile_width)
+    return picture[:, column * sheet.tile_width : (column + 1) * sheet.tile_width].astype(int)
+
+
+def test_each_tile_shows_its_frame_of_its_video(collected):
+    seeds = {f"{view}/{video_id}": seed for seed, (video_id, view, _, _) in enumerate(VIDEOS)}
+    for video in collected.videos:
+        assert (video.sheet.tile_width, video.sheet.tile_height) == (96, 64)
+        for frame in video.sheet.frames:
+            pixels = tile(video.sheet, frame)
+            assert np.abs(pixels[8:-8, 8:40] - gray_of(frame)).max() <= 5, (video.name, frame)
+            np.testing.assert_allclose(pixels[8:-8, 56:64].mean(axis=(0, 1)), hue_of(seeds[video.name]), atol=6)
+
+
+def test_sheets_contain_all_frames_that_the_parts_refer_to(collected):
+    refs = [ref for strip in collected.strips for ref in (strip.query, *strip.retrieved)]
+    refs += [*collected.projection.frames, collected.failures.reference]
+    assert all(collected.videos[ref.video].sheet.position(ref.frame) for ref in refs)
+    for part in (*collected.failures.worst, *collected.tokens):
+        assert set(part.frames) <= set(collected.videos[part.video].sheet.frames)
+    for worst in collected.failures.worst:
+        assert set(worst.matched) <= set(collected.videos[worst.partner].sheet.frames)
+
+
+def test_sheet_positions():
+    pixels = np.broadcast_to((np.arange(23) * 10)[:, None, None, None], (23, 16, 24, 3)).astype(np.uint8)
+    sheet = make_sheet(Tiles(tuple(range(5, 28)), pixels))
+    assert (sheet.columns, len(sheet.rows)) == (8, 3)
+    for frame in sheet.frames:
+        assert abs(tile(sheet, frame).mean() - (frame - 5) * 10) < 2
+    assert [sheet.position(frame) for frame in (5, 13, 4, 28)] == [(0, 0), (1, 0), None, None]
+
+
+def test_large_frames_are_scaled_down(tmp_path):
+    path = write_video(tmp_path / "wide.mp4", make_frames(5, width=400, height=202), options={"crf": "8"})
+    tiles = decode_tiles(TileRequest(path, (1, 4), truncated=False), area=200 * 101)
+    assert tiles.pixels.shape == (2, 101, 200, 3)
+    for pixels, frame in zip(tiles.pixels, (1, 4), strict=True):
+        assert np.abs(pixels[8:-8, 8:80].astype(int) - gray_of(frame)).max() <= 4
+
+
+def test_sheets_fit_their_budget():
+    noise = np.random.default_rng(0).integers(0, 255, (4, 60, 80, 3), np.uint8)
+    tiles = [Tiles((0, 1, 2, 3), noise), Unavailable("gone"), Tiles((5, 6, 7, 8), noise)]
+    whole = make_sheets(tiles, 10**9)
+    assert (whole[0].tile_width, whole[0].tile_height) == (80, 60)
+    assert whole[1] == Unavailable("gone")
+    total = sum(len(row) for sheet in (whole[0], whole[2]) for row in sheet.rows)
+    smaller = make_sheets(tiles, total // 3)
+    assert sum(len(row) for sheet in (smaller[0], smaller[2]) for row in sheet.rows) <= total // 3
+    assert smaller[0].tile_width == smaller[2].tile_width < 70
+    assert smaller[0].tile_width / smaller[0].tile_height == pytest.approx(80 / 60, rel=0.05)
+
+
+def test_tokens_are_dark_where_the_ratio_excludes_them(collected, shared_project):
+    for selection in collected.tokens:
+        video = collected.videos[selection.video]
+        order = read_array(shared_project.features(*video.name.split("/")), "order")
+        assert selection.ratios == (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+        assert selection.pictures.shape == (6, len(selection.frames), 64, 96, 3)
+        whole = selection.pictures[-1].astype(float)
+        for frame, full in zip(selection.frames, whole, strict=True):
+            assert np.abs(full[8:-8, 8:40] - gray_of(frame)).max() <= 4
+        for ratio, pictures in zip(selection.ratios, selection.pictures.astype(float), strict=True):
+            for frame, picture, full in zip(selection.frames, pictures, whole, strict=True):
+                kept = order[frame][: max(1, round(64 * ratio))]
+                for token in range(64):
+                    top, left = token // 8 * 8, token % 8 * 12
+                    patch = np.s_[top : top + 8, left : left + 12]
+                    expected = full[patch] if token in kept else (full[patch] * 0.15).round()
+                    np.testing.assert_array_equal(picture[patch], expected)
+
+
+@pytest.mark.parametrize(
+    ("tokens_of_frame", "reason"), [(range(7), "do not form a square grid"), ((0, 1, 2, 4), "refers to token 4")]
+)
+def test_tokens_without_a_grid(project, tokens_of_frame, reason):
+    data = project.read_split()
+    path = project.features("ego", "test_ego_1")
+    header, cls = read_header(path), read_array(path, "cls")
+    merged = {float(ratio): read_array(path, f"merged/{ratio}") for ratio in header.ratios}
+    order = np.tile(np.array(tokens_of_frame, np.uint16), (header.frames, 1))
+    writer = FeatureWriter(path, list(merged), order.shape[1], cls.shape[1], has_cls=True)
+    writer.append(merged, order, cls, read_array(path, "pts_seconds"))
+    writer.finish(header.provenance, fps=header.fps, truncated=False)
+    video = [segment.name for segment in data.segments].index("ego/test_ego_1")
+    tiles = {video: Tiles((0,), np.zeros((1, 4, 4, 3), np.uint8))}
+    assert reason in token_selections(data, {video: (0,)}, tiles).reason
+
+
+@pytest.fixture
+def find(project):
+    """find(id, folder=None): the source file of an ego video."""
+
+    def locate(video_id, folder=None):
+        header = read_header(project.features("ego", video_id))
+        return SourceVideos(project.features_dir / "tea", folder).find(video_id, header.provenance)
+
+    return locate
+
+
+def test_a_moved_video_is_found_in_the_given_folder(find, project, tmp_path):
+    assert find("test_ego_1") == project.video("test_ego_1")
+    elsewhere, empty = tmp_path / "elsewhere" / "deep", tmp_path / "empty"
+    elsewhere.mkdir(parents=True)
+    empty.mkdir()
+    moved = project.video("test_ego_1").rename(elsewhere / "test_ego_1.mp4")
+    assert "--videos" in find("test_ego_1").reason
+    assert find("test_ego_1", tmp_path / "elsewhere") == moved
+    assert "not in the --videos folder" in find("test_ego_1", empty).reason
+
+
+def test_files_with_the_same_name_are_told_apart(find, project, tmp_path):
+    for name, source in (("a", "test_ego_1"), ("b", "still")):
+        (tmp_path / "two" / name).mkdir(parents=True)
+        shutil.copy(project.video(source), tmp_path / "two" / name / "still.mp4")
+    assert find("still", tmp_path / "two") == tmp_path / "two" / "b" / "still.mp4"
+
+
+def test_a_changed_video_is_not_shown(find, project):
+    path = project.video("test_ego_1")
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    assert "has changed" in find("test_ego_1").reason
+
+
+@pytest.mark.parametrize("text", ["{", "{}", None])
+def test_a_damaged_or_missing_index(find, project, text):
+    index = project.features_dir / "tea" / "index.json"
+    index.unlink() if text is None else index.write_text(text)
+    assert "--videos" in find("test_ego_1").reason
+    assert find("test_ego_1", project.root / "videos") == project.video("test_ego_1")
+
+
+def test_files_that_do_not_decode(tmp_path):
+    (tmp_path / "text.mp4").write_text("no video")
+    short = write_video(tmp_path / "short.mp4", make_frames(3))
+    wanted = [
+        TileRequest(tmp_path / "text.mp4", (0,), truncated=False),
+        TileRequest(short, (0, 3), truncated=False),
+        TileRequest(short, (0, 2), truncated=False),
+    ]
+    broken, early, good = read_tiles(wanted, 10**6)
+    assert broken.reason.startswith("text.mp4")
+    assert "short.mp4 has 3 frames" in early.reason
+    assert good.frames == (0, 2)
+
+
+def test_without_videos_only_pictures_are_missing(project):
+    shutil.rmtree(project.root / "videos")
+    content = project.collect()
+    assert "was not found" in content.strips.reason
+    assert str(project.root) not in repr(content)
+    assert isinstance(content.tokens, Unavailable)
+    assert not any(isinstance(video.sheet, Sheet) for video in content.videos)
+    shown = (content.tables, content.curves, content.projection, content.vectors, content.similarity, content.failures)
+    assert not any(isinstance(part, Unavailable) for part in shown)
+
+
+def test_features_that_the_run_did_not_embed_are_not_used(project):
+    shutil.copy(project.features("ego", "test_ego_1"), project.features("ego", "cup & 'saucer' [1]"))
+    content = project.collect()
+    assert content.projection.reason.startswith("features/tea/random--tiny/ego/cup & 'saucer' [1].h5")
+    blind = [video.name for video in content.videos if isinstance(video.sheet, Unavailable)]
+    assert blind == ["ego/cup & 'saucer' [1]"]
+    assert [content.videos[selection.video].view for selection in content.tokens] == ["exo"]
+    assert len(content.strips) == 5  # without the one whose query it is
