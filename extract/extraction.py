@@ -1,13 +1,15 @@
-"""The extraction: decoded frames → resize → encode in full batches across videos → merge → write.
+"""Feature extraction: decode in threads, encode in full batches across videos, merge tokens, write one file per video.
 
-The encoder always sees the same batch shape, and a frame's tokens do not depend on its neighbors in the batch; so what
-a video's file holds depends on that video alone, not on what else was extracted with it or on an earlier interruption.
+The encoder always receives the same batch shape, and the tokens of a frame do not depend on the other frames of its
+batch. The features of a video therefore depend on that video alone, not on what else is extracted or on interruptions.
 """
 
 import logging
+import queue
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,25 +18,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byov.cache.digests import file_sha256, file_state, fingerprint
 from byov.cache.features import FeatureWriter, Provenance
-from byov.data.video import DECODER, STRICT, DecodingPolicy, estimated_frames
+from byov.data.video import DECODER, STRICT, DecodingPolicy, FrameReader, estimated_frames
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
-from byov.extract.decode_ahead import DecodeAhead, Event, PreparedFrames, SourceFile
 from byov.extract.encoder_names import EncoderName, Resize
 from byov.extract.encoders import Shape, load_encoder
 from byov.extract.plan import Job, OnMismatch, Plan
 from byov.extract.preprocess import Preprocessing
 from byov.extract.token_merging import MergedFrames, TokenMerger
 from byov.progress import NO_PROGRESS, Bar, Progress
+from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
-MOST_DECODERS = 16
+MAX_DECODERS = 16
 CPU_BATCH, CUDA_BATCH = 32, 256
 
 
 class TokenEncoder(Protocol):
-    """What the extraction needs of a frame encoder."""
+    """Interface of a frame encoder; see FrameEncoder."""
 
     name: EncoderName
     sha256: str
@@ -48,21 +51,27 @@ class TokenEncoder(Protocol):
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """How to extract; what to extract is the plan's."""
+    """How to extract.
+
+    Attributes:
+        batch_size: Frames per batch. Defaults to CPU_BATCH or CUDA_BATCH.
+        decoders: Videos decoded in parallel. Defaults to one per core.
+        cores: Cores to use. Defaults to all that are available to this process.
+    """
 
     resize: Resize = "squash"
     device: Device = "auto"
     compile: bool = False
-    batch_size: int | None = None  # None: CPU_BATCH or CUDA_BATCH
-    decoders: int | None = None  # None: one per core
+    batch_size: int | None = None
+    decoders: int | None = None
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
-    cores: int | None = None  # None: all that this process may use
+    cores: int | None = None
 
 
 @dataclass(frozen=True)
 class VideoOutcome:
-    """What became of a video: a file, or a failure."""
+    """Result of one video: a file, or a failure."""
 
     video_id: str
     frames: int = 0
@@ -72,13 +81,13 @@ class VideoOutcome:
 
 @dataclass
 class Outcome:
-    """What became of the jobs so far."""
+    """Totals over videos. `failures` maps video ids to reasons."""
 
     videos: int = 0
     frames: int = 0
     written_bytes: int = 0
     seconds: float = 0.0
-    failures: dict[str, str] = field(default_factory=dict)  # video id → reason
+    failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, video: VideoOutcome) -> None:
         if video.failure is not None:
@@ -91,7 +100,7 @@ class Outcome:
 
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS) -> Outcome:
-    """Load the plan's encoder and extract the jobs."""
+    """Load the encoder of a plan and extract some of its jobs."""
     encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
     if options.compile:
         encoder.compile()
@@ -101,7 +110,14 @@ def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progre
 def extract_jobs(
     encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS
 ) -> Outcome:
-    """Extract the jobs of the plan by its encoder, which is loaded."""
+    """Extract some jobs of a plan with an encoder that is already loaded.
+
+    A video that cannot be read is recorded as a failure and does not stop the others.
+
+    Raises:
+        CacheError: The remaining files of the plan were made by a different encoder.
+        OSError: A file could not be written.
+    """
     refuse_other_identity(plan, jobs, encoder_identity(encoder))
     outcome, started = Outcome(), time.monotonic()
     with (
@@ -118,50 +134,32 @@ def extract_jobs(
 def extracted_videos(
     encoder: TokenEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
 ) -> Generator[VideoOutcome, None, None]:
-    """Extract the jobs; what became of each, as soon as it is known."""
-    batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
-    workers, threads = decoder_threads(len(jobs), options.decoders, options.cores)
-    decoded = DecodeAhead(
-        jobs,
-        prepare=lambda frames: encoder.preprocessing.on_host(frames, encoder.device),
-        workers=workers,
-        threads_per_video=threads,
-        policy=options.policy,
-        on_mismatch=options.on_mismatch,
-    )
-    return Extraction(encoder, batch_size=batch_size, frames=frames).run(decoded)
+    """Extract jobs and yield the outcome of each as soon as it is known; `frames` is advanced per encoded frame."""
+    return _Extraction(encoder, options, frames).run(jobs)
 
 
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
-    """Bars of the videos and of their frames."""
+    """Open progress bars over the videos and over their frames."""
+    counts = [job.label_count if job.label_count is not None else estimated_frames(job.video.path) for job in jobs]
+    known = [count for count in counts if count is not None]
+    total = sum(known) if len(known) == len(counts) else None
     with (
         progress.bar("videos", unit="video", total=len(jobs)) as videos,
-        progress.bar("frames", unit="frame", total=_frames(jobs), brief=True) as frames,
+        progress.bar("frames", unit="frame", total=total, brief=True) as frames,
     ):
         yield videos, frames
 
 
-def _frames(jobs: Sequence[Job]) -> int | None:
-    """How many frames there are to encode, as the labels tell or else the headers; None if a video does not say."""
-    total = 0
-    for job in jobs:
-        frames = estimated_frames(job.video.path) if job.label_count is None else job.label_count
-        if frames is None:
-            return None
-        total += frames
-    return total
-
-
 def decoder_threads(videos: int, decoders: int | None = None, cores: int | None = None) -> tuple[int, int]:
-    """Videos decoded at once, and threads for each: about one thread per core in all."""
-    cores = cores or usable_cores()
-    workers = max(1, min(videos, decoders or min(cores, MOST_DECODERS)))
-    return workers, max(1, min(cores, MOST_DECODERS) // workers)
+    """Return how many videos to decode in parallel and the threads for each: about one thread per core in total."""
+    cores = min(cores or usable_cores(), MAX_DECODERS)
+    workers = max(1, min(videos, decoders or cores))
+    return workers, max(1, cores // workers)
 
 
 def encoder_identity(encoder: TokenEncoder) -> dict[str, str]:
-    """What a file that it makes says of it: Provenance.identity."""
+    """Return what identifies the features of an encoder, as Provenance.identity does for a file."""
     return {
         "encoder": encoder.name.id,
         "revision": encoder.name.revision or "",
@@ -171,151 +169,246 @@ def encoder_identity(encoder: TokenEncoder) -> dict[str, str]:
     }
 
 
-def refuse_other_identity(plan: Plan, jobs: Sequence[Job], ours: Mapping[str, str]) -> None:
-    """Raise unless the files that stay in the cache are of this identity."""
+def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str, str]) -> None:
+    """Raise CacheError if files of the plan that are not extracted again have a different identity."""
     redone = {job.video.id for job in jobs}
     for job in plan.jobs:
         if job.identity is None or job.video.id in redone:
             continue
         for what, found in job.identity.items():
-            if found != ours[what]:
+            if found != identity[what]:
                 device = "another --device, " if what == "compute type" else ""
                 raise CacheError(
-                    f"{job.path}: made with {what} {found!r}, this is {ours[what]!r}; "
-                    f"use --overwrite to extract everything again, {device}or another --features-dir"
+                    f"{job.path}: made with {what} {found!r}, but this is {identity[what]!r}. Use --overwrite to "
+                    f"extract everything again, {device}or another --features-dir."
                 )
 
 
-class Extraction:
-    """Turns decoder events into cache files.
+# --- decoding
 
-    A video that cannot be read is recorded as a failure and the others go on; an error in writing stops the run.
+
+@dataclass(frozen=True)
+class _Source:
+    """Properties of a source file that are known once it is decoded to its end."""
+
+    bytes: int
+    sha256: str
+    fingerprint: str
+    fps: float
+    truncated: bool
+    corrupt_frames: int
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A message from a decoder thread: frames of a video (with their times), its end (source), or its failure."""
+
+    job: Job
+    images: Tensor | None = None
+    pts_seconds: NDArray[np.float64] | None = None
+    source: _Source | None = None
+    error: Exception | None = None
+
+
+class _Stopped(BaseException):
+    """Ends a decoder thread whose consumer has stopped."""
+
+
+class _DecoderThreads:
+    """Threads that decode and preprocess videos ahead of the encoder, in bounded memory.
+
+    Messages of different videos are interleaved; those of one video are in order. FFmpeg releases the GIL.
     """
 
-    def __init__(self, encoder: TokenEncoder, *, batch_size: int, frames: Bar) -> None:
-        self._encoder, self._frames_done = encoder, frames
-        self._done: list[VideoOutcome] = []  # what is still to be told
+    def __init__(self, jobs: Sequence[Job], encoder: TokenEncoder, options: ExtractionOptions) -> None:
+        self._encoder, self._options = encoder, options
+        workers, self._threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
+        self._remaining = len(jobs)
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            self._jobs.put(job)
+        # A few blocks per thread, so that a pause for writing does not stall decoding.
+        self._queue: queue.Queue[_Decoded] = queue.Queue(maxsize=4 * workers)
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"decoder-{index}", daemon=True) for index in range(workers)
+        ]
+
+    def messages(self) -> Generator[_Decoded, None, None]:
+        try:
+            for thread in self._threads:
+                thread.start()
+            while self._remaining:
+                message = self._queue.get()
+                self._remaining -= message.images is None
+                yield message
+        finally:
+            self._stopped.set()
+
+    def _work(self) -> None:
+        torch.set_num_threads(1)  # applies to this thread
+        with suppress(_Stopped, queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                try:
+                    self._put(_Decoded(job, source=self._decode(job)))
+                except Exception as error:
+                    self._put(_Decoded(job, error=error))
+
+    def _decode(self, job: Job) -> _Source:
+        path, labels = job.video.path, job.label_count
+        state = file_state(path)
+        sha256 = file_sha256(path)
+        reader = FrameReader(path, threads=self._threads_per_video, policy=self._options.policy)
+        frames = 0
+        for block in reader.blocks():
+            keep = len(block.pixels) if labels is None else max(labels - frames, 0)
+            frames += len(block.pixels)
+            if keep:
+                pixels = torch.from_numpy(block.pixels[:keep])
+                images = self._encoder.preprocessing.on_host(pixels, self._encoder.device)
+                self._put(_Decoded(job, images=images, pts_seconds=block.pts_seconds[:keep]))
+            elif self._options.on_mismatch == "trim":
+                break
+        if labels not in (None, frames) and self._options.on_mismatch == "error":
+            raise VideoError(
+                f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
+                "use --on-mismatch trim."
+            )
+        source = _Source(state[1], sha256, fingerprint(path), reader.fps, reader.truncated, reader.corrupt_frames)
+        if file_state(path) != state:
+            raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
+        return source
+
+    def _put(self, message: _Decoded) -> None:
+        while not self._stopped.is_set():
+            with suppress(queue.Full):
+                self._queue.put(message, timeout=0.2)
+                return
+        raise _Stopped
+
+
+# --- encoding and writing
+
+
+class _Extraction:
+    """Encodes decoded frames in full batches and writes each video once all of its frames are encoded."""
+
+    def __init__(self, encoder: TokenEncoder, options: ExtractionOptions, frames: Bar) -> None:
+        self._encoder, self._options, self._frames = encoder, options, frames
         self._encoder_threads = torch.get_num_threads()
+        batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
         size = encoder.preprocessing.size
-        # Colors innermost, as frames come from the decoder: filling the batch is then a plain copy.
-        self._batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device).permute(
-            0, 3, 1, 2
-        )
-        self._owners: list[_OpenVideo] = []  # whose frame stands at each place of the batch, as far as it is filled
+        # Channels last, as frames come from the decoder, so that filling the batch is a plain copy.
+        batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
+        self._batch = batch.permute(0, 3, 1, 2)
+        self._owners: list[_OpenVideo] = []  # the video of each frame in the filled part of the batch
         self._open: dict[str, _OpenVideo] = {}  # by video id
 
     @torch.inference_mode()
-    def run(self, events: Iterable[Event]) -> Generator[VideoOutcome, None, None]:
-        """What becomes of each video, as soon as it is known."""
+    def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
         try:
-            # Copying and merging are too small to share out: waiting for a second thread, on cores that are busy
-            # decoding, costs many times what it saves.
-            with _torch_threads(1):
-                for event in events:
-                    self._handle(event)
-                    yield from self._take_done()
+            # Copying and merging are too small to parallelize: on cores that are busy decoding, waiting for a second
+            # thread costs far more than it saves.
+            with _torch_threads(1), closing(_DecoderThreads(jobs, self._encoder, self._options).messages()) as decoded:
+                for message in decoded:
+                    yield from self._handle(message)
                 if self._owners:
-                    self._run_batch()
-                    yield from self._take_done()
+                    yield from self._encode_batch()
         finally:
-            self.close()
+            for video in self._open.values():
+                video.writer.close()  # removes the unfinished file
 
-    def close(self) -> None:
-        """Drop what is unfinished; nothing of it stays on disk."""
-        for video in self._open.values():
-            video.writer.close()
-        self._open.clear()
-
-    def _take_done(self) -> list[VideoOutcome]:
-        done, self._done = self._done, []
-        return done
-
-    def _handle(self, event: Event) -> None:
-        video = self._open.get(event.job.video.id)
-        if event.frames is not None:
-            if video is None:
-                video = self._open[event.job.video.id] = _OpenVideo(event.job, self._encoder.shape)
-            self._add_frames(video, event.frames)
-        elif event.failed is not None:
-            self._fail(event.job, event.failed)
-        elif video is None:
-            self._fail(event.job, VideoError(f"{event.job.video.path}: no frames to keep"))
+    def _handle(self, message: _Decoded) -> Iterator[VideoOutcome]:
+        job = message.job
+        if message.error is not None:
+            yield self._fail(job, message.error)
+            return
+        if message.images is not None and message.pts_seconds is not None:
+            if job.video.id not in self._open:
+                self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
+            yield from self._add_frames(self._open[job.video.id], message.images, message.pts_seconds)
+        elif job.video.id not in self._open:
+            yield self._fail(job, VideoError(f"{job.video.path}: no labeled frames"))
         else:
-            video.source = event.finished
-            self._finish_if_complete(video)
+            video = self._open[job.video.id]
+            video.source = message.source
+            yield from self._finish_if_complete(video)
 
-    def _add_frames(self, video: "_OpenVideo", frames: PreparedFrames) -> None:
-        images = self._encoder.preprocessing.on_device(frames.images, self._encoder.device)
-        video.pts_seconds.append(frames.pts_seconds)
-        video.waiting += len(images)
+    def _add_frames(
+        self, video: "_OpenVideo", images: Tensor, pts_seconds: NDArray[np.float64]
+    ) -> Iterator[VideoOutcome]:
+        images = self._encoder.preprocessing.on_device(images, self._encoder.device)
+        video.pts_seconds.append(pts_seconds)
+        video.pending += len(images)
         while len(images):
             filled = len(self._owners)
-            fitting = images[: len(self._batch) - filled]
-            self._batch[filled : filled + len(fitting)] = fitting
-            self._owners += [video] * len(fitting)
-            images = images[len(fitting) :]
+            part = images[: len(self._batch) - filled]
+            self._batch[filled : filled + len(part)] = part
+            self._owners += [video] * len(part)
+            images = images[len(part) :]
             if len(self._owners) == len(self._batch):
-                self._run_batch()
+                yield from self._encode_batch()
 
-    def _run_batch(self) -> None:
-        """Encode the batch, whole even where its end is not filled, and hand each video its frames."""
+    def _encode_batch(self) -> Iterator[VideoOutcome]:
+        """Encode the whole batch, even if its end is not filled, and pass each video its tokens."""
         with _torch_threads(self._encoder_threads):
             tokens, cls = self._encoder.encode(self._batch)
-        places: dict[_OpenVideo, list[int]] = {}
-        for place, video in enumerate(self._owners):
-            places.setdefault(video, []).append(place)
+        rows: dict[_OpenVideo, list[int]] = {}
+        for row, video in enumerate(self._owners):
+            rows.setdefault(video, []).append(row)
         self._owners = []
-        for video, mine in places.items():
+        for video, own in rows.items():
             if self._open.get(video.job.video.id) is not video:
                 continue  # it failed after these frames were decoded
             try:
-                video.push(tokens[mine], None if cls is None else cls[mine])
+                video.add_tokens(tokens[own], None if cls is None else cls[own])
             except VideoError as error:
-                self._fail(video.job, error)
+                yield self._fail(video.job, error)
                 continue
-            self._frames_done.advance(len(mine))
-            self._finish_if_complete(video)
+            self._frames.advance(len(own))
+            yield from self._finish_if_complete(video)
 
-    def _finish_if_complete(self, video: "_OpenVideo") -> None:
-        if video.source is None or video.waiting:
+    def _finish_if_complete(self, video: "_OpenVideo") -> Iterator[VideoOutcome]:
+        if video.source is None or video.pending:
             return
         try:
-            frames = video.finish(self._encoder, video.source)
+            video.finish(self._encoder, video.source)
         except VideoError as error:
-            self._fail(video.job, error)
+            yield self._fail(video.job, error)
             return
         del self._open[video.job.video.id]
-        self._done.append(VideoOutcome(video.job.video.id, frames, video.job.path.stat().st_size))
+        yield VideoOutcome(video.job.video.id, video.writer.frames, video.job.path.stat().st_size)
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: Job, error: Exception) -> VideoOutcome:
         video = self._open.pop(job.video.id, None)
         if video is not None:
             video.writer.close()
         reason = str(error) if isinstance(error, DatasetError) else f"{job.video.path}: {type(error).__name__}: {error}"
-        self._done.append(VideoOutcome(job.video.id, failure=reason))
+        return VideoOutcome(job.video.id, failure=reason)
 
 
 class _OpenVideo:
-    """A video on its way into its file."""
+    """A video whose feature file is being written."""
 
     def __init__(self, job: Job, shape: Shape) -> None:
         self.job = job
-        self.waiting = 0  # frames decoded and not yet encoded
-        self.source: SourceFile | None = None  # known once the video is decoded to its end
+        self.pending = 0  # frames decoded but not yet encoded
+        self.source: _Source | None = None  # known once the video is decoded to its end
         self.pts_seconds: list[NDArray[np.float64]] = []
         self.writer = FeatureWriter(job.path, job.ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
         self._merger = TokenMerger(job.ratios)
         self._cls: list[NDArray[Any]] = []
 
-    def push(self, tokens: Tensor, cls: Tensor | None) -> None:
-        """The next frames' tokens (T, N, D) and class tokens (T, D)."""
-        self.waiting -= len(tokens)
+    def add_tokens(self, tokens: Tensor, cls: Tensor | None) -> None:
+        """Merge and write the next frames, given their tokens (T, N, D) and class tokens (T, D)."""
+        self.pending -= len(tokens)
         if cls is not None:
-            self._cls.append(_stored(cls))
+            self._cls.append(_to_float16(cls))
         self._write(self._merger.push(tokens))
 
-    def finish(self, encoder: TokenEncoder, source: SourceFile) -> int:
-        """Write the last frame and give the file its name; returns the number of frames."""
+    def finish(self, encoder: TokenEncoder, source: _Source) -> None:
+        """Write the last frame and move the file to its final name."""
         self._write(self._merger.finish())
         provenance = Provenance(
             encoder=encoder.name.id,
@@ -330,21 +423,19 @@ class _OpenVideo:
             source_fingerprint=source.fingerprint,
         )
         self.writer.finish(provenance, fps=source.fps, truncated=source.truncated, corrupt_frames=source.corrupt_frames)
-        return self.writer.frames
 
     def _write(self, frames: MergedFrames) -> None:
-        merged = _stored(frames.merged)  # (T, R, D)
+        merged = _to_float16(frames.merged)  # (T, R, D)
         if not np.isfinite(merged).all():
-            raise VideoError(f"{self.job.video.path}: the encoder gave NaN or Inf near frame {self.writer.frames}")
-        order = frames.order.cpu().numpy()
-        cls = _take(self._cls, len(frames)) if self._cls else None
+            raise VideoError(f"{self.job.video.path}: the encoder returned NaN or Inf near frame {self.writer.frames}")
         by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
-        self.writer.append(by_ratio, order, cls, _take(self.pts_seconds, len(frames)))
+        cls = _pop_rows(self._cls, len(merged)) if self._cls else None
+        self.writer.append(by_ratio, frames.order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))
 
 
 @contextmanager
 def _torch_threads(count: int) -> Iterator[None]:
-    """How many threads this thread's calls into PyTorch may use."""
+    """Set the number of threads of PyTorch calls from this thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -353,12 +444,12 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _stored(values: Tensor) -> NDArray[Any]:
+def _to_float16(values: Tensor) -> NDArray[Any]:
     return values.to(torch.float16).cpu().numpy()
 
 
-def _take(parts: list[NDArray[Any]], count: int) -> NDArray[Any]:
-    """Remove the first rows of a list of arrays."""
+def _pop_rows(parts: list[NDArray[Any]], count: int) -> NDArray[Any]:
+    """Remove and return the first rows of a list of arrays."""
     joined = np.concatenate(parts)
     parts[:] = [joined[count:]]
     return joined[:count]

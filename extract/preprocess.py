@@ -1,7 +1,7 @@
-"""From decoded frames to what the vision model takes: one size, normalized. Runs where the model runs.
+"""Resize and normalize decoded frames for a vision model, on the model's device.
 
-`squash` stretches the whole frame to the model's square; `crop` is CLIP's own preparation: the short side to the
-model's size, then the middle square.
+`squash` stretches the whole frame to the model's square input. `crop` is CLIP's own preprocessing: resize the short
+side to the model's size and crop the center.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from byov.extract.encoder_names import Resize
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Frames (B, H, W, 3) uint8 of any size → (B, 3, size, size) uint8 → normalized float."""
+    """Conversion of frames (B, H, W, 3) uint8 to (B, 3, size, size) uint8 and then to normalized floats."""
 
     resize: Resize
     size: int
@@ -24,58 +24,57 @@ class Preprocessing:
     std: tuple[float, float, float]
 
     def describe(self) -> str:
-        """One line that tells two preparations apart; part of a cache file's provenance."""
+        """Return one line that identifies the preprocessing in the provenance of a cache file."""
         numbers = " ".join(f"{value:.6g}" for value in (*self.mean, *self.std))
         return f"{self.resize} {self.size} bicubic antialias, mean std {numbers}"
 
     def resized(self, frames: Tensor) -> Tensor:
-        """(B, H, W, 3) uint8 → (B, 3, size, size) uint8."""
+        """Resize (B, H, W, 3) uint8 to (B, 3, size, size) uint8."""
         images = frames.permute(0, 3, 1, 2)
         if self.resize == "squash":
             return _squash(images, self.size)
-        height, width = _short_side_to(self.size, images.shape[2], images.shape[3])
-        return _resample(images, height, width, _middle(height, self.size), _middle(width, self.size))
+        height, width = _resized_shape(self.size, images.shape[2], images.shape[3])
+        return _resample(images, height, width, _center(height, self.size), _center(width, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
-        """What the decoding threads do to (B, H, W, 3) uint8: for a model on the CPU, the resizing."""
+        """Do the part that runs in the decoder threads: resize if the model is on the CPU, else pin memory."""
         if device.type == "cpu":
             return self.resized(frames)
         return frames.pin_memory() if device.type == "cuda" else frames
 
     def on_device(self, frames: Tensor, device: torch.device) -> Tensor:
-        """The rest of the way to (B, 3, size, size) uint8, where the model is."""
+        """Do the rest on the model's device; returns (B, 3, size, size) uint8."""
         return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
 
     def normalized(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B, 3, size, size) uint8 → the same in the model's dtype, with the model's mean and deviation."""
+        """Normalize (B, 3, size, size) uint8 by the model's mean and standard deviation."""
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         std = torch.tensor(self.std, device=images.device)[:, None, None]
         return ((images.float() / 255 - mean) / std).to(dtype)
 
 
-def _short_side_to(size: int, height: int, width: int) -> tuple[int, int]:
-    """The frame's size once its short side is `size`; the long side is rounded down, as in CLIP's processor."""
+def _resized_shape(size: int, height: int, width: int) -> tuple[int, int]:
+    """Return the shape with the short side resized to `size`; the long side is rounded down, as in CLIP's processor."""
     short, long = min(height, width), max(height, width)
     scaled = int(size * long / short)
     return (size, scaled) if height <= width else (scaled, size)
 
 
-def _middle(length: int, size: int) -> slice:
+def _center(length: int, size: int) -> slice:
     first = (length - size) // 2
     return slice(first, first + size)
 
 
 def _squash(images: Tensor, size: int) -> Tensor:
-    """(B, 3, H, W) uint8 → (B, 3, size, size) uint8."""
     if images.device.type == "cpu":
-        # PyTorch's own code for bytes is several times faster, and within two gray levels of what follows.
+        # PyTorch's uint8 kernel is several times faster and differs from _resample by at most two gray levels.
         return F.interpolate(images, size=(size, size), mode="bicubic", antialias=True)
     return _resample(images, size, size, slice(0, size), slice(0, size))
 
 
 def _resample(images: Tensor, height: int, width: int, rows: slice, columns: slice) -> Tensor:
-    """Resize to (height, width) and keep a part, gray level for gray level as Pillow does it: first across, then down,
-    each pass with weights of 22 bits and rounded to bytes."""
+    """Resize to (height, width) and keep some rows and columns, bit by bit as Pillow does: horizontally, then
+    vertically, each pass with 22-bit weights and rounded to bytes."""
     across = _resample_last_axis(images, width, columns)
     return _resample_last_axis(across.mT, height, rows).mT
 
@@ -92,8 +91,8 @@ def _resample_last_axis(images: Tensor, length: int, kept: slice) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _banded_weights(length: int, new_length: int, start: int, stop: int) -> list[tuple[int, int, Tensor]]:
-    """The resizing of one axis as products of narrow matrices: for 32 new pixels at a time, the range of old pixels
-    that they look at and the weights (old pixels, new pixels)."""
+    """Express the resizing of one axis by narrow matrices: for each 32 new pixels, the range of old pixels that
+    contribute and their weights (old pixels, new pixels)."""
     impulses = torch.eye(length, dtype=torch.float64)[None, None]
     weights = F.interpolate(impulses, size=(length, new_length), mode="bicubic", antialias=True)[0, 0]
     weights = (weights * 2**22).round() / 2**22

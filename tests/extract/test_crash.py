@@ -17,6 +17,8 @@ from tests.processes import signal_and_end
 
 from byov.cache.verify import verify_folder
 from byov.extract.encoder_names import RANDOM_SEED
+from byov.extract.extract_features import extract_features
+from byov.extract.preprocess import Preprocessing
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
 KILLS = 20
@@ -210,25 +212,21 @@ def replace(path):
 
 
 @pytest.mark.parametrize("change", [append, rewrite, replace])
-def test_a_source_that_changes_while_it_is_read_is_told(make_dataset, tmp_path, change):
-    """What was decoded and what was digested must be one and the same."""
-    from byov.data.own_videos import read_own_videos
-    from byov.errors import DatasetError
-    from byov.extract.decode_ahead import DecodeAhead
-    from byov.extract.encoder_names import parse_encoder
-    from byov.extract.plan import make_plan
-
+def test_a_source_that_changes_while_it_is_read_fails(make_dataset, tmp_path, monkeypatch, change):
     table = make_dataset([40, 2])
-    dataset = read_own_videos("mine", table)
-    plan = make_plan(dataset, tmp_path / "f", parse_encoder("random/tiny"), resize="squash", ratios=(0.3,))
+    resize = Preprocessing.on_host
     changed = threading.Event()
 
-    def prepare(frames):
+    def on_host(self, frames, device):
         if not changed.is_set():
-            change(table.parent / "v0.mp4")
             changed.set()
-        return frames
+            change(table.parent / "v0.mp4")
+        return resize(self, frames, device)
 
-    events = list(DecodeAhead(plan.jobs[:1], prepare=prepare, workers=1))
-    assert isinstance(events[-1].failed, DatasetError)
-    assert "changed while it was read" in str(events[-1].failed)
+    monkeypatch.setattr(Preprocessing, "on_host", on_host)
+    extracted = extract_features(
+        manifest=table, encoder="random/tiny", features_dir=tmp_path / "f", decoders=1, ratios=(0.3,)
+    )
+    assert list(extracted.failures) == ["v0"]
+    assert "changed while it was read" in extracted.failures["v0"]
+    assert extracted.videos == 1

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from byov.extract.encoder_names import CLIP_MEAN, CLIP_STD
+from byov.extract.encoders import CLIP_MEAN, CLIP_STD
 from byov.extract.preprocess import Preprocessing, _resample
 
 SIZES = [(240, 320), (480, 640), (337, 211), (1080, 1920), (100, 133), (224, 224), (225, 224), (64, 300), (17, 9)]
