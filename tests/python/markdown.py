@@ -1,4 +1,4 @@
-"""What a page of the documentation holds: blocks of code, commands, links, headings."""
+"""Code blocks, commands, links and headings of a Markdown page."""
 
 import re
 import shlex
@@ -11,21 +11,22 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _HEREDOC = re.compile(r"<<'(\w+)'(.*?)\n.*?^\1$", re.MULTILINE | re.DOTALL)
-_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # up to where a command ends
+_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # up to the end of a command
 
 
 def blocks(text: str, language: str) -> list[str]:
+    """Return the code blocks of a language."""
     return [body for name, body in _BLOCK.findall(text) if name == language]
 
 
 def shell_commands(text: str, name: str) -> list[list[str]]:
-    """The words of every use of a command (a pattern) in shell blocks."""
+    """Return the words of every use of a command in shell blocks; `name` is a pattern."""
     shell = "\n".join(_HEREDOC.sub(r"\2", body) for body in blocks(text, "sh")).replace("\\\n", " ")
     return list(_commands(shell, rf"(?:^|[\s(;])(?:\S+/)?({name})(?=[\s)]|$)"))
 
 
 def mentioned_commands(text: str, name: str) -> list[list[str]]:
-    """The same, of code within the text: `byov-train --method tcc`."""
+    """Return the same for inline code such as `byov-train --method tcc`."""
     spans = "\n".join(" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", text)))
     return list(_commands(spans, rf"^({name})(?=\s|$)"))
 
@@ -39,15 +40,12 @@ def _commands(source: str, pattern: str) -> Iterator[list[str]]:
 
 
 def links(text: str) -> list[str]:
-    """Those to files and headings of the project."""
+    """Return links to files and headings of the project."""
     bare = _SPAN.sub("", _BLOCK.sub("", text))
     return [target for target in _LINK.findall(bare) if not re.match(r"\w+:", target)]
 
 
 def anchors(text: str) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
-    found: set[str] = set()
-    for heading in re.findall(r"^#+ (.+)$", _BLOCK.sub("", text), re.MULTILINE):
-        words = re.sub(r"[^\w\- ]", "", heading.lower())
-        found.add(words.replace(" ", "-"))
-    return found
+    """Return the anchors of the headings, as GitHub generates them."""
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Commands, targets and links of README and docs exist."""
+"""Commands, make targets and links of README and docs exist."""
 
 import re
 import tomllib
@@ -9,55 +9,53 @@ import pytest
 import typer.main
 from tests.python.markdown import PAGES, ROOT, anchors, links, mentioned_commands, shell_commands
 
-from byov.cli.common import UsageError
+from byov.cli.common import ClickException
 
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SCRIPTS = PROJECT["scripts"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 @cache
-def command_of(name):
-    """The command itself, as its library parses it."""
-    return typer.main.get_command(import_module(SCRIPTS[name].partition(":")[0]).app)
+def find_command(name):
+    return typer.main.get_command(import_module(PROJECT["scripts"][name].partition(":")[0]).app)
 
 
-def options(command):
+def option_names(command):
     parameters = command.get_params(typer.Context(command))
     return {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
 
 
-def refuse_unknown(name, *words, parse):
-    """Raise unless a command has these options; parse: and takes their values, where all are there to see."""
-    assert name in SCRIPTS, f"{name} is no command"
-    command, rest = command_of(name), list(words)
-    if hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        assert rest[0] in command.commands, f"{name} has no {rest[0]}"
-        command = command.commands[rest.pop(0)]
-    if "--config" in rest:  # which every command takes before its options are parsed; the file is not there
-        at = rest.index("--config")
-        del rest[at : at + 2]
-    for word in rest:
+def check_usage(name, *words, parse):
+    """Raise unless the command has these options and, if `parse` is set, accepts their values."""
+    assert name in PROJECT["scripts"], f"{name} is not a command"
+    command, arguments = find_command(name), list(words)
+    if hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
+        assert arguments[0] in command.commands, f"{name} has no subcommand {arguments[0]}"
+        command = command.commands[arguments.pop(0)]
+    for word in arguments:
         option = word.partition("=")[0]
-        assert not re.match(r"--?[a-z]", option) or option in options(command), f"{name} has no {option}"
-    stands_for_others = any("$" in word or "..." in word for word in rest)
-    if parse and not stands_for_others and not {"--help", "--version"} & set(rest):
-        command.make_context(name, rest)
+        assert not re.match(r"--?[a-z]", option) or option in option_names(command), f"{name} has no option {option}"
+    if "--config" in arguments:  # the file does not exist
+        index = arguments.index("--config")
+        del arguments[index : index + 2]
+    has_placeholder = any("$" in word or "..." in word for word in arguments)
+    if parse and not has_placeholder and not {"--help", "--version"} & set(arguments):
+        command.make_context(name, arguments)
 
 
 @each_page
-def test_commands_take_the_options_that_are_shown(page):
+def test_commands_have_the_options_shown(page):
     text = page.read_text(encoding="utf-8")
     for words in shell_commands(text, "byov-[a-z]+"):
-        refuse_unknown(*words, parse=True)
+        check_usage(*words, parse=True)
     for words in mentioned_commands(text, "byov-[a-z]+"):
         if words != [PROJECT["name"]]:
-            refuse_unknown(*words, parse=False)  # the text may leave a value to the reader
+            check_usage(*words, parse=False)
 
 
 @each_page
-def test_targets_of_make_are_there(page):
+def test_make_targets_exist(page):
     text = page.read_text(encoding="utf-8")
     for _, *words in shell_commands(text, "make") + mentioned_commands(text, "make"):
         targets = [word for word in words if "=" not in word and not word.startswith("-")]
@@ -66,31 +64,34 @@ def test_targets_of_make_are_there(page):
 
 @each_page
 def test_links_lead_to_files_and_headings(page):
-    text = page.read_text(encoding="utf-8")
-    for link in links(text):
+    for link in links(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
-        target = page if not path else (page.parent / path).resolve()
-        assert target.exists(), f"{page.name}: {link}"
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
         if anchor:
-            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
-def test_the_readme_is_short():
-    words = [word for word in (ROOT / "README.md").read_text(encoding="utf-8").split() if re.search("[A-Za-z]", word)]
-    assert len(words) < 900
+@each_page
+def test_paths_of_source_files_exist(page):
+    paths = re.findall(
+        r"`((?:apply|byov|cache|cli|cluster|data|evaluate|extract|report|train)/[\w/]+\.py)`",
+        page.read_text(encoding="utf-8"),
+    )
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_readme_leads_to_every_page():
+@each_page
+def test_extras_exist(page):
+    extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+    assert {name for group in extras for name in group.split(",")} <= PROJECT["optional-dependencies"].keys()
+
+
+def test_readme_is_short_and_links_to_every_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len([word for word in text.split() if re.search("[A-Za-z]", word)]) < 900
     pages = [path for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")]
-    assert {f"docs/{path.name}" for path in pages} <= set(links((ROOT / "README.md").read_text(encoding="utf-8")))
-
-
-def test_extras_that_pages_install_are_there():
-    for page in PAGES:
-        for extras in re.findall(
-            r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", page.read_text(encoding="utf-8")
-        ):
-            assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys(), f"{page.name}: {extras}"
+    assert {f"docs/{path.name}" for path in pages} <= set(links(text))
 
 
 PAGE = """
@@ -105,7 +106,7 @@ for seed in 0 1; do byov-train --lr 3e-4 --seed $seed \\
 byov-eval $(for row in a b; do echo --run $row; done) --task all   # not --this
 byov-align a.mp4 b.mp4 -o "c d.mp4" --phases "3.2;9.8" && byov-report
 python - my <<'EOF' && mv a b
-byov-never --said
+byov-never --run
 EOF
 torchrun -- $(which byov-train) --resume
 .venv/bin/byov-cache ls
@@ -116,7 +117,7 @@ By `byov-train --epochs
 """
 
 
-def test_a_page_is_read_as_people_read_it():
+def test_parsing_of_pages():
     assert shell_commands(PAGE, "byov-[a-z]+") == [
         ["byov-train", "--lr", "3e-4", "--seed", "$seed", "--run", "a-$seed"],
         ["byov-eval", "$(for", "row", "in", "a", "b"],
@@ -137,10 +138,9 @@ def test_a_page_is_read_as_people_read_it():
         ("byov-train", "--ratoi", "0.3"),
         ("byov-cache", "list"),
         ("byov-eval", "--task", "clasification"),
-        ("byov-extract", "--device", "tpu"),
         ("byov-train", "--epochs", "many"),
     ],
 )
-def test_what_no_command_takes_is_found(words):
-    with pytest.raises((AssertionError, UsageError)):
-        refuse_unknown(*words, parse=True)
+def test_wrong_usage_is_found(words):
+    with pytest.raises((AssertionError, ClickException)):
+        check_usage(*words, parse=True)
