@@ -10,7 +10,7 @@ import typer
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
 from byov.cache.manifest import Manifest
-from byov.cache.runs import BYOV, RunRecord, choose_runs
+from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
 from byov.cli.common import UsageError, check_ratio, note_unfinished
 from byov.cli.score_table import print_and_save
@@ -30,7 +30,6 @@ from byov.evaluate.evaluation import (
     scope_of_runs,
 )
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
-from byov.evaluate.published import published_rows
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
 
@@ -47,18 +46,12 @@ app = common.new_app()
 
 @app.command()
 def evaluate(
-    task: Annotated[
-        TaskChoice | None,
-        typer.Option(
-            help="Task to score. `all`: every task the dataset has labels for, except few-shot, with baselines."
-        ),
-    ] = None,
+    task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None,
-        typer.Option(help="Run to score; repeat for mean and standard deviation.", show_default="newest"),
+        list[str] | None, typer.Option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
     ] = None,
     features: Annotated[
-        list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, merged:1.0, ...; repeatable.")
+        list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
     ] = None,
     embeddings: Annotated[
         Path | None,
@@ -67,9 +60,7 @@ def evaluate(
             "folder written by byov-embed."
         ),
     ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Dataset to score features on, or whose labels the files of byov-embed have.")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Dataset of --features, or labels for --embeddings.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
     protocol: Annotated[
@@ -79,25 +70,15 @@ def evaluate(
             show_default="standard; both for --task all",
         ),
     ] = None,
-    k: Annotated[str, typer.Option("--k", help="Values of K for map@K, comma-separated.")] = ",".join(
-        map(str, DEFAULTS.ks)
-    ),
-    tau_stride: Annotated[
-        int, typer.Option(min=1, help="Stride of the frames used for Kendall's tau.")
-    ] = DEFAULTS.tau_stride,
+    k: Annotated[str, typer.Option("--k", help="Values of K for map@K, comma-separated.")] = "5,10,15",
+    tau_stride: Annotated[int, typer.Option(min=1, help="Stride of frames for Kendall's tau.")] = DEFAULTS.tau_stride,
     time_column: Annotated[
-        bool,
-        typer.Option(
-            "--time-column", help="Add the frame index to the inputs of progression, as AE2 does for Pour Liquid."
-        ),
+        bool, typer.Option("--time-column", help="Add the frame index to progression, as AE2 does for Pour Liquid.")
     ] = False,
-    bootstrap: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples for 95% intervals, e.g. 1000; 0 for none.")
-    ] = 0,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for 95% intervals, e.g. 1000; 0: none.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of few-shot draws and of the bootstrap.")] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for results.json, .md and .tex.", show_default="folder of the run if there is one"),
+        Path | None, typer.Option(help="Folder for results.json, .md and .tex.", show_default="that of a single run")
     ] = None,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -229,16 +210,14 @@ def _choose_encoder(features_dir: Path, dataset: str, encoder: str | None, runs:
 
 def note_differences(runs: Sequence[RunRecord]) -> None:
     """Explain why there is no mean over all runs, if they differ in more than their seed."""
-    labels = [run.label for run in runs]
-    values = {
-        "method": {label if kind == "method" else BYOV for kind, label in labels},
-        "recipe": {label for kind, label in labels if kind == "recipe"},
+    labels = {label for _, label in (run.label for run in runs)}
+    for what, values in {
+        "method or recipe": labels,
         "encoder": {run.encoder for run in runs},
         "column": {run.column for run in runs},
-    }
-    for name, different in values.items():
-        if len(different) > 1:
-            note(f"no mean over all runs, because they differ in {name} ({', '.join(sorted(different))})")
+    }.items():
+        if len(values) > 1:
+            note(f"no mean over all runs, because they differ in {what} ({', '.join(sorted(values))})")
 
 
 def _extract_command(dataset: str) -> str:
@@ -247,11 +226,10 @@ def _extract_command(dataset: str) -> str:
 
 
 def _note_no_run(runs_dir: Path, task: str | None) -> None:
+    hint = "train one with byov-train --ratio 0.3"
     if task not in (ALL, None):
-        raise UsageError(
-            f"No run in {runs_dir}. Train one with byov-train --ratio 0.3, or score features with --features cls."
-        )
-    note(f"no run in {runs_dir} (train one with byov-train --ratio 0.3): scoring cached features and time only")
+        raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
+    note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
 
 
 def _scope(
@@ -268,15 +246,11 @@ def _scope(
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
     """Return "results", followed by the task, protocol and split unless they are the default."""
-    default_protocol = "both" if task == ALL else "standard"
-    parts = ["results"]
-    if task != ALL:
-        parts.append(task)
-    if protocol not in (None, default_protocol):
-        parts.append(protocol)
-    if split != "test":
-        parts.append(split)
-    return "-".join(parts)
+    defaults = (ALL, "both" if task == ALL else "standard", "test")
+    parts = [
+        part for part, default in zip((task, protocol, split), defaults, strict=True) if part not in (None, default)
+    ]
+    return "-".join(["results", *map(str, parts)])
 
 
 def _print_plan(
@@ -284,45 +258,25 @@ def _print_plan(
 ) -> None:
     scored = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
     scored += [f"features {folder} {column}" for folder, column in columns]
-    baselines = ["time only"]
-    if not columns:
-        baselines.insert(0, "cached features")
-    if runs and not columns:
-        baselines.append("standardized features")
-    if runs:
-        baselines.append("untrained model")
-    if published_rows(manifest.dataset):
-        baselines.append("published results")
-    lines = [
-        f"byov-eval --task all would score {', '.join(scored) or 'the cached features'} on the {scope.split} split of "
-        f"{manifest.dataset}:",
-        f"  tasks      {', '.join(scope.tasks)}",
-        f"  protocols  {', '.join(scope.protocols)}",
-        f"  baselines  {', '.join(baselines)}",
-    ]
-    if len(runs) == 1:
-        lines.append(f"  files      {runs[0].folder}/results.json, .md, .tex")
-    lines.append(f"To score one task, pass --task {' | '.join(TASKS)}.")
-    for line in lines:
-        print(printable(line))
+    names = ", ".join(scored) or "the cached features"
+    print(printable(f"byov-eval --task all would score {names} on the {scope.split} split of {manifest.dataset}:"))
+    print(f"  tasks      {', '.join(scope.tasks)}")
+    print(f"  protocols  {', '.join(scope.protocols)}")
+    print(f"To score one task, pass --task {' | '.join(TASKS)}.")
 
 
 def _check_with_embeddings(others: dict[str, object], protocol: str | None, split: str) -> None:
-    """Raise if an option cannot be combined with --embeddings."""
+    """Raise if an option cannot be combined with --embeddings, which has its own videos."""
     for option, value in others.items():
         if value:
-            reason = "the file has its own videos"
-            if option == "dataset":
-                reason = "an .npz file of this layout has its own labels; --dataset is for files written by byov-embed"
-            raise UsageError(f"--{option} cannot be combined with --embeddings: {reason}.")
+            hint = " unless byov-embed wrote the file" if option == "dataset" else ""
+            raise UsageError(f"--{option} cannot be combined with --embeddings{hint}.")
     if split != "test":
         raise UsageError(
             f"--split {split} cannot be combined with --embeddings: such files have train and test videos."
         )
     if protocol not in (None, "standard"):
-        raise UsageError(
-            f"--protocol {protocol} cannot be combined with --embeddings: sub-clips must be embedded separately."
-        )
+        raise UsageError(f"--protocol {protocol} cannot be combined with --embeddings: embed sub-clips separately.")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
@@ -26,11 +27,10 @@ from byov.cli.common import (
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, table_console
 from byov.cli.videos import MaxPixelsOption, OnCorruptOption, OnTruncatedOption, keep_freed_memory
-from byov.data.dataset import SPLITS, VIEWS, Dataset
+from byov.data.dataset import SPLITS, Dataset
 from byov.data.own_videos import (
     CSV_NAME,
     DEFAULT_SPLIT_FRACTIONS,
-    FolderListing,
     list_folder,
     read_own_videos,
     video_files,
@@ -69,23 +69,13 @@ app = common.new_app()
 @app.command()
 def extract(
     dataset: Annotated[str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.")] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(help="CSV of your own videos with columns path,view,split[,id,events,phases,pair].")
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder of your own videos with ego and exo subfolders or names. Writes a CSV for it."),
-    ] = None,
+    manifest: Annotated[Path | None, typer.Option(help="CSV: path,view,split[,id,events,phases,pair].")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; its CSV is written.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help="Fractions of train, val and test videos of --folder, unless subfolders define the splits.",
-            show_default=DEFAULT_SPLIT,
-        ),
+        typer.Option(help="Fractions of train, val and test videos of --folder.", show_default=DEFAULT_SPLIT),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Dataset name of your own videos.", show_default="name of the CSV or folder")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of your own videos.", show_default="that of the CSV")] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -94,9 +84,7 @@ def extract(
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
-    ratios: Annotated[
-        str, typer.Option("--ratios", "--ratio", help="Comma-separated STM ratios, each in (0, 1].")
-    ] = RATIOS,
+    ratios: Annotated[str, typer.Option("--ratios", "--ratio", help="STM ratios in (0, 1], comma-separated.")] = RATIOS,
     resize: Annotated[Resize, typer.Option(help="Squash the whole frame, or crop it as CLIP does.")] = "squash",
     device: Annotated[Device, typer.Option(help="Device for the encoder.")] = "auto",
     compile_model: Annotated[bool, typer.Option("--compile", help="Compile the encoder with torch.compile.")] = False,
@@ -104,23 +92,20 @@ def extract(
         int | None, typer.Option(min=1, help="Frames per batch.", show_default="32; CUDA: 256")
     ] = None,
     decoders: Annotated[
-        int | None, typer.Option(min=1, help="Number of videos decoded in parallel.", show_default="CPU cores")
+        int | None, typer.Option(min=1, help="Videos decoded in parallel.", show_default="CPU cores")
     ] = None,
     shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n with i from 1.")] = "1/1",
     on_truncated: OnTruncatedOption = "error",
     on_corrupt: OnCorruptOption = "error",
     max_pixels: MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
-        OnMismatch,
-        typer.Option(help="Videos with unequal numbers of frames and labels: report an error, or trim to the shorter."),
+        OnMismatch, typer.Option(help="Unequal numbers of frames and labels: report an error, or trim to the shorter.")
     ] = "error",
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Check every video and estimate disk space and time; extract nothing."),
+        bool, typer.Option("--check", help="Check videos and estimate disk space and time; extract nothing.")
     ] = False,
     verify_sources: Annotated[
-        bool,
-        typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted."),
+        bool, typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
     cluster: ClusterOption = None,
@@ -245,18 +230,9 @@ def _print_summary(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_
 
 
 def _reasons(jobs: Sequence[Job]) -> list[str]:
-    """Explain why cached videos are extracted again; a video that only lacks ratios needs the encoder as well."""
-    prefix = "lacks ratio "
-    lacking = [job for job in jobs if job.reason.startswith(prefix)]
-    lines = [f"{job.video.id}: extracting again ({job.reason})" for job in jobs if job not in lacking]
-    if lacking:
-        ratios = sorted({ratio for job in lacking for ratio in job.reason.removeprefix(prefix).split()}, key=float)
-        frames = sum(job.frames or 0 for job in lacking)
-        lines.append(
-            f"adding ratio {' '.join(ratios)}: {pluralize(len(lacking), 'video')} ({pluralize(frames, 'frame')}) must "
-            "be encoded again, because the cache does not keep single tokens; Ctrl-C leaves the cache as it is"
-        )
-    return lines
+    """Explain why cached videos are extracted again."""
+    reasons = Counter(job.reason for job in jobs)
+    return [f"extracting {pluralize(count, 'cached video')} again: {reason}" for reason, count in reasons.items()]
 
 
 # --check
@@ -357,24 +333,31 @@ def _state_name(state: str) -> str:
 def _open_folder(folder: Path, name: str, split: str | None, features_dir: Path) -> Dataset:
     """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
     fractions = None if split is None else _parse_split(split)
-    # Next to the features if the folder of videos is read-only.
-    candidates = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
-    table = next((path for path in candidates if path.is_file()), None)
-    if table is None:
-        listing = list_folder(folder, fractions)
-        _note_skipped(listing)
-        table = _write_csv(listing.to_csv(), *candidates)
-        note(f"{_describe(listing)}; listed in {table} (edit it to change splits or add events, then run again)")
-        return read_own_videos(name, table, folder=folder)
-    if fractions is not None:
-        raise UsageError(f"{table} already defines the splits. Edit or delete it to use --split {split}.")
-    dataset = read_own_videos(name, table, folder=folder)
-    listed = {video.path.resolve() for video in dataset.videos}
-    unlisted = [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed]
-    note(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
-    if unlisted:
-        note(f"ignoring {pluralize(len(unlisted), 'video')} not listed there: {_first_names(unlisted)}")
-    return dataset
+    next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
+    table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
+    if table is not None:
+        if fractions is not None:
+            raise UsageError(f"{table} already defines the splits. Edit or delete it to use --split {split}.")
+        note(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
+        dataset = read_own_videos(name, table, folder=folder)
+        listed = {video.path.resolve() for video in dataset.videos}
+        _note_skipped(
+            [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed], "not listed"
+        )
+        return dataset
+    listing = list_folder(folder, fractions)
+    _note_skipped(listing.not_videos, "not a video")
+    _note_skipped(listing.without_view, "without ego or exo in the path")
+    try:
+        write_text(next_to_videos, listing.to_csv())
+        table = next_to_videos
+    except OSError:  # a read-only folder
+        write_text(next_to_features, listing.to_csv())
+        table = next_to_features
+    counts = Counter(f"{video.split} {video.view}" for video in listing.videos)
+    videos = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    note(f"videos: {videos}; listed in {table} (edit it to change splits or add events, then run again)")
+    return read_own_videos(name, table, folder=folder)
 
 
 def _parse_split(text: str) -> tuple[float, ...]:
@@ -383,46 +366,18 @@ def _parse_split(text: str) -> tuple[float, ...]:
         fractions = tuple(float(part) for part in text.split(","))
     except ValueError:
         fractions = ()
-    is_valid = len(fractions) == len(SPLITS) and all(0 <= fraction <= 1 for fraction in fractions)
-    if is_valid and fractions[0] > 0 and abs(sum(fractions) - 1) < 1e-6:
-        return fractions
-    if len(fractions) == len(SPLITS) and abs(sum(fractions) - 100) < 1e-6:
-        suggestion = ",".join(f"{fraction / 100:g}" for fraction in fractions)
-        raise UsageError(f"--split {text}: expected fractions, not percentages. Did you mean --split {suggestion}?")
-    raise UsageError(f"--split {text}: expected fractions of train, val and test with sum 1, such as {DEFAULT_SPLIT}.")
+    is_valid = len(fractions) == len(SPLITS) and min(fractions) >= 0 and fractions[0] > 0
+    if not is_valid or abs(sum(fractions) - 1) > 1e-6:
+        raise UsageError(
+            f"--split {text}: expected fractions of train, val and test that add up to 1, such as 0.6,0.2,0.2."
+        )
+    return fractions
 
 
-def _write_csv(text: str, preferred: Path, fallback: Path) -> Path:
-    try:
-        write_text(preferred, text)
-        return preferred
-    except OSError:
-        write_text(fallback, text)
-        return fallback
-
-
-def _note_skipped(listing: FolderListing) -> None:
-    for paths, reason in (
-        (listing.not_videos, "not a video by its suffix"),
-        (listing.without_view, "without ego or exo in the path"),
-    ):
-        if paths:
-            note(f"skipped {pluralize(len(paths), 'file')} {reason}: {_first_names(paths)}")
-
-
-def _first_names(paths: Sequence[PurePath], limit: int = 3) -> str:
-    more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
-    return ", ".join(map(str, paths[:limit])) + more
-
-
-def _describe(listing: FolderListing) -> str:
-    """Return, for example, "12 videos: train 4 ego + 4 exo, test 2 ego + 2 exo"."""
-    parts = []
-    for split in SPLITS:
-        counts = {view: sum((video.view, video.split) == (view, split) for video in listing.videos) for view in VIEWS}
-        if any(counts.values()):
-            parts.append(f"{split} " + " + ".join(f"{count} {view}" for view, count in counts.items() if count))
-    return f"{pluralize(len(listing.videos), 'video')}: {', '.join(parts)}"
+def _note_skipped(paths: Sequence[PurePath], reason: str) -> None:
+    if paths:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        note(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
 
 
 def main() -> None:

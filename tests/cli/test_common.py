@@ -120,7 +120,7 @@ def test_short_help(typed, line):
         ("byov-extract --ratios 10,30 --dataset demo", "0.1"),
         ("byov-extract --ratios a --dataset demo", "--ratios a"),
         ("byov-extract --shard 3/2 --dataset demo", "--shard 3/2"),
-        ("byov-extract --split 60,20,20 --folder .", "--split 0.6,0.2,0.2"),
+        ("byov-extract --split 60,20,20 --folder .", "0.6,0.2,0.2"),
         ("byov-extract --split 0.5,0.5 --folder .", "0.6,0.2,0.2"),
         ("byov-extract --dataset pour_milk --encoder clip", "openai/clip-vit-base-patch16"),
         ("byov-extract --dataset pour_milk --encoder tinny", "random/tiny"),

@@ -234,7 +234,7 @@ def test_a_cache_file_that_does_not_open_is_extracted_again(byov_extract, make_d
     path.write_bytes(whole[: len(whole) // 2])
     ran = byov_extract("--manifest", table, *TINY, "--json")
     assert (ran.code, ran.json["extracted_videos"]) == (0, 1)
-    assert "v0: extracting again" in ran.err
+    assert "extracting 1 cached video again" in ran.err
     assert path.read_bytes() == whole
 
 
@@ -379,7 +379,7 @@ def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
     table = make_dataset([3, 4])
     byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
     ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.3,0.5")
-    assert "adding ratio 0.5: 2 videos (7 frames)" in ran.err
+    assert "extracting 2 cached videos again: lacks ratio 0.5" in ran.err
 
 
 def test_a_check_says_the_cost_of_an_added_ratio_once_and_when_there_is_nothing_to_do(byov_extract, make_dataset):
