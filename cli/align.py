@@ -39,19 +39,13 @@ app = common.new_app()
 def align(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv). A .csv is written next to it.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
     run: RunOption = None,
-    method: Annotated[
-        Literal["dtw", "nearest"],
-        typer.Option(help="Dynamic time warping, or the nearest frame for each frame."),
-    ] = "dtw",
+    method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
     phases: Annotated[
-        str | None,
-        typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".', show_default=False),
+        str | None, typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".')
     ] = None,
-    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Height of the output in pixels; even.")] = 360,
+    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels; even.")] = 360,
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     on_truncated: OnTruncatedOption = "error",

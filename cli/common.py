@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -95,19 +96,10 @@ def describe_os_error(error: OSError) -> str:
     return f"{error.filename}: {reason}" if error.filename else reason
 
 
-# Raised by PyTorch, Python's threads and the dynamic linker.
-_OUT_OF_MEMORY_TEXTS = (
-    "can't allocate memory",
-    "not enough memory",
-    "can't start new thread",
-    "failed to map segment",
-    "out of memory",
-)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of any type means that memory has run out."""
-    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+    """Return whether PyTorch, Python's threads or the dynamic linker ran out of memory."""
+    texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
+    return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None
 
 
 def _discard_output() -> None:
@@ -178,18 +170,11 @@ RunsDir = Annotated[
 
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="local|auto|HOST:PORT",
-        help="Ray cluster: this machine, the cluster running on it, or an address.",
-        rich_help_panel="Cluster",
-    ),
+    typer.Option("--cluster", metavar="local|auto|HOST:PORT", help="Ray cluster.", rich_help_panel="Cluster"),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(
-        "--workers", min=1, help="Number of workers.", show_default="as many as fit", rich_help_panel="Cluster"
-    ),
+    typer.Option("--workers", min=1, help="Number of workers.", show_default="what fits", rich_help_panel="Cluster"),
 ]
 CpusOption = Annotated[
     int | None,
@@ -198,11 +183,7 @@ CpusOption = Annotated[
 GpusOption = Annotated[
     float | None,
     typer.Option(
-        "--gpus-per-worker",
-        min=0,
-        help="GPUs per worker; may be a fraction.",
-        show_default="0",
-        rich_help_panel="Cluster",
+        "--gpus-per-worker", min=0, help="GPUs or fraction of one.", show_default="0", rich_help_panel="Cluster"
     ),
 ]
 CLUSTER_SHUTDOWN_SECONDS = 1.5  # after Ctrl-C; whatever still runs then ends with this process

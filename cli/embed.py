@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -30,9 +30,6 @@ from byov.data.dataset import View
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.text import pluralize, printable
 
-if TYPE_CHECKING:  # imports torch
-    from byov.apply.embedder import EmbeddedVideo
-
 Format = Literal["h5", "npz"]
 SUFFIXES = (".h5", ".npz")
 
@@ -42,14 +39,9 @@ app = common.new_app()
 @app.command()
 def embed(
     videos: Annotated[list[Path], typer.Argument(help="Video files.", show_default=False)],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="Output folder; for a single video also a .h5 or .npz file."),
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
     run: RunOption = None,
-    view: Annotated[
-        View | None, typer.Option(help="Camera view of all videos; stored in the files and used as subfolder.")
-    ] = None,
+    view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
     file_format: Annotated[
         Format | None, typer.Option("--format", help="File format in an output folder.", show_default="h5")
     ] = None,
@@ -90,9 +82,9 @@ def embed(
         for name, video in embedded:
             _, target = targets[name]
             video.write(target, view)
-            written.append(_summary(video, target))
+            frames, dimensions = video.embedding.shape
+            written.append({"video": str(video.path), "file": str(target), "frames": frames, "dimensions": dimensions})
             if not as_json:
-                frames, dimensions = video.embedding.shape
                 print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {video.path}"))
         return {str(sources[name]): reason for name, reason in failures.items()}
 
@@ -133,11 +125,6 @@ def _targets(
             )
         targets[name] = (path, target)
     return targets
-
-
-def _summary(video: "EmbeddedVideo", target: Path) -> dict[str, Any]:
-    frames, dimensions = video.embedding.shape
-    return {"video": str(video.path), "file": str(target), "frames": frames, "dimensions": dimensions}
 
 
 def main() -> None:

@@ -39,22 +39,15 @@ app = common.new_app()
 def report(
     run: Annotated[str | None, typer.Option(help="Run to report on.", show_default="newest")] = None,
     compare: Annotated[
-        list[str] | None,
-        typer.Option(help="Run of the same dataset to compare with; repeatable. Only the first appears in all parts."),
+        list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
-    videos: Annotated[
-        Path | None, typer.Option(help="Folder of the videos, if they have moved since extraction.")
-    ] = None,
+    videos: Annotated[Path | None, typer.Option(help="New folder of the videos, if they have moved.")] = None,
     split: Annotated[
         ScoredSplit | None, typer.Option(help="Split to show.", show_default="test, or val if there is no test split")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing figures. The page is always replaced.")
-    ] = False,
-    max_mb: Annotated[
-        float, typer.Option(min=3, max=500, help="Maximum size of the page in MB; determines the picture size.")
-    ] = 15.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing figures.")] = False,
+    max_mb: Annotated[float, typer.Option(min=3, max=500, help="Maximum size of the page in MB.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of t-SNE.")] = 0,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),

@@ -65,10 +65,7 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
 
 @app.command()
 def compare(
-    first: RunName,
-    second: RunName,
-    runs_dir: common.RunsDir = Path("runs"),
-    as_json: common.Json = False,
+    first: RunName, second: RunName, runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False
 ) -> None:
     """Show the settings, data and scores in which two runs differ."""
     facts_a, facts_b = (_facts(read_run(runs_dir, name)) for name in (first, second))

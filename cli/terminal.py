@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from tqdm import tqdm
@@ -96,50 +97,53 @@ class LogProgress:
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> Iterator[Bar]:
-        now = self._clock()
         if not self._tasks:
-            self._last_line = now
-        task = _Task(self, name, unit, total, done, now, brief=brief)
+            self._last_line = self._clock()
+        task = _Task(self.update, name, unit, total, brief, self._clock(), initial=done, done=done)
         self._tasks.append(task)
         try:
             yield task
         finally:
             self._tasks.remove(task)
 
-    def update(self, *, now: bool) -> None:
+    def update(self, now: bool) -> None:
         """Print a line if `now` is set or the interval has passed."""
-        time_now = self._clock()
-        if now or time_now - self._last_line >= LOG_INTERVAL_SECONDS:
-            self._last_line = time_now
-            self._write("; ".join(task.describe(time_now) for task in self._tasks))
+        seconds = self._clock()
+        if now or seconds - self._last_line >= LOG_INTERVAL_SECONDS:
+            self._last_line = seconds
+            self._write("; ".join(task.describe(seconds) for task in self._tasks))
 
 
+@dataclass(eq=False)
 class _Task:
-    def __init__(
-        self, progress: LogProgress, name: str, unit: str, total: int | None, done: int, started: float, *, brief: bool
-    ) -> None:
-        self._progress, self._name, self._unit, self._total, self._brief = progress, name, unit, total, brief
-        self._initial, self._done, self._started = done, done, started
-        self._latest = ""
+    update: Callable[[bool], None]
+    name: str
+    unit: str
+    total: int | None
+    brief: bool
+    started: float
+    initial: int
+    done: int
+    latest: str = ""
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
-        self._done += count
-        self._latest = latest or self._latest
-        self._progress.update(now=bool(latest) and not count and not self._brief)
+        self.done += count
+        self.latest = latest or self.latest
+        self.update(bool(latest) and not count and not self.brief)
 
     def describe(self, now: float) -> str:
         """Return, for example, "frames: 1,200 of 9,000 (13%), 45.1 frames/s, 2 min left"."""
-        parts = [f"{self._name}: {self._done:,}"]
-        if self._total:
-            parts[0] += f" of {self._total:,} ({min(1.0, self._done / self._total):.0%})"
-        seconds, new = now - self._started, self._done - self._initial
+        total, seconds, new = self.total or 0, now - self.started, self.done - self.initial
+        parts = [f"{self.name}: {self.done:,}"]
+        if total:
+            parts[0] += f" of {total:,} ({min(1.0, self.done / total):.0%})"
         if seconds > 0 and new > 0:
             rate = new / seconds
-            parts.append(f"{rate:,.1f} {self._unit}s/s" if rate >= 1 else f"{1 / rate:,.1f} s/{self._unit}")
-            if self._total and self._total > self._done:
-                parts.append(f"{format_duration((self._total - self._done) / rate)} left")
-        if self._latest:
-            parts.append(self._latest)
+            parts.append(f"{rate:,.1f} {self.unit}s/s" if rate >= 1 else f"{1 / rate:,.1f} s/{self.unit}")
+            if total > self.done:
+                parts.append(f"{format_duration((total - self.done) / rate)} left")
+        if self.latest:
+            parts.append(self.latest)
         return ", ".join(parts)
 
 
