@@ -1,4 +1,4 @@
-"""byov-sweep: many runs, each trained and scored, several at a time; at the end one table of them all."""
+"""byov-sweep: train and score many runs, and print one table."""
 
 import json
 import sys
@@ -32,46 +32,41 @@ from byov.evaluate.evaluation import SCHEMA_VERSION
 from byov.evaluate.table import Table
 from byov.text import format_duration, pluralize, printable
 
-REDRAWN_SECONDS = 1.0
-PAPER, PANEL = "paper", "The paper's experiments (byov-sweep paper)"
+REDRAW_SECONDS = 1.0
+PAPER, PANEL = "paper", "Experiments of the paper (byov-sweep paper)"
 
 app = common.new_app()
 
 
 @app.command()
 def sweep_grid(
-    grid: Annotated[
-        Path,
-        typer.Argument(
-            help="A TOML file of settings and of lists of them; or the word paper: the paper's own experiments.",
-            show_default=False,
-        ),
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs and how far each is; train nothing.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Try runs again that have failed before.")] = False,
+    grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of settings, or `paper`.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time, a process of one thread each. Default: usable cores.")
+        int | None, typer.Option(min=1, help="Runs in parallel, one thread each.", show_default="CPU cores")
     ] = None,
     cluster: ClusterOption = None,
     cpus_per_worker: CpusOption = None,
     gpus_per_worker: GpusOption = None,
-    device: Annotated[Device, typer.Option(help="Where to train.")] = "auto",
+    device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--tables", help=f"Which: {', '.join(PAPER_TABLES)}; several with commas.", rich_help_panel=PANEL),
+        typer.Option("--tables", help=f"Comma-separated tables: {', '.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="In the place of the paper's.", rich_help_panel=PANEL)
+        list[str] | None,
+        typer.Option(help="Dataset; repeatable.", show_default="those of the paper", rich_help_panel=PANEL),
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="In the place of the paper's.", rich_help_panel=PANEL)] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Encoder.", show_default="that of the paper", rich_help_panel=PANEL)
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Runs of each row. Default 5.", rich_help_panel=PANEL)
+        int | None, typer.Option(min=1, max=1000, help="Runs per row.", show_default="5", rich_help_panel=PANEL)
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="Small models, trained for a short time.", rich_help_panel=PANEL)
+        bool, typer.Option("--small", help="Small models, short training.", rich_help_panel=PANEL)
     ] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -79,20 +74,23 @@ def sweep_grid(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Train and score every combination of a grid. What is finished is skipped, what was stopped is resumed."""
+    """Train and score every combination of a grid, or the experiments of the paper.
+
+    Finished runs are skipped, interrupted ones are resumed.
+    """
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    wanted_cluster = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
+    ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
     plan = None
     if str(grid) == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
         plan = plan_paper(names, folders.features, PaperChoice(tuple(dataset or ()), encoder, seeds, small))
     else:
-        _refuse_without_paper(tables=table, dataset=dataset, encoder=encoder, seeds=seeds, small=small)
+        _check_grid_options(tables=table, dataset=dataset, encoder=encoder, seeds=seeds, small=small)
     runs = plan_runs(plan.all_grids if plan else [read_grid(grid)], folders.features)
     if dry_run:
         _show_plan(runs, run_statuses(runs, folders), as_json=as_json)
         return
-    where = wanted_cluster or workers or usable_cores()
+    where = ray or workers or usable_cores()
     result = run(runs, folders, where, retry=retry, device=device)
     if plan:
         _print_paper(paper_results(plan, result, folders), result, out, as_json=as_json)
@@ -155,10 +153,10 @@ def _print_paper(results: Sequence[PaperResult], result: SweepResult, out: Path 
     print_sweep(result, {"tables": documents}, tables, out, as_json=as_json)
 
 
-def _refuse_without_paper(**given: object) -> None:
+def _check_grid_options(**given: object) -> None:
     for option, value in given.items():
         if value:
-            raise UsageError(f"--{option} goes with byov-sweep {PAPER}; a grid says it in its file")
+            raise UsageError(f"--{option} is an option of byov-sweep {PAPER}. Set it in the grid file instead.")
 
 
 def _show_plan(runs: Sequence[PlannedRun], statuses: Sequence[RunStatus], *, as_json: bool) -> None:
@@ -212,7 +210,7 @@ class TableObserver(LinesObserver):
 
     def on_step(self, running: Sequence[str]) -> None:
         now = time.monotonic()
-        if now - self._drawn >= REDRAWN_SECONDS:
+        if now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
             self._live.update(self._table(running), refresh=True)
 

@@ -109,11 +109,11 @@ def test_a_video_with_itself_is_one_and_the_same(byov_align, videos, tmp_path):
 
 def test_a_model_that_sees_places_warns_of_its_tau(byov_align, videos, runs, tmp_path):
     given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
-    assert "judge by the pictures" not in byov_align(*given).out
+    assert "check the output video" not in byov_align(*given).out
     config = runs / "toy" / "config.json"
     text = config.read_text().replace('"position": "none"', '"position": "interpolated"')
     config.write_text(json.dumps({name: value for name, value in json.loads(text).items() if name != "file_sha256"}))
-    assert "judge by the pictures" in byov_align(*given).out
+    assert "check the output video" in byov_align(*given).out
 
 
 def test_videos_of_one_frame(byov_align, videos, tmp_path):
@@ -135,7 +135,7 @@ def test_events_are_carried_over(byov_align, videos, tmp_path):
     assert read_events(events["cell"], "here") == pytest.approx((0.3, 0.9), abs=2e-3)
     ran = byov_align(*given, "-o", tmp_path / "b.mp4")
     assert "events of A: 0.250 s, 0.900 s\nevents of B: 0.300 s, 0.900 s\n" in ran.out
-    assert f"in the row of one.mp4: {events['cell']}\n" in ran.out
+    assert f"for one.mp4 (rounded down): {events['cell']}\n" in ran.out
     assert (decode(tmp_path / "a.mp4")[0] == decode(tmp_path / "b.mp4")[0]).all()
     assert byov_align(*given[:2], "-o", tmp_path / "c.mp4").code == 0
     with_phases, without = (decode(tmp_path / f"{name}.mp4")[0][0].astype(int) for name in "ac")
@@ -151,7 +151,7 @@ def test_events_that_would_run_backwards_are_no_cell(byov_align, make_video, col
     assert first > second
     assert ran.json["events"]["cell"] is None
     ran = byov_align(*given, "--method", "nearest")
-    assert "do not come in order" in ran.out
+    assert "are not in order" in ran.out
     assert "events column" not in ran.out
     assert byov_align(*given, "--json").json["events"]["cell"] is not None  # dtw keeps the order
 

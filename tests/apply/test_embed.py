@@ -45,7 +45,7 @@ def test_alone_or_in_company_a_video_gets_the_same(byov_embed, videos, trained, 
 def test_a_line_for_each_file_says_what_is_in_it(byov_embed, videos, tmp_path):
     ran = byov_embed(videos / "one.mp4", videos / "three.mp4", "-o", tmp_path / "out")
     assert ran.out.splitlines() == [
-        f"{tmp_path}/out/{name}.h5: {frames} x 32 of {videos}/{name}.mp4"
+        f"{tmp_path}/out/{name}.h5: {frames} x 32 from {videos}/{name}.mp4"
         for name, frames in (("one", "12 frames"), ("three", "1 frame"))
     ]
     assert ran.err.splitlines() == ["run: toy, the only one (choose with --run)", "loading the encoder random/tiny"]

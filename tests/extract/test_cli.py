@@ -387,7 +387,7 @@ def test_a_check_says_the_cost_of_an_added_ratio_once_and_when_there_is_nothing_
     byov_extract("--manifest", table, *TINY, "--ratio", "0.3")
     assert byov_extract("--manifest", table, *TINY, "--ratio", "0.3", "--check").out.endswith("\nnothing to encode\n")
     out = byov_extract("--manifest", table, *TINY, "--ratio", "0.5", "--check").out
-    assert out.count("to add ratio 0.5, 2 videos with 7 frames") == 1
+    assert out.count("extracting 2 cached videos again: lacks ratio 0.5") == 1
     assert "lacks" not in out
 
 

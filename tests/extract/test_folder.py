@@ -21,7 +21,7 @@ def test_a_folder_is_extracted_and_its_csv_is_there_to_be_edited(byov_extract, m
     ran = byov_extract("--folder", my, *TINY)
     assert ran.code == 0, ran.err
     assert "skipped (not a video): notes.txt\n" in ran.err
-    assert f"3 videos: train 1 ego + 1 exo, val 1 exo; listed in {my / 'videos.csv'}" in ran.err
+    assert f"1 train ego, 1 train exo, 1 val exo; listed in {my / 'videos.csv'}" in ran.err
     with (my / "videos.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [row["id"] for row in table] == ["ego-1", "exo-1", "2"]
@@ -62,10 +62,10 @@ def test_where_no_csv_can_be_written_beside_the_videos_it_is_in_the_cache(byov_e
     ("arguments", "said"),
     [
         (("--split", "60,20,20"), "0.6,0.2,0.2"),
-        (("--split", "0.6,0.2"), "which add up to 1, like 0.6,0.2,0.2"),
-        (("--split", "0,0.5,0.5"), "which add up to 1"),
-        (("--split", "a,b,c"), "which add up to 1"),
-        (("--dataset", "demo"), "alone, without --dataset and --manifest"),
+        (("--split", "0.6,0.2"), "add up to 1, such as 0.6,0.2,0.2"),
+        (("--split", "0,0.5,0.5"), "add up to 1"),
+        (("--split", "a,b,c"), "add up to 1"),
+        (("--dataset", "demo"), "cannot be combined with --dataset"),
         (("--name", "demo"), "'demo' is the name of a known dataset"),
     ],
 )
