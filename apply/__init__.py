@@ -1,1 +1,1 @@
-"""Any video through the model of a run: its embeddings, its alignment with another, the two side by side."""
+"""Use trained runs: embed and align any videos, load and evaluate runs from Python."""

@@ -1,4 +1,4 @@
-"""Two videos aligned by a run: the frame of B for each frame of A, as a video, as a table, and for key events."""
+"""Align two videos: the matching frame of B for each frame of A, as a video, a table and key events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,103 +23,102 @@ Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Matching = Literal["dtw", "nearest"]
 
-MOST_CELLS = 2**30  # of the DTW table: it keeps one byte for each pair of frames
-_DIAGONAL, _UP, _LEFT = 0, 1, 2  # where a cell of the table was reached from
+MAX_CELLS = 2**30  # of the DTW table, one byte each
+_DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
+_MILLISECOND = Decimal("0.001")
 
 
 @dataclass(frozen=True)
 class Match:
-    """For each frame of a the matched frame of b, and Kendall's tau in both directions."""
+    """The matching frame of B for each frame of A, and Kendall's tau of the nearest frames in both directions."""
 
     frames: Indices  # (Ta,)
-    distances: NDArray[np.float64]  # (Ta,) between the embeddings of the two
-    tau_a_in_b: float | None  # of the nearest frames, whatever the method
+    distances: NDArray[np.float64]  # (Ta,) between the embeddings of the pairs
+    tau_a_in_b: float | None
     tau_b_in_a: float | None
 
 
 def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
-    """dtw: in order, and both from beginning to end. nearest: each frame on its own."""
-    in_b = nearest(a, b)
-    frames = in_b if method == "nearest" else middle_frames(dtw_path(a, b))
+    """Match the frames of A (Ta, D) with those of B (Tb, D).
+
+    Args:
+        a: Embeddings of A.
+        b: Embeddings of B.
+        method: "dtw" keeps the order and matches both videos from beginning to end; "nearest" matches each frame on
+            its own.
+    """
+    nearest_in_b = nearest(a, b)
+    frames = nearest_in_b if method == "nearest" else middle_frames(dtw_path(a, b))
     distances = np.linalg.norm(a.astype(np.float64) - b[frames], axis=1)
-    return Match(frames, distances, tau(in_b), tau(nearest(b, a)))
+    return Match(frames, distances, tau(nearest_in_b), tau(nearest(b, a)))
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
-    """(Ta,) for each frame of a, the nearest of b, by the evaluator's own search."""
+    """Return the nearest frame of B for each frame of A, found by the evaluator's search."""
     points, starts = Points(np.concatenate([a, b])), np.array([0, len(a)])
     rows = points.row_blocks(slice(0, len(a)))
     return np.concatenate([points.nearest_in_each(block, starts)[:, 1] for block in rows]) - len(a)
 
 
 def tau(matched: Indices) -> float | None:
-    """Kendall's tau of the matched frames' order; None if they never change, or there is only one."""
+    """Return Kendall's tau of the order of the matched frames, or None if they are all the same."""
     value = float(taus_of_columns(matched[:, None])[0])
     return None if np.isnan(value) else value
 
 
 def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
-    """(P, 2) the dynamic time warping path: pairs of frames from (0, 0) to (Ta - 1, Tb - 1), neither running backwards.
+    """Compute the dynamic time warping path of least total distance.
 
-    The sum of distances along it is the least. Ties go to the diagonal step, then to the step in a.
+    Returns:
+        (P, 2) pairs of frames from (0, 0) to (Ta - 1, Tb - 1). Ties prefer the diagonal step, then the step in A.
     """
-    if len(a) * len(b) > MOST_CELLS:
+    if len(a) * len(b) > MAX_CELLS:
         raise ApplyError(
-            f"{len(a)} and {len(b)} frames are too many to match in order (at most {MOST_CELLS:,} pairs of frames); "
-            "match each by its nearest with --method nearest"
+            f"{len(a)} and {len(b)} frames are too many for dynamic time warping (at most {MAX_CELLS:,} pairs). "
+            "Use --method nearest."
         )
-    a, b = a.astype(np.float64), b.astype(np.float64)  # once, and not anew in every row
-    came_from = np.empty((len(a), len(b)), np.uint8)
-    before = np.full(len(b) + 1, np.inf)  # costs of the row above, with a wall on its left
-    before[0] = 0  # from which the path enters (0, 0)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    predecessors = np.empty((len(a), len(b)), np.uint8)
+    previous = np.full(len(b) + 1, np.inf)  # costs of the previous row, with a border on its left
+    previous[0] = 0
     for row, frame in enumerate(a):
-        diagonal, up = before[:-1], before[1:]
+        diagonal, up = previous[:-1], previous[1:]
         entry = np.minimum(diagonal, up)
-        costs = np.cumsum(cdist(frame[None], b)[0])
-        # Along a row, c[j] = cost[j] + min(entry[j], c[j - 1]): less the running sum of costs, a running minimum.
-        skipped = np.concatenate([[0.0], costs[:-1]])
-        reached = costs + np.minimum.accumulate(entry - skipped)
-        left = np.concatenate([[np.inf], reached[:-1]])
-        came_from[row] = np.where(left < entry, _LEFT, np.where(diagonal <= up, _DIAGONAL, _UP))
-        before = np.concatenate([[np.inf], reached])
-    return _trace(came_from)
-
-
-def _trace(came_from: NDArray[np.uint8]) -> Indices:
-    """The path that ends in the last cell."""
-    row, column = came_from.shape[0] - 1, came_from.shape[1] - 1
+        # c[j] = cost[j] + min(entry[j], c[j - 1]): minus the cumulative cost, this is a running minimum.
+        cumulative = np.cumsum(cdist(frame[None], b)[0])
+        current = cumulative + np.minimum.accumulate(entry - np.concatenate([[0.0], cumulative[:-1]]))
+        left = np.concatenate([[np.inf], current[:-1]])
+        predecessors[row] = np.where(left < entry, _LEFT, np.where(diagonal <= up, _DIAGONAL, _UP))
+        previous = np.concatenate([[np.inf], current])
+    row, column = len(a) - 1, len(b) - 1
     path = [(row, column)]
     while row or column:
-        step = came_from[row, column]
+        step = predecessors[row, column]
         row, column = row - (step != _LEFT), column - (step != _UP)
         path.append((row, column))
     return np.array(path[::-1], np.int64)
 
 
 def middle_frames(path: Indices) -> Indices:
-    """(Ta,) one frame of b for each of a: of those that the path pairs with it, the middle one."""
-    frames, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
+    """Return one frame of B for each frame of A: the middle one of those that a DTW path pairs with it."""
+    _, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
     middle: Indices = path[first + (counts - 1) // 2, 1]
-    assert len(frames) == path[-1, 0] + 1
     return middle
-
-
-_CELL_STEP = Decimal("0.001")  # seconds
 
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """a and b, the frame of b for each frame of a, and the times of a's key events in both."""
+    """Two embedded videos, their match, and the times of A's key events in both."""
 
     a: EmbeddedVideo
     b: EmbeddedVideo
     match: Match
     method: Matching
-    a_events: tuple[float, ...] | None  # in seconds
+    a_events: tuple[float, ...] | None  # seconds
     b_events: tuple[float, ...] | None
 
     def write_table(self, path: Path) -> None:
-        """A CSV with a row for each frame of a."""
+        """Write a CSV with one row per frame of A."""
         b_seconds = self.b.pts_seconds[self.match.frames]
         columns = zip(self.a.pts_seconds, self.match.frames, b_seconds, self.match.distances, strict=True)
         rows = [
@@ -137,9 +136,14 @@ class AlignedVideos:
         policy: DecodingPolicy = STRICT,
         progress: Progress = NO_PROGRESS,
     ) -> None:
-        """a at its own times on the left, on the right the frame of b that goes with each of a.
+        """Write a video of A next to the matching frames of B.
 
-        height: in pixels, even. scratch: a folder for frames of b.
+        Args:
+            path: An .mp4, .mov or .mkv file.
+            scratch: A folder for temporary files.
+            height: Height in pixels, even.
+            policy: How to handle truncated and corrupt videos, as in `align_videos`.
+            progress: Shows how far writing is.
         """
         b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
         write_side_by_side(
@@ -165,17 +169,26 @@ def align_videos(
     policy: DecodingPolicy = STRICT,
     progress: Progress = NO_PROGRESS,
 ) -> AlignedVideos:
-    """Embed both videos and match their frames. events: of a, in seconds, to carry over to b.
+    """Embed two videos and match their frames.
 
-    scratch: an empty folder for the features of both, no longer needed on return.
+    Args:
+        embedder: The run to embed with.
+        a: The reference video.
+        b: The video to match to it.
+        scratch: An empty folder for features; not needed afterwards.
+        method: See `match`.
+        events: Times in A, in seconds, to transfer to B.
+        policy: How to handle truncated and corrupt videos.
+        progress: Shows how far decoding is.
     """
     failures, embedded = embedder.embed({"A": a, "B": b}, scratch, policy, progress)
     if failures:
-        raise ApplyError(f"nothing to align without {' and '.join(sorted(failures))}")
+        raise ApplyError(f"Cannot align without {' and '.join(sorted(failures))}.")
     videos = dict(embedded)
     found = match(videos["A"].embedding, videos["B"].embedding, method)
-    seconds = videos["A"].pts_seconds, videos["B"].pts_seconds
-    b_events = None if events is None else transfer_events(events, *seconds, found.frames)
+    b_events = None
+    if events is not None:
+        b_events = transfer_events(events, videos["A"].pts_seconds, videos["B"].pts_seconds, found.frames)
     return AlignedVideos(videos["A"], videos["B"], found, method, events, b_events)
 
 
@@ -183,29 +196,33 @@ def transfer_events(
     event_seconds: Sequence[float],
     a_seconds: NDArray[np.float64],
     b_seconds: NDArray[np.float64],
-    matched: NDArray[np.int64],
+    matched: Indices,
 ) -> tuple[float, ...]:
-    """The times in b of a's events: of the frame that goes with a's first frame at or after the event.
+    """Return the times of A's events in B: those of the matches of A's first frames at or after the events.
 
-    a_seconds (Ta,), b_seconds (Tb,): times of the frames; matched (Ta,): for each frame of a, that of b.
+    Args:
+        event_seconds: Times in A.
+        a_seconds: (Ta,) frame times of A.
+        b_seconds: (Tb,) frame times of B.
+        matched: (Ta,) the matching frame of B for each frame of A.
     """
     late = [event for event in event_seconds if event > a_seconds.max()]
     if late:
         raise ApplyError(
-            f"--phases: the event at {late[0]:g} s is after the last frame of A, which is at {a_seconds.max():.3f} s"
+            f"--phases: the event at {late[0]:g} s is after the last frame of A ({a_seconds.max():.3f} s)."
         )
     frames = [int(np.argmax(a_seconds >= event)) for event in event_seconds]
     return tuple(b_seconds[matched[frames]].tolist())
 
 
 def in_order(event_seconds: Sequence[float]) -> bool:
-    """Whether the events come in order, as those of a video must."""
+    """Return whether the times do not decrease, as the events of a video must not."""
     return list(event_seconds) == sorted(event_seconds)
 
 
 def events_cell(event_seconds: Sequence[float]) -> str:
-    """(2.5, 7.1) → "2.500;7.100", for the events column of one's own videos.
+    """Format times for the events column of a CSV of videos: (2.5, 7.1) → "2.500;7.100".
 
-    Rounded down: an event a little after its frame would begin its phase one frame late.
+    Times are rounded down: an event slightly after its frame would start its phase one frame late.
     """
-    return ";".join(str(Decimal(event).quantize(_CELL_STEP, ROUND_FLOOR)) for event in event_seconds)
+    return ";".join(str(Decimal(event).quantize(_MILLISECOND, ROUND_FLOOR)) for event in event_seconds)

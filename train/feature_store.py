@@ -1,4 +1,4 @@
-"""The videos of one dataset and encoder as the trainer sees them: T x d arrays from the cache, and no videos."""
+"""Cached features of one dataset and encoder, as the trainer reads them."""
 
 import logging
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from byov.cache.features import Header, check_same_identity, read_header
 from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.manifest import VideoEntry, load_manifest
 from byov.errors import TrainError
 from byov.records import UNLABELED
 from byov.text import pluralize
@@ -21,61 +21,98 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CachedVideo:
-    """A cached video: where its features are, and what the manifest says of it."""
+    """A video in the cache, with its entry in the manifest."""
 
     id: str
     view: str
     split: str
     frames: int
     labels: tuple[int, ...] | None
-    path: Path
-    sha256: str  # of its features, as the file says
-    pair: str | None = None  # as the manifest has it: nothing says that there is another of that name
+    path: Path  # the feature file
+    sha256: str  # digest of the features
+    pair: str | None = None
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """One dataset through one encoder at one STM ratio."""
+    """The videos of one dataset with features of one encoder at one STM ratio."""
 
     dataset: str
     folder: Path  # features/<dataset>/<encoder>
     column: str  # "merged/0.3"
     width: int
-    identity: dict[str, str]  # what Provenance.identity says, the same for all videos
+    identity: dict[str, str]  # `Provenance.identity`, the same for all videos
     videos: tuple[CachedVideo, ...]
 
     def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
+        """Return the videos of a split, and optionally of a view."""
         return [video for video in self.videos if video.split == split and view in (None, video.view)]
 
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Find the features; what is left out must be unambiguous."""
+    """Find the features of a dataset.
+
+    Args:
+        features_dir: The feature cache.
+        dataset: Name of the dataset, or None for the only one.
+        encoder: Id or folder name of the encoder, or None for the only one.
+        ratio: STM ratio.
+
+    Raises:
+        TrainError: There are no such features, several, or they do not fit the manifest.
+    """
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
-    videos, first = _videos(folder, manifest, column)
+    videos: list[CachedVideo] = []
+    first: Header | None = None
+    for entry in manifest.videos:
+        path = video_path(folder, entry.view, entry.id)
+        if path.is_file():
+            header = read_header(path)
+            first = first or header
+            check_same_identity(header, first)
+            videos.append(_cached_video(header, entry, column, len(manifest.phases)))
     if first is None:
         raise TrainError(
-            f"{folder}: none of the manifest's videos is in it; run byov-extract --dataset {folder.parent.name}"
+            f"{folder} has none of the videos in the manifest. Run byov-extract --dataset {folder.parent.name}."
         )
-    shape, _ = read_columns(first.path)[column]
-    absent = len(manifest.videos) - len(videos)
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
-    if absent:
-        LOGGER.info(f"{pluralize(absent, 'video')} of {folder.parent.name} not in the cache; see byov-cache ls")
+    missing = len(manifest.videos) - len(videos)
+    if missing:
+        LOGGER.info(f"{pluralize(missing, 'video')} of {folder.parent.name} not in the cache; see byov-cache ls")
+    shape, _ = read_columns(first.path)[column]
     return TrainingData(
         dataset=folder.parent.name,
         folder=folder,
         column=column,
         width=shape[1],
         identity=dict(first.provenance.identity()),
-        videos=videos,
+        videos=tuple(videos),
     )
 
 
+def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
+    """Return features/<dataset>/<encoder>, by name or because it is the only one."""
+    folders = encoder_folders(features_dir, dataset)
+    datasets = sorted({folder.parent.name for folder in folders})
+    if len(datasets) > 1:
+        raise TrainError(f"{features_dir} has several datasets. Choose one: --dataset {' | '.join(datasets)}")
+    existing = " | ".join(folder.name for folder in folders)
+    if encoder is not None:
+        folders = [folder for folder in folders if folder.name in (encoder, encoder_slug(encoder))]
+    if not folders:
+        missing = f"features of encoder {encoder!r}" if encoder else "features"
+        where = features_dir / (datasets[0] if datasets else dataset or "")
+        raise TrainError(f"{where} has no {missing}. Existing: {existing or 'none'}.")
+    if len(folders) > 1:
+        raise TrainError(f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}")
+    return folders[0]
+
+
 class FeatureStore:
-    """Features by video: all in memory if they fit the budget, else read again each time. The numbers are the same."""
+    """Features by video: held in memory if they fit the budget, otherwise read from disk on every access."""
 
     def __init__(self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int) -> None:
         self._data = data
@@ -85,76 +122,37 @@ class FeatureStore:
         self._arrays = {video.path: self._read(video) for video in chosen} if self.preloaded else {}
 
     def read(self, video: CachedVideo) -> NDArray[np.float16]:
-        """(T, width) features of a video."""
+        """Return the (T, width) features of a video."""
         array = self._arrays.get(video.path)
         return self._read(video) if array is None else array
 
     def _read(self, video: CachedVideo) -> NDArray[np.float16]:
         features: NDArray[np.float16] = read_array(video.path, self._data.column)
-        if features.shape != (video.frames, self._data.width):
-            expected = (video.frames, self._data.width)
-            raise TrainError(f"{video.path}: {self._data.column} is {features.shape}, expected {expected}")
+        expected = (video.frames, self._data.width)
+        if features.shape != expected:
+            raise TrainError(f"{video.path}: {self._data.column} has shape {features.shape}, expected {expected}.")
         if not np.isfinite(features).all():
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
-            raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}; extract it again")
+            raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}. Extract it again.")
         return features
 
 
-def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
-    """features/<dataset>/<encoder>, by name or the only one there."""
-    folders = encoder_folders(features_dir, dataset)
-    datasets = sorted({folder.parent.name for folder in folders})
-    if len(datasets) > 1:
-        raise TrainError(f"which dataset? --dataset {' | '.join(datasets)}")
-    if encoder is not None:
-        wanted = {encoder, encoder_slug(encoder)}
-        chosen = [folder for folder in folders if folder.name in wanted]
-    else:
-        chosen = folders
-    there = " | ".join(folder.name for folder in folders) or "nothing"
-    if not chosen:
-        what = f"encoder {encoder!r}" if encoder else "features"
-        raise TrainError(f"{features_dir / (datasets[0] if datasets else '')}: no {what}; there is {there}")
-    if len(chosen) > 1:
-        raise TrainError(f"which encoder? --encoder {there}")
-    return chosen[0]
-
-
-def _videos(folder: Path, manifest: Manifest, column: str) -> tuple[tuple[CachedVideo, ...], Header | None]:
-    """Those of the manifest that are in the cache, and the header of the first, with which all others agree."""
-    videos: list[CachedVideo] = []
-    first: Header | None = None
-    for entry in manifest.videos:
-        path = video_path(folder, entry.view, entry.id)
-        if not path.is_file():
-            continue
-        header = read_header(path)
-        first = first or header
-        _refuse_absent(header, column)
-        check_same_identity(header, first)
-        videos.append(_video(header, entry, len(manifest.phases), header.columns[column]))
-    return tuple(videos), first
-
-
-def _refuse_absent(header: Header, column: str) -> None:
-    ratio = column.removeprefix("merged/")
-    if ratio not in header.ratios:
-        there = ", ".join(sorted(header.ratios, key=float))
+def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -> CachedVideo:
+    if column not in header.columns:
+        ratio, existing = column.removeprefix("merged/"), ", ".join(sorted(header.ratios, key=float))
         raise TrainError(
-            f"{header.path}: no STM ratio {ratio}; it has {there}. "
-            f"Add it by byov-extract as before, with --ratios {ratio}"
+            f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract again with --ratios {ratio}."
         )
-
-
-def _video(header: Header, entry: VideoEntry, phases: int, sha256: str) -> CachedVideo:
     if header.frames < 1:
-        raise TrainError(f"{header.path}: no frames")
+        raise TrainError(f"{header.path} has no frames.")
     labels = entry.labels if phases else None
     if labels is not None and (
         len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
     ):
         raise TrainError(
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
-            f"{header.frames} frames and {phases} phases; run byov-extract again, it brings the manifest up to date"
+            f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
         )
-    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path, sha256, entry.pair)
+    return CachedVideo(
+        entry.id, entry.view, entry.split, header.frames, labels, header.path, header.columns[column], entry.pair
+    )

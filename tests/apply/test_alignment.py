@@ -62,7 +62,7 @@ def test_of_the_frames_on_a_path_the_middle_one_is_followed():
 
 
 def test_too_many_pairs_of_frames_are_refused_before_memory_is_asked_for(monkeypatch):
-    monkeypatch.setattr(align, "MOST_CELLS", 11)
+    monkeypatch.setattr(align, "MAX_CELLS", 11)
     four, three = np.zeros((4, 2), np.float32), np.zeros((3, 2), np.float32)
     with pytest.raises(ApplyError, match=r"4 and 3 frames are too many.*--method nearest"):
         dtw_path(four, three)

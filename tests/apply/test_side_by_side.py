@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov.apply.video_writer import GAP, Captions, Side, write_side_by_side
+from byov.apply.video_writer import GAP, Side, draw_captions, write_side_by_side
 from byov.data.video import STRICT, FrameReader
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -32,9 +32,10 @@ def test_without_events_there_is_no_phase():
 
 def read_captions(panels, texts):
     """Of each panel (height, width, 3) that of the texts whose picture it is most like."""
-    captions = Captions(HEIGHT)
-    drawn = [captions.draw(Image.new("RGB", (WIDTH, HEIGHT), (GREY,) * 3), [(0, text)]) for text in texts]
-    likely = np.stack([np.asarray(picture, np.float64) for picture in drawn])
+    drawn = [Image.new("RGB", (WIDTH, HEIGHT), (GREY,) * 3) for _ in texts]
+    for image, text in zip(drawn, texts, strict=True):
+        draw_captions(image, [(0, text)])
+    likely = np.stack([np.asarray(image, np.float64) for image in drawn])
     return [texts[np.abs(likely - panel).mean(axis=(1, 2, 3)).argmin()] for panel in panels]
 
 

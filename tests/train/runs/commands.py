@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.processes import ENVIRONMENT, Ran
 
+ROOT = str(Path(__file__).parents[3])
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])  # which Adam imports
 
@@ -36,7 +37,9 @@ class Command:
         self._connection, theirs = SERVER.Pipe()
         words = [str(argument) for argument in arguments]
         self._process = SERVER.Process(target=_run, args=(words, self._files, theirs), kwargs=how)
+        sys.path.append(ROOT)  # where the child imports this module from
         self._process.start()
+        sys.path.remove(ROOT)
         theirs.close()
 
     def paused(self) -> bool:

@@ -50,7 +50,6 @@ def resume(run, **options):
         {"tensors": without("optimizer.exp_avg_sq.")},
         {"tensors": lambda tensors: tensors | {"model.other": tensors["model.encoder.norm.weight"].clone()}},
     ],
-    ids=str,
 )
 def test_a_forged_checkpoint_is_an_error(finished, reference, changes):
     for path in checkpoints(finished):
