@@ -1,7 +1,6 @@
-"""Small real videos, a real run trained on some of them, and byov-embed and byov-align run in this process."""
+"""Small real videos, a run trained on some of them, and byov-embed and byov-align in this process."""
 
 import shutil
-import wave
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -11,24 +10,20 @@ import av
 import numpy as np
 import pytest
 
+import byov
 from byov.cli.align import main as align_main
 from byov.cli.embed import main as embed_main
-from byov.cli.extract import main as extract_main
-from byov.cli.train import main as train_main
 
 FPS = 10
 FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # of the dataset's videos
-# Without positions, what a frame shows decides its embedding, even in a model that has hardly learned.
-TRAINING = (
-    *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8"),
-    *("--epochs", "1", "--position", "none", "--ratio", "0.3"),
-)
+# Without positions, an embedding depends on what the frame shows, even in a model that has hardly learned.
+SETTINGS = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "epochs": 1, "position": "none"}
 
 
 def write_video(
     path: Path, colors: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
 ) -> Path:
-    """A frame of each color (n, 3), at these times or FPS a second."""
+    """Write a frame of each (n, 3) color, at these times or FPS per second."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tick = Fraction(1, 1000)
     seconds = np.arange(len(colors)) / FPS if seconds is None else seconds
@@ -46,15 +41,14 @@ def write_video(
 
 
 def rainbow(count: int, seed: int = 0) -> np.ndarray:
-    """(count, 3) colors along a bent way through color space: neighbors are alike, all differ."""
-    share, start = np.linspace(0, 1, count), np.random.default_rng(seed).uniform(0, 20)
-    red, green, blue = 30 + start + 190 * share, 215 - 150 * share**2, 40 + 180 * np.sin(2.2 * share) ** 2
-    return np.stack([red, green, blue], axis=1).round()
+    """(count, 3) colors along a curve in color space: neighbors are similar, all differ."""
+    t, start = np.linspace(0, 1, count), np.random.default_rng(seed).uniform(0, 20)
+    return np.stack([30 + start + 190 * t, 215 - 150 * t**2, 40 + 180 * np.sin(2.2 * t) ** 2], axis=1).round()
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) -> Path:
-    """A folder with videos/<name>.mp4, features/, and runs/toy with its embeddings; only to look at."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with videos/<name>.mp4, features/ and runs/toy; read only."""
     root = tmp_path_factory.mktemp("trained")
     lines = ["path,view,split"]
     for index, (name, frames) in enumerate(FRAMES.items()):
@@ -62,81 +56,53 @@ def trained(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) 
         lines.append(f"{name}.mp4,{('ego', 'exo')[index % 2]},train")
     table = root / "videos" / "mine.csv"
     table.write_text("\n".join(lines) + "\n")
-    features = ("--features-dir", root / "features")
-    extracted = call(extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", *features)
-    assert extracted.code == 0, extracted
-    ran = call(train_main, "byov-train", "--run", "toy", *TRAINING, *features, "--runs-dir", root / "runs")
-    assert ran.code == 0, ran
+    done = byov.extract_features(manifest=table, encoder="random/tiny", features_dir=root / "features")
+    assert not done.failures
+    byov.train_run("toy", features_dir=root / "features", runs_dir=root / "runs", **SETTINGS)
     return root
 
 
 @pytest.fixture
 def videos(trained: Path) -> Path:
-    """The folder of the run's own videos."""
     return trained / "videos"
 
 
 @pytest.fixture
 def runs(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the runs, the test's own to damage."""
+    """A copy of the runs folder, free to be damaged."""
     shutil.copytree(trained / "runs", tmp_path / "runs")
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """byov_embed(*arguments): the command, with the run at hand."""
+    """byov_embed(*arguments): the command, with the run `toy`."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
     return lambda *arguments: call(embed_main, "byov-embed", *arguments)
 
 
 @pytest.fixture
 def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """byov_align(*arguments): the command, with the run at hand."""
+    """byov_align(*arguments): the command, with the run `toy`."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
     return lambda *arguments: call(align_main, "byov-align", *arguments)
 
 
 @pytest.fixture
 def one_line() -> Callable[[Any], str]:
-    """one_line(ran): the one line of a command that was turned down."""
+    """one_line(ran): the one-line error of a command."""
 
     def read(ran: Any) -> str:
         assert (ran.code, ran.out) == (2, ""), ran
-        lines = [line for line in ran.err.splitlines() if not line.startswith(("run: ", "loading the encoder "))]
-        assert len(lines) == 1, ran
-        assert lines[0].startswith("error: "), ran
-        return lines[0].removeprefix("error: ")
+        assert "Traceback" not in ran.err
+        *_, last = ran.err.splitlines()
+        assert last.startswith("error: "), ran
+        return last.removeprefix("error: ")
 
     return read
 
 
-@pytest.fixture
-def make_video() -> Callable[..., Path]:
-    return write_video
-
-
-@pytest.fixture
-def sound() -> Callable[[Path], None]:
-    """sound(path): a file with sound and no picture."""
-
-    def write(path: Path) -> None:
-        with wave.open(str(path), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(8000)
-            file.writeframes(bytes(1600))
-
-    return write
-
-
-@pytest.fixture
-def colors() -> Callable[..., np.ndarray]:
-    return rainbow
-
-
-@pytest.fixture
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """No temporary file stays anywhere."""
+@pytest.fixture(autouse=True)
+def no_temporary_files(tmp_path: Path) -> Iterator[None]:
     yield
     assert not list(tmp_path.rglob("*.partial"))

@@ -1,28 +1,127 @@
-"""byov-align as its users meet it: what it writes is decoded again and looked at."""
+"""Matching of frames against plain definitions, and byov-align, whose output is decoded again."""
 
 import csv
 import json
 import shutil
 import signal
 import threading
+import wave
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.apply.conftest import rainbow, write_video
 
-from byov.apply.align import align_videos
+from byov.apply import align
+from byov.apply.align import align_videos, dtw_path, events_cell, in_order, match, middle_frames, nearest, tau
+from byov.apply.align import transfer_events as transfer
 from byov.apply.embedder import RunEmbedder
 from byov.apply.video_writer import GAP
 from byov.cache.embeddings import read_embedding
 from byov.cache.runs import choose_run
+from byov.data.dataset import Video
 from byov.data.own_videos import read_events
 from byov.data.video import FrameReader
+from byov.errors import ApplyError
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+A_SECONDS = np.arange(6) / 10
+B_SECONDS = np.array([0.0, 0.04, 0.5, 0.7, 1 / 3 + 0.7])
+MATCHED = np.array([0, 1, 1, 2, 4, 3])
+
+
+def draw(seed, longest=9):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=(length, 3)).astype(np.float32) for length in random.integers(1, longest, 2)]
+
+
+def distances(a, b):
+    return np.linalg.norm(a[:, None].astype(float) - b[None], axis=2)
+
+
+def least_cost(costs):
+    """The definition: over all paths with steps of one frame in A, in B, or in both."""
+    total = np.full(costs.shape, np.inf)
+    for row, column in np.ndindex(costs.shape):
+        before = [total[row - i, column - j] for i, j in ((1, 1), (1, 0), (0, 1)) if row >= i and column >= j]
+        total[row, column] = costs[row, column] + min(before, default=0.0)
+    return total[-1, -1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("longest", [9, 60])
+def test_a_dtw_path_has_the_least_cost(seed, longest):
+    a, b = draw(seed, longest)
+    path, costs = dtw_path(a, b), distances(a, b)
+    assert path[0].tolist() == [0, 0]
+    assert path[-1].tolist() == [len(a) - 1, len(b) - 1]
+    assert {tuple(step) for step in np.diff(path, axis=0).tolist()} <= {(0, 1), (1, 0), (1, 1)}
+    assert costs[path[:, 0], path[:, 1]].sum() == pytest.approx(least_cost(costs), rel=1e-9)
+
+
+def test_ties_prefer_the_diagonal():
+    same = np.zeros((4, 2), np.float32)
+    assert dtw_path(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
+def test_the_middle_of_the_matching_frames_is_taken():
+    a = np.arange(5, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    b = a[[0, 0, 0, 1, 2, 3, 3, 4]]
+    assert middle_frames(dtw_path(a, b)).tolist() == [1, 3, 4, 5, 7]
+    assert middle_frames(dtw_path(b, a)).tolist() == [0, 0, 0, 1, 2, 3, 3, 4]
+
+
+def test_too_many_pairs_of_frames_are_refused(monkeypatch):
+    monkeypatch.setattr(align, "MAX_CELLS", 11)
+    with pytest.raises(ApplyError, match=r"4 and 3 frames.*--method nearest"):
+        dtw_path(np.zeros((4, 2), np.float32), np.zeros((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_match_has_its_distances_and_the_tau_of_the_nearest_frames(seed):
+    a, b = draw(seed, longest=30)
+    costs = distances(a, b)
+    assert nearest(a, b).tolist() == costs.argmin(axis=1).tolist()
+    for method in ("dtw", "nearest"):
+        found = match(a, b, method)
+        np.testing.assert_allclose(found.distances, costs[np.arange(len(a)), found.frames])
+        assert found.tau_a_in_b == tau(costs.argmin(axis=1))
+        assert found.tau_b_in_a == tau(costs.argmin(axis=0))
+        assert method == "nearest" or (np.diff(found.frames) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("matched", "expected"), [([0, 1, 4], 1.0), ([4, 1, 0], -1.0), ([2, 2, 2], None), ([3], None), ([0, 2, 1], 1 / 3)]
+)
+def test_tau_of_the_order(matched, expected):
+    assert tau(np.array(matched)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"), [(0.0, 0.0), (0.1, 0.04), (0.11, 0.04), (0.21, 0.5), (0.31, 1 / 3 + 0.7), (0.5, 0.7)]
+)
+def test_an_event_goes_to_the_match_of_the_first_frame_at_or_after_it(event, expected):
+    assert transfer((event,), A_SECONDS, B_SECONDS, MATCHED) == (expected,)
+
+
+def test_events_out_of_range_or_order():
+    with pytest.raises(ApplyError, match=r"0\.51 s is after A's last frame at 0\.500 s"):
+        transfer((0.1, 0.51), A_SECONDS, B_SECONDS, MATCHED)
+    assert in_order(transfer((0.1, 0.1, 0.4), A_SECONDS, B_SECONDS, MATCHED))
+    assert not in_order(transfer((0.4, 0.5), A_SECONDS, B_SECONDS, MATCHED))
+
+
+@pytest.mark.parametrize("fps", [10, 24, 25, 29.97, 30, 59.94, 120])
+def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
+    assert events_cell((2.5, 7.1000001)) == "2.500;7.100"
+    pts_seconds = np.arange(1, 400) / fps - 1 / fps  # as inexact as real frame times
+    for frame in range(0, 399, 7):
+        events = read_events(events_cell((pts_seconds[frame],)), "here")
+        video = Video("v", "ego", "train", path=None, event_seconds=events)
+        assert video.phases(pts_seconds).index(1) == frame
 
 
 def decode(path):
-    """(n, height, width, 3) and times of a whole video."""
+    """(n, height, width, 3) pixels and (n,) times."""
     blocks = [(block.pixels.copy(), block.pts_seconds) for block in FrameReader(path).blocks()]
     return np.concatenate([pixels for pixels, _ in blocks]), np.concatenate([times for _, times in blocks])
 
@@ -30,47 +129,36 @@ def decode(path):
 def read_table(path):
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["a_frame", "a_seconds", "b_frame", "b_seconds", "distance"]
     return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def shown(pixels, left, right):
-    """(n, 3) mean color of each picture between two columns, above the caption."""
+def mean_colors(pixels, left, right):
+    """(n, 3) mean color between two columns, above the captions."""
     return pixels[:, : pixels.shape[1] * 3 // 4, left + 8 : right - 8].mean(axis=(1, 2))
 
 
 @pytest.mark.parametrize("method", ["dtw", "nearest"])
-def test_the_panels_show_a_and_the_matched_frames_of_b(byov_align, make_video, colors, tmp_path, method):
-    a_colors, b_colors = colors(14), colors(23)[::-1] if method == "nearest" else colors(23)
-    a = make_video(tmp_path / "a.mp4", a_colors, width=64, height=48)
-    b = make_video(tmp_path / "b.mp4", b_colors, width=48, height=64)
+def test_the_panels_show_a_and_the_matching_frames_of_b(byov_align, tmp_path, method):
+    a_colors, b_colors = rainbow(14), rainbow(23)[::-1] if method == "nearest" else rainbow(23)
+    a = write_video(tmp_path / "a.mp4", a_colors, width=64, height=48)
+    b = write_video(tmp_path / "b.mp4", b_colors, width=48, height=64)
     ran = byov_align(a, b, "-o", tmp_path / "out.mp4", "--height", 96, "--method", method)
     assert ran.code == 0, ran
     pixels, _ = decode(tmp_path / "out.mp4")
     assert pixels.shape == (14, 96, 128 + GAP + 72, 3)
-    table = read_table(tmp_path / "out.csv")
-    matched = table["b_frame"].astype(int)
+    matched = read_table(tmp_path / "out.csv")["b_frame"].astype(int)
     assert len(set(matched)) > 5
-    np.testing.assert_allclose(shown(pixels, 0, 128), a_colors, atol=6)
-    np.testing.assert_allclose(shown(pixels, 128 + GAP, 200 + GAP), b_colors[matched], atol=6)
+    np.testing.assert_allclose(mean_colors(pixels, 0, 128), a_colors, atol=6)
+    np.testing.assert_allclose(mean_colors(pixels, 128 + GAP, 200 + GAP), b_colors[matched], atol=6)
 
 
-def test_b_held_for_a_while_is_shown_in_step(byov_align, make_video, colors, tmp_path):
-    held = [0, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 9, 9]
-    a, b = make_video(tmp_path / "a.mp4", colors(10)), make_video(tmp_path / "b.mp4", colors(10)[held])
-    ran = byov_align(b, a, "-o", tmp_path / "out.mp4")
-    assert ran.code == 0, ran
-    off = np.abs(read_table(tmp_path / "out.csv")["b_frame"] - held)
-    assert off.max() <= 1
-    assert (off == 0).mean() > 0.7
-
-
-def test_the_table_says_frames_times_and_distances(byov_align, byov_embed, make_video, colors, tmp_path):
-    a, b = make_video(tmp_path / "a.mp4", colors(9)), make_video(tmp_path / "b.mp4", colors(13, 1))
+def test_the_table_has_frames_times_and_distances(byov_align, byov_embed, tmp_path):
+    a, b = write_video(tmp_path / "a.mp4", rainbow(9)), write_video(tmp_path / "b.mp4", rainbow(13, 1))
     assert byov_align(a, b, "-o", tmp_path / "out.mkv").code == 0
     assert byov_embed(a, b, "-o", tmp_path).code == 0
     (in_a, _), (in_b, _) = read_embedding(tmp_path / "a.h5"), read_embedding(tmp_path / "b.h5")
     table = read_table(tmp_path / "out.csv")
+    assert list(table) == ["a_frame", "a_seconds", "b_frame", "b_seconds", "distance"]
     matched = table["b_frame"].astype(int)
     assert table["a_frame"].tolist() == list(range(9))
     np.testing.assert_allclose(table["a_seconds"], np.arange(9) / 10, atol=1e-6)
@@ -79,173 +167,148 @@ def test_the_table_says_frames_times_and_distances(byov_align, byov_embed, make_
     assert all(first <= second for first, second in pairwise(matched))
 
 
-@pytest.mark.parametrize("ending", ["mp4", "mov", "mkv", "MP4"])
-def test_a_plays_at_its_own_times(byov_align, make_video, colors, tmp_path, ending):
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "MP4"])
+def test_a_plays_at_its_own_times(byov_align, tmp_path, suffix):
     seconds = np.array([0.0, 0.04, 0.05, 0.3, 1.3, 1.333, 2.0])
-    a, b = make_video(tmp_path / "a.mkv", colors(7), seconds=seconds), make_video(tmp_path / "b.mp4", colors(5))
-    assert byov_align(a, b, "-o", tmp_path / f"out.{ending}").code == 0
-    _, times = decode(tmp_path / f"out.{ending}")
-    np.testing.assert_allclose(times, seconds, atol=2e-3 if ending == "mkv" else 1e-4)
+    a, b = write_video(tmp_path / "a.mkv", rainbow(7), seconds=seconds), write_video(tmp_path / "b.mp4", rainbow(5))
+    assert byov_align(a, b, "-o", tmp_path / f"out.{suffix}").code == 0
+    _, times = decode(tmp_path / f"out.{suffix}")
+    np.testing.assert_allclose(times, seconds, atol=2e-3 if suffix == "mkv" else 1e-4)
 
 
-def test_captions_stand_below_both_panels(byov_align, make_video, tmp_path):
-    gray = make_video(tmp_path / "a.mp4", np.full((3, 3), 90))
-    assert byov_align(gray, gray, "-o", tmp_path / "out.mp4", "--height", 120).code == 0
-    pixels, _ = decode(tmp_path / "out.mp4")
-    for panel in (pixels[0, :, :160], pixels[0, :, 160 + GAP :]):
-        assert (panel[-12:] > 150).any()
-        assert np.ptp(panel[:100].astype(int)) < 12
-    assert (pixels[0, -12:] != pixels[2, -12:]).any()  # another time
-
-
-def test_a_video_with_itself_is_one_and_the_same(byov_align, videos, tmp_path):
-    ran = byov_align(videos / "one.mp4", videos / "one.mp4", "-o", tmp_path / "out.mp4", "--json")
-    assert ran.code == 0, ran
-    assert ran.json["tau"] == {"a_in_b": 1.0, "b_in_a": 1.0}
-    table = read_table(tmp_path / "out.csv")
-    assert table["b_frame"].tolist() == list(range(12))
-    assert table["distance"].tolist() == [0.0] * 12
-
-
-def test_a_model_that_sees_places_warns_of_its_tau(byov_align, videos, runs, tmp_path):
-    given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
-    assert "check the output video" not in byov_align(*given).out
-    config = runs / "toy" / "config.json"
-    text = config.read_text().replace('"position": "none"', '"position": "interpolated"')
-    config.write_text(json.dumps({name: value for name, value in json.loads(text).items() if name != "file_sha256"}))
-    assert "check the output video" in byov_align(*given).out
-
-
-def test_videos_of_one_frame(byov_align, videos, tmp_path):
-    ran = byov_align(videos / "three.mp4", videos / "one.mp4", "-o", tmp_path / "first.mp4")
-    assert "A in B undefined (only one frame); B in A undefined (the nearest frame is always the same)" in ran.out
-    assert len(decode(tmp_path / "first.mp4")[0]) == 1
-    ran = byov_align(videos / "three.mp4", videos / "three.mp4", "-o", tmp_path / "both.mp4", "--json")
-    assert ran.json["tau"] == {"a_in_b": None, "b_in_a": None}
-    assert byov_align(videos / "one.mp4", videos / "three.mp4", "-o", tmp_path / "last.mp4").code == 0
-    assert len(decode(tmp_path / "last.mp4")[0]) == 12
-
-
-def test_events_are_carried_over(byov_align, videos, tmp_path):
+def test_a_video_aligned_with_itself(byov_align, videos, tmp_path):
     given = (videos / "one.mp4", videos / "one.mp4", "--phases", "0.25;0.9")
     ran = byov_align(*given, "-o", tmp_path / "a.mp4", "--json")
+    assert ran.json["tau"] == {"a_in_b": 1.0, "b_in_a": 1.0}
+    table = read_table(tmp_path / "a.csv")
+    assert table["b_frame"].tolist() == list(range(12))
+    assert table["distance"].tolist() == [0.0] * 12
     events = ran.json["events"]
     assert events["a_seconds"] == [0.25, 0.9]
     assert events["b_seconds"] == pytest.approx([0.3, 0.9])
     assert read_events(events["cell"], "here") == pytest.approx((0.3, 0.9), abs=2e-3)
     ran = byov_align(*given, "-o", tmp_path / "b.mp4")
-    assert "events of A: 0.250 s, 0.900 s\nevents of B: 0.300 s, 0.900 s\n" in ran.out
-    assert f"for one.mp4 (rounded down): {events['cell']}\n" in ran.out
-    assert (decode(tmp_path / "a.mp4")[0] == decode(tmp_path / "b.mp4")[0]).all()
+    assert events["cell"] in ran.out
     assert byov_align(*given[:2], "-o", tmp_path / "c.mp4").code == 0
     with_phases, without = (decode(tmp_path / f"{name}.mp4")[0][0].astype(int) for name in "ac")
-    assert (np.abs(with_phases - without)[-36:] > 100).any()  # the captions say the phase
+    assert (np.abs(with_phases - without)[-36:] > 100).any()  # the captions show the phase
 
 
-def test_events_that_would_run_backwards_are_no_cell(byov_align, make_video, colors, tmp_path):
-    a, b = make_video(tmp_path / "a.mp4", colors(12)), make_video(tmp_path / "b.mp4", colors(12)[::-1])
-    given = (a, b, "--phases", "0.2;0.9", "--overwrite", "-o", tmp_path / "out.mp4")
-    ran = byov_align(*given, "--method", "nearest", "--json")
-    assert ran.json["tau"]["a_in_b"] < -0.9
-    first, second = ran.json["events"]["b_seconds"]
-    assert first > second
-    assert ran.json["events"]["cell"] is None
+def test_events_that_would_run_backwards_are_not_a_cell(byov_align, tmp_path):
+    a, b = write_video(tmp_path / "a.mp4", rainbow(12)), write_video(tmp_path / "b.mp4", rainbow(12)[::-1])
+    given = (a, b, "--phases", "0.2;0.9", "--overwrite", "-o", tmp_path / "out.mp4", "--json")
     ran = byov_align(*given, "--method", "nearest")
-    assert "are not in order" in ran.out
-    assert "events column" not in ran.out
-    assert byov_align(*given, "--json").json["events"]["cell"] is not None  # dtw keeps the order
+    assert ran.json["tau"]["a_in_b"] < -0.9
+    assert ran.json["events"]["cell"] is None
+    assert byov_align(*given).json["events"]["cell"] is not None  # dtw keeps the order
 
 
-def test_what_exists_is_replaced_only_if_told_so(byov_align, one_line, videos, tmp_path):
+def test_videos_of_one_frame(byov_align, videos, tmp_path):
+    for a, b, frames in (("three", "one", 1), ("three", "three", 1), ("one", "three", 12)):
+        out = tmp_path / f"{a}-{b}.mp4"
+        ran = byov_align(videos / f"{a}.mp4", videos / f"{b}.mp4", "-o", out, "--json")
+        assert ran.json["tau"] == {"a_in_b": None, "b_in_a": None}
+        assert len(decode(out)[0]) == frames
+
+
+def test_tau_of_a_model_with_positions_comes_with_a_warning(byov_align, videos, runs, tmp_path):
+    given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
+    before = byov_align(*given).out
+    config = json.loads((runs / "toy" / "config.json").read_text())
+    del config["file_sha256"]
+    config["settings"]["position"] = "interpolated"
+    (runs / "toy" / "config.json").write_text(json.dumps(config))
+    assert len(byov_align(*given).out.splitlines()) > len(before.splitlines())
+
+
+def test_outputs_are_overwritten_only_on_request(byov_align, one_line, videos, tmp_path):
     (tmp_path / "out.csv").write_text("mine")
     given = (videos / "three.mp4", videos / "three.mp4", "-o", tmp_path / "out.mp4")
-    assert one_line(byov_align(*given)).startswith(f"{tmp_path}/out.csv exists")
+    assert f"{tmp_path}/out.csv" in one_line(byov_align(*given))
     assert not (tmp_path / "out.mp4").exists()
     assert byov_align(*given, "--overwrite").code == 0
-    assert one_line(byov_align(*given)).startswith(f"{tmp_path}/out.mp4 exists")
+    assert f"{tmp_path}/out.mp4" in one_line(byov_align(*given))
 
 
-def test_a_video_is_never_written_over(byov_align, one_line, videos, tmp_path):
+def test_inputs_are_never_overwritten(byov_align, one_line, videos, tmp_path):
     shutil.copy(videos / "one.mp4", tmp_path / "b.mp4")
     (tmp_path / "link.mp4").symlink_to("b.mp4")
     for out in ("b.mp4", "link.mp4"):
-        message = one_line(byov_align(videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / out, "--overwrite"))
-        assert "is one of the input videos" in message
+        one_line(byov_align(videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / out, "--overwrite"))
     assert (tmp_path / "b.mp4").read_bytes() == (videos / "one.mp4").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "fact"),
     [
-        (("one.mp4", "one.mp4", "-o", "out.avi"), "the name must end in .mp4, .mov, .mkv"),
-        (("one.mp4", "one.mp4", "-o", "out"), "the name must end in .mp4, .mov, .mkv"),
-        (("one.mp4", "none.mp4", "-o", "out.mp4"), "none.mp4: no such file"),
-        ((".", "one.mp4", "-o", "out.mp4"), "a folder, not a video"),
-        (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv: FFmpeg cannot open"),
-        (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav: no video stream, only audio"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--height", "99"), "--height 99: must be even"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "3;2"), "--phases: events '3;2'. Expected increasing"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", ""), "--phases: events ''"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "0.5;9"), "the event at 9 s is after the last frame of A"),
-        (("one.mp4", "one.mp4", "-o", "out.mp4", "--run", "none"), "no such run"),
+        (("one.mp4", "one.mp4", "-o", "out.avi"), ".mp4, .mov, .mkv"),
+        (("one.mp4", "none.mp4", "-o", "out.mp4"), "none.mp4"),
+        ((".", "one.mp4", "-o", "out.mp4"), "folder"),
+        (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv"),
+        (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav"),
+        (("one.mp4", "one.mp4", "-o", "out.mp4", "--height", "99"), "--height 99"),
+        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "3;2"), "'3;2'"),
+        (("one.mp4", "one.mp4", "-o", "out.mp4", "--phases", "0.5;9"), "9 s"),
+        (("one.mp4", "one.mp4", "-o", "out.mp4", "--run", "none"), "none"),
     ],
 )
-def test_mistakes_are_one_line(byov_align, one_line, videos, sound, monkeypatch, tmp_path, options, said):
+def test_mistakes_are_one_line(byov_align, one_line, videos, monkeypatch, tmp_path, options, fact):
     folder = tmp_path / "videos"
     shutil.copytree(videos, folder)
-    sound(folder / "sound.wav")
+    with wave.open(str(folder / "sound.wav"), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(1600))
     before = sorted(folder.rglob("*"))
     monkeypatch.chdir(folder)
-    assert said in one_line(byov_align(*options))
+    assert fact in one_line(byov_align(*options))
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_video_that_breaks_off_leaves_nothing_unless_told_to_keep_it(byov_align, make_video, colors, tmp_path):
-    path = make_video(tmp_path / "long.mkv", colors(60))
+def test_a_truncated_video_is_kept_on_request(byov_align, tmp_path):
+    path = write_video(tmp_path / "long.mkv", rainbow(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     ran = byov_align(path, path, "-o", tmp_path / "out.mp4")
     assert ran.code == 2
-    assert ran.err.splitlines()[-1] == "error: nothing to align without A and B"
-    assert f"failed: {path}: truncated after" in ran.err
+    assert str(path) in ran.err
     assert not (tmp_path / "out.mp4").exists()
     assert byov_align(path, path, "-o", tmp_path / "out.mp4", "--on-truncated", "keep").code == 0
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60
 
 
-def test_pixels_that_are_not_square_are_shown_as_they_should_be(byov_align, make_video, colors, tmp_path):
-    a = make_video(tmp_path / "a.mp4", colors(3), width=48, height=48, pixel_aspect=2)
-    b = make_video(tmp_path / "b.mp4", colors(3), width=48, height=48)
-    assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--height", 100).code == 0
-    assert decode(tmp_path / "out.mp4")[0].shape[1:3] == (100, 200 + GAP + 100)
-
-
-def test_very_wide_and_very_tall_videos_fit_their_panels(byov_align, make_video, colors, tmp_path):
-    wide = make_video(tmp_path / "wide.mp4", colors(3), width=640, height=16)
-    tall = make_video(tmp_path / "tall.mp4", colors(3), width=16, height=320)
-    assert byov_align(wide, tall, "-o", tmp_path / "out.mp4", "--height", 64).code == 0
+@pytest.mark.parametrize(
+    ("a", "b", "height", "widths"),
+    [
+        ({"width": 48, "height": 48, "pixel_aspect": 2}, {"width": 48, "height": 48}, 100, (200, 100)),
+        ({"width": 640, "height": 16}, {"width": 16, "height": 320}, 64, (256, 32)),
+    ],
+)
+def test_panels_of_unusual_shapes(byov_align, tmp_path, a, b, height, widths):
+    first, second = write_video(tmp_path / "a.mp4", rainbow(3), **a), write_video(tmp_path / "b.mp4", rainbow(3), **b)
+    assert byov_align(first, second, "-o", tmp_path / "out.mp4", "--height", height).code == 0
     pixels, _ = decode(tmp_path / "out.mp4")
-    assert pixels.shape == (3, 64, 256 + GAP + 32, 3)
-    assert pixels[:, :20, :256].max() < 20  # borders above the wide one
-    assert pixels[:, 30:34, 8:248].min() > 20
+    assert pixels.shape == (3, height, widths[0] + GAP + widths[1], 3)
+    if a["height"] == 16:
+        assert pixels[:, :20, : widths[0]].max() < 20  # a border above the wide one
+        assert pixels[:, 30:34, 8 : widths[0] - 8].min() > 20
 
 
-def test_as_a_library_it_runs_in_a_thread_and_says_nothing(byov_align, trained, videos, tmp_path, capfd):
+def test_the_library_works_in_a_thread_without_output(byov_align, trained, videos, tmp_path, capfd):
     a, b = videos / "one.mp4", videos / "four.mp4"
     assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--phases", "0.5").code == 0
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handler = signal.getsignal(signal.SIGINT)
     (tmp_path / "scratch").mkdir()
     capfd.readouterr()
 
-    def align() -> None:
+    def work() -> None:
         embedder = RunEmbedder(choose_run(trained / "runs"))
         aligned = align_videos(embedder, a, b, tmp_path / "scratch", events=(0.5,))
         aligned.write_video(tmp_path / "library.mp4", tmp_path / "scratch")
         aligned.write_table(tmp_path / "library.csv")
 
-    thread = threading.Thread(target=align)
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert capfd.readouterr() == ("", "")
-    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
-    for ending in ("mp4", "csv"):
-        assert (tmp_path / f"library.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+    assert signal.getsignal(signal.SIGINT) is handler
+    for suffix in ("mp4", "csv"):
+        assert (tmp_path / f"library.{suffix}").read_bytes() == (tmp_path / f"out.{suffix}").read_bytes()

@@ -1,50 +1,47 @@
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from tests.apply.conftest import write_video as write_colors
 
-from byov.apply.video_writer import write_video
-from byov.data.video import FrameReader
+from byov.apply.video_writer import GAP, Side, draw_captions, write_side_by_side, write_video
+from byov.data.video import STRICT, FrameReader
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+HEIGHT, WIDTH, GRAY = 240, 320, 90
 
 
-def noise(count, seed=0):
-    random = np.random.default_rng(seed)
+def noise(count):
+    random = np.random.default_rng(0)
     return (random.integers(0, 256, (64, 96, 3), np.uint8) for _ in range(count))
 
 
-def times(path):
-    return np.concatenate([block.pts_seconds for block in FrameReader(path).blocks()])
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([0.0, 0.1, 0.1, 0.05, 0.2, 0.3], [0.0, 0.1, 0.1, 0.1, 0.2, 0.3]),  # equal times, or out of order
+        ([0.0, 20_000.0], [0.0, 20_000.0]),  # a gap of hours
+        ([5.0, 5.5, 6.5], [0.0, 0.5, 1.5]),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_frames_keep_their_times(tmp_path, suffix, seconds, expected):
+    path = tmp_path / f"a{suffix}"
+    write_video(path, noise(len(seconds)), np.array(seconds))
+    times = np.concatenate([block.pts_seconds for block in FrameReader(path).blocks()])
+    np.testing.assert_allclose(times, expected, atol=2e-3)
 
 
-@pytest.mark.parametrize("ending", [".mp4", ".mkv"])
-def test_frames_of_one_time_or_out_of_order_still_make_a_video(tmp_path, ending):
-    path = tmp_path / f"a{ending}"
-    write_video(path, noise(6), np.array([0.0, 0.1, 0.1, 0.05, 0.2, 0.3]))
-    np.testing.assert_allclose(times(path), [0.0, 0.1, 0.1, 0.1, 0.2, 0.3], atol=2e-3)
-
-
-@pytest.mark.parametrize("seconds", [[0, 20_000], [*np.arange(10) / 30, *(1e5 + np.arange(5) / 30)]], ids=len)
-def test_a_gap_of_hours_is_kept(tmp_path, seconds):
-    write_video(tmp_path / "a.mkv", noise(len(seconds)), np.array(seconds, np.float64))
-    np.testing.assert_allclose(times(tmp_path / "a.mkv"), seconds, atol=2e-3)
-
-
-def test_the_first_frame_is_at_zero(tmp_path):
-    write_video(tmp_path / "a.mp4", noise(3), np.array([5.0, 5.5, 6.5]))
-    np.testing.assert_allclose(times(tmp_path / "a.mp4"), [0, 0.5, 1.5], atol=1e-4)
-
-
-@pytest.mark.parametrize("ending", [".mp4", ".mov", ".mkv"])
-@pytest.mark.parametrize("share", [0.3, 0.999])
-def test_a_disk_without_room_is_an_error_and_leaves_nothing(tmp_path, ending, share):
-    path = tmp_path / f"a{ending}"
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("fraction", [0.3, 0.999])
+def test_a_full_disk_leaves_nothing(tmp_path, suffix, fraction):
+    path = tmp_path / f"a{suffix}"
     write_video(path, noise(20), np.arange(20) / 10)
     size = path.stat().st_size
     path.unlink()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size * share), before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size * fraction), before[1]))
     try:
         with pytest.raises(OSError, match="too large") as error:
             write_video(path, noise(20), np.arange(20) / 10)
@@ -54,11 +51,44 @@ def test_a_disk_without_room_is_an_error_and_leaves_nothing(tmp_path, ending, sh
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_in_the_pictures_leaves_nothing(tmp_path):
-    def pictures():
+def test_an_error_in_the_images_leaves_nothing(tmp_path):
+    def images():
         yield from noise(3)
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
-        write_video(tmp_path / "a.mp4", pictures(), np.arange(9) / 10)
+        write_video(tmp_path / "a.mp4", images(), np.arange(9) / 10)
     assert not list(tmp_path.iterdir())
+
+
+def test_captions_have_the_time_and_the_phase():
+    side = Side("B", Path("b.mp4"), np.array([0, 0.2, 0.25, 12.346]), (0.25, 0.5))
+    captions = ["B   0.00 s   phase 0", "B   0.20 s   phase 0", "B   0.25 s   phase 1", "B   12.35 s   phase 2"]
+    assert [side.caption(frame) for frame in range(4)] == captions
+    assert Side("A", Path("a.mp4"), np.array([0, 1.5]), None).caption(1) == "A   1.50 s"
+
+
+def read_captions(panels, texts):
+    """The most similar text of each (height, width, 3) panel."""
+    rendered = []
+    for text in texts:
+        image = Image.new("RGB", (WIDTH, HEIGHT), (GRAY,) * 3)
+        draw_captions(image, [(0, text)])
+        rendered.append(np.asarray(image, np.float64))
+    return [texts[np.abs(np.stack(rendered) - panel).mean(axis=(1, 2, 3)).argmin()] for panel in panels]
+
+
+def test_each_panel_has_the_caption_of_its_frame(tmp_path):
+    seconds = {"A": np.array([0.0, 1.1, 2.2, 3.3]), "B": np.array([0.0, 4.4, 5.5, 6.6, 7.7])}
+    events = {"A": (1.1, 3.0), "B": (5.5, 7.0)}
+    sides = []
+    for letter, times in seconds.items():
+        path = write_colors(tmp_path / f"{letter}.mkv", np.full((len(times), 3), GRAY), seconds=times)
+        sides.append(Side(letter, path, times, events[letter]))
+    matched = [4, 2, 0, 0]
+    out = tmp_path / "out.mkv"
+    write_side_by_side(out, *sides, np.array(matched), height=HEIGHT, policy=STRICT, scratch=tmp_path)
+    pixels = np.concatenate([block.pixels.copy() for block in FrameReader(out).blocks()])
+    of_a, of_b = ([side.caption(frame) for frame in range(len(side.pts_seconds))] for side in sides)
+    assert read_captions(pixels[:, :, :WIDTH], of_a + of_b) == of_a
+    assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [of_b[frame] for frame in matched]
