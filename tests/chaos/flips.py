@@ -1,24 +1,23 @@
-"""Damage: files of every kind are damaged, and whatever reads them must notice or give what it gave before.
+"""Damaged files: a reader must raise an error or return what it returned before.
 
-`make chaos` runs it with thousands of flips and prints a table; tests/chaos/test_flips.py runs a part of it. Seeds are
-fixed: the same files and the same flips each time.
+`make chaos` tries thousands of damages and prints a table; tests/chaos/test_flips.py tries some of them. Seeds are
+fixed, so files and damages are the same each time.
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import av
 import h5py
 import numpy as np
 import torch
-from tests.factories import REPRODUCIBLE
+from tests import factories
 
 from byov.cache.digests import seal_json
-from byov.cache.embeddings import EmbeddingProvenance, read_embedding, write_embedding
-from byov.cache.features import FeatureWriter, Provenance, read_header
+from byov.cache.embeddings import read_embedding, write_embedding
+from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
@@ -26,24 +25,21 @@ from byov.data.video import FrameReader
 from byov.errors import ByovError
 from byov.train.checkpoint import TrainingState, load_checkpoint, load_weights, model_bytes, save_checkpoint
 
-FRAMES, WIDTH, TOKENS = 137, 24, 9
-RATIOS = (0.3, 1.0)
-Read = Callable[[Path], Any]
+FRAMES, WIDTH = 137, 24
 Damage = Callable[[bytes, random.Random], bytes]
 
 
 @dataclass
 class Tally:
-    """What became of the damages of one row of the table."""
+    """Outcomes of one row of the table."""
 
     place: str
     tried: int = 0
-    noticed: int = 0
-    harmless: int = 0  # read as before: padding, or what nobody reads
-    wrong: int = 0  # read, and not as before: silently wrong
+    noticed: int = 0  # an error
+    harmless: int = 0  # read as before: padding, or bytes that nobody reads
+    wrong: int = 0  # read differently without an error
 
-    def note(self, read: Callable[[], Any], before: Any) -> None:
-        """Try once: what does a reader make of it?"""
+    def add(self, read: Callable[[], Any], before: Any) -> None:
         self.tried += 1
         try:
             now = read()
@@ -63,13 +59,13 @@ HEAD = "| place | tried | noticed | as before | silently wrong |\n|---|---|---|-
 
 
 def flip_byte(content: bytes, chance: random.Random) -> bytes:
-    """One byte becomes another."""
+    """Change one byte."""
     at = chance.randrange(len(content))
     return content[:at] + bytes([content[at] ^ chance.randrange(1, 256)]) + content[at + 1 :]
 
 
 def flip_bit(places: range | list[int] | None = None) -> Damage:
-    """One bit, of all or of some places."""
+    """Flip one bit anywhere, or of the bytes at the given places."""
 
     def flip(content: bytes, chance: random.Random) -> bytes:
         at = chance.choice(places) if places is not None else chance.randrange(len(content))
@@ -78,21 +74,20 @@ def flip_bit(places: range | list[int] | None = None) -> Damage:
     return flip
 
 
-def try_damage(place: str, path: Path, read: Read, damage: Damage, count: int, seed: int = 0) -> Tally:
-    """Damage a file so often, each time from its sound content, and read it."""
-    tally, chance = Tally(place), random.Random(f"{place} {seed}")
-    whole, before = path.read_bytes(), read(path)
+def try_damage(place: str, path: Path, read: Callable[[Path], Any], damage: Damage, count: int) -> Tally:
+    """Damage a file `count` times, each time starting from the intact file, and read it."""
+    tally, chance = Tally(place), random.Random(f"{place} 0")
+    intact, before = path.read_bytes(), read(path)
     try:
         for _ in range(count):
-            path.write_bytes(damage(whole, chance))
-            tally.note(lambda: read(path), before)
+            path.write_bytes(damage(intact, chance))
+            tally.add(lambda: read(path), before)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(intact)
     return tally
 
 
 def same(now: Any, before: Any) -> bool:
-    """Values and arrays, however nested."""
     if isinstance(before, dict):
         return (
             isinstance(now, dict) and now.keys() == before.keys() and all(same(now[key], before[key]) for key in before)
@@ -102,68 +97,35 @@ def same(now: Any, before: Any) -> bool:
     return bool(now == before)
 
 
-# --- the files, and what is read of each
+# --- one file of each kind, and its reader
 
 
 def write_features(path: Path, seed: int = 0) -> Path:
-    chance = np.random.default_rng(seed)
-    writer = FeatureWriter(path, RATIOS, TOKENS, WIDTH, has_cls=True)
-    merged = {ratio: chance.normal(size=(FRAMES, WIDTH)).astype(np.float16) for ratio in RATIOS}
-    order = chance.permuted(np.tile(np.arange(TOKENS, dtype=np.uint16), (FRAMES, 1)), axis=1)
-    writer.append(merged, order, chance.normal(size=(FRAMES, WIDTH)).astype(np.float16), np.arange(FRAMES) / 30)
-    source = Provenance(
-        *(
-            "openai/clip-vit-base-patch16",
-            "e6a30b6",
-            "ab" * 32,
-            "squash 224",
-            "float32",
-            "PyAV 18",
-            "pour.mp4",
-            123_456,
-        ),
-        *("cd" * 32, "ef" * 16),
-    )
-    writer.finish(source, fps=29.97, truncated=False)
-    writer.close()
-    return path
+    generator = np.random.default_rng(seed)
+    merged = {ratio: generator.normal(size=(FRAMES, WIDTH)).astype(np.float16) for ratio in (0.3, 1.0)}
+    order = generator.permuted(np.tile(np.arange(factories.TOKENS, dtype=np.uint16), (FRAMES, 1)), axis=1)
+    cls = generator.normal(size=(FRAMES, WIDTH)).astype(np.float16)
+    return factories.write_features(path, merged, cls=cls, order=order, fps=29.97)
 
 
 def read_features(path: Path) -> dict[str, Any]:
-    header = read_header(path)
-    said = {"provenance": header.provenance, "fps": header.fps, "truncated": header.truncated, "ratios": header.ratios}
-    return said | {name: read_array(path, name) for name in read_columns(path)}
+    return {"header": read_header(path)} | {name: read_array(path, name) for name in read_columns(path)}
 
 
 def metadata_places(path: Path) -> list[int]:
-    """The bytes of an HDF5 file that are no rows."""
-    taken = np.zeros(path.stat().st_size, bool)
+    """Return the positions of all bytes of an HDF5 file that are not rows."""
+    is_row = np.zeros(path.stat().st_size, bool)
     with h5py.File(path, "r", locking=False) as file:
         for name in read_columns(path):
             for index in range(file[name].id.get_num_chunks()):
                 chunk = file[name].id.get_chunk_info(index)
-                taken[chunk.byte_offset : chunk.byte_offset + chunk.size] = True
-    return np.flatnonzero(~taken).tolist()
+                is_row[chunk.byte_offset : chunk.byte_offset + chunk.size] = True
+    return np.flatnonzero(~is_row).tolist()
 
 
 def write_embeddings(path: Path, seed: int = 0) -> Path:
     values = np.random.default_rng(seed).normal(size=(FRAMES, WIDTH)).astype(np.float32)
-    source = EmbeddingProvenance(
-        *(
-            "demo-paper",
-            "ab" * 32,
-            "demo",
-            "pour",
-            "random/tiny",
-            "0",
-            "cd" * 32,
-            "squash 224",
-            "merged/0.3",
-            "ef" * 32,
-        ),
-        first_frame=3,
-    )
-    write_embedding(path, values, np.arange(FRAMES) / 30, source)
+    write_embedding(path, values, np.arange(FRAMES) / 30, factories.make_embedding_provenance(first_frame=3))
     return path
 
 
@@ -173,12 +135,13 @@ def read_embeddings(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(path: Path, dataset: str = "demo") -> Path:
+    labels = tuple(factories.make_labels(40).tolist())
     videos = tuple(
-        VideoEntry(f"pour {index}", view, "train", 40, 29.97, tuple(i // 14 for i in range(40)), None, f"p{index}")
+        VideoEntry(f"pour {index}", view, "train", 40, 29.97, labels, None, f"p{index}")
         for index in range(6)
         for view in ("ego", "exo")
     )
-    Manifest(dataset, ("reach", "pour", "leave"), (), videos).save(path)
+    Manifest(dataset, factories.PHASES, (), videos).save(path)
     return path
 
 
@@ -205,8 +168,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     model, optimizer = network()
     state = load_checkpoint(path.parent, model, optimizer, metadata=IDENTITY)
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    kept = {f"{n} {key}": value.numpy() for n, of in enumerate(optimizer.state.values()) for key, value in of.items()}
-    return tensors | kept | {"state": state}
+    for number, values in enumerate(optimizer.state.values()):
+        tensors |= {f"{number} {key}": value.numpy() for key, value in values.items()}
+    return tensors | {"state": state}
 
 
 def read_model(path: Path) -> dict[str, Any]:
@@ -216,13 +180,7 @@ def read_model(path: Path) -> dict[str, Any]:
 
 
 def config_content(seed: int = 0) -> bytes:
-    training = {
-        "dataset": "demo",
-        "seed": seed,
-        "column": "merged/0.3",
-        "videos_sha256": "ab" * 32,
-        "validation": {"tau": 0.5},
-    }
+    training = {"dataset": "demo", "seed": seed, "column": "merged/0.3", "videos_sha256": "ab" * 32}
     return seal_json({"width": 24, "settings": {"method": "byov", "lr": 1e-5}, "training": training})
 
 
@@ -250,54 +208,47 @@ CUT = VIDEOS | {
     "b.ts": ("mpeg2video", "mpegts"),
     "a.m1v": ("mpeg1video", "mpeg1video"),
 }
-FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
-ENCODING = REPRODUCIBLE | {"libx265": {"x265-params": "log-level=none"}}
+PIXEL_FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
 
 
 def write_video(path: Path, codec: str, container: str | None) -> Path:
     picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
-    with av.open(str(path), "w", format=container) as output:
-        stream = output.add_stream(codec, rate=25, options=ENCODING.get(codec, {}))
-        stream.width, stream.height, stream.pix_fmt = 64, 48, FORMATS.get(codec, "yuv420p")
-        for index in range(40):
-            image = np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index)
-            output.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        output.mux(stream.encode())
-    return path
+    images = [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(40)]
+    options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
+    pix_fmt = PIXEL_FORMATS.get(codec, "yuv420p")
+    return factories.write_video(
+        path, images, codec=codec, container=container, fps=25, pix_fmt=pix_fmt, options=options
+    )
 
 
-def read_video(path: Path) -> dict[str, Any]:
-    blocks = list(FrameReader(path).blocks())
-    return {
-        "pixels": np.concatenate([block.pixels for block in blocks]),
-        "count": sum(map(len, (b.pixels for b in blocks))),
-    }
+def read_video(path: Path) -> np.ndarray:
+    return np.concatenate([block.pixels for block in FrameReader(path).blocks()])
 
 
 def cut_video(path: Path, codec: str, container: str | None) -> Tally:
-    """At each tenth of its size; as before: no frame is lost."""
+    """Cut a video at each tenth of its size; wrong if frames are lost without an error."""
     whole = write_video(path, codec, container).read_bytes()
-    tally, before = Tally(path.name), read_video(path)["count"]
+    tally, before = Tally(path.name), len(read_video(path))
     for tenth in range(1, 10):
         path.write_bytes(whole[: len(whole) * tenth // 10])
-        tally.note(lambda: read_video(path)["count"], before)
+        tally.add(lambda: len(read_video(path)), before)
     return tally
 
 
 def total(place: str, parts: Iterable[Tally]) -> Tally:
-    """One row of several."""
+    """Sum several rows of the table."""
     whole = Tally(place)
     for part in parts:
-        for field in ("tried", "noticed", "harmless", "wrong"):
-            setattr(whole, field, getattr(whole, field) + getattr(part, field))
+        for field in fields(Tally)[1:]:
+            setattr(whole, field.name, getattr(whole, field.name) + getattr(part, field.name))
     return whole
 
 
 def rows(folder: Path, scale: float = 1.0) -> Iterator[Tally]:
-    """The table, row by row; scale: 1 for the numbers of docs/reliability.md, less for a part of them."""
+    """Return the table row by row; scale 1 gives the numbers in docs/reliability.md."""
 
-    def count(full: int, least: int = 200) -> int:
-        return max(min(full, least), round(full * scale))
+    def count(full: int) -> int:
+        return max(min(full, 200), round(full * scale))
 
     features = write_features(folder / "features.h5")
     yield try_damage("feature file, random byte", features, read_features, flip_byte, count(1000))
@@ -321,7 +272,7 @@ def rows(folder: Path, scale: float = 1.0) -> Iterator[Tally]:
 
 
 def video_rows(folder: Path, flips: int = 40) -> tuple[list[Tally], list[Tally]]:
-    """Of each format: bits flipped, and cuts."""
+    """Return one row for each video format: flipped bits, and cuts."""
     flipped = []
     for name, (codec, container) in VIDEOS.items():
         path = write_video(folder / name, codec, container)

@@ -1,7 +1,7 @@
-"""Faults at system calls: a process is killed at one call after the other, or told there that the disk is full.
+"""Processes killed at a system call, or told there that the disk is full; strace injects the faults.
 
-strace does it, and only to processes that are forked here for it: what they do is a function, which is called again
-afterwards without a fault, and must come to the same end as if there had been none.
+The work is a function of a folder. After the fault it is called again without one, and must leave the same files as
+if nothing had happened.
 """
 
 import os
@@ -15,9 +15,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-# Whatever can leave something behind, and how it fails on a disk that is full or broken.
+import torch
+from tests.chaos import flips
+from tests.factories import read_files, write_cache
+
+from byov.cache.atomic import remove_abandoned, write_bytes
+from byov.cache.manifest import load_manifest
+from byov.cache.verify import failures_path, read_failures, verify_run
+from byov.extract.extract_features import extract_features
+from byov.train.run import train_run
+
+# System calls that can leave something behind, and how they fail on a full or broken disk.
 CALLS = {
     "openat": "ENOSPC",
     "mkdir": "ENOSPC",
@@ -31,29 +42,30 @@ CALLS = {
     "unlink": "EIO",
     "flock": "ENOLCK",
 }
-SECONDS = 120  # after which a process is taken to hang
+HANG_SECONDS = 120
 Work = Callable[[Path], object]
-NotWhole = Callable[[Path], list[str]]
+Damaged = Callable[[Path], list[str]]  # folder → files that are not whole
 
 
 @dataclass
 class FaultTally:
-    """What became of the faults of one row of the table."""
+    """Outcomes of one row of the table."""
 
     fault: str
     tried: int = 0
-    half_written: int = 0  # files that were there and not whole
-    other_end: int = 0  # called again, it did not come to the same end
+    half_written: int = 0  # left a file that is not whole
+    other_end: int = 0  # calling it again did not lead to the same files
 
     def line(self) -> str:
         return f"| {self.fault} | {self.tried:,} | {self.half_written:,} | {self.other_end:,} |"
 
 
 HEAD = "| fault | tried | half-written | another end |\n|---|---|---|---|"
+FAULTS = {"kill": "killed", "fail": "a call fails"}
 
 
 def why_not() -> str:
-    """Why no faults can be injected here; "" if they can."""
+    """Return why faults cannot be injected on this machine; "" if they can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +75,14 @@ def why_not() -> str:
 
 
 def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None = None) -> int:
-    """Call `work` in a process of its own, with a fault as strace spells it; returns how that ended.
+    """Call `work` in a forked process with a fault in strace's notation.
 
-    0: it is done; 1: it raised; -n: it was killed by signal n.
+    Returns:
+        0 if it finished, 1 if it raised, -n if signal n killed it.
     """
     child = os.fork()
     if not child:
-        os.kill(os.getpid(), signal.SIGSTOP)  # until strace is there
+        os.kill(os.getpid(), signal.SIGSTOP)  # until strace is attached
         _work_and_exit(work, folder)
     os.waitpid(child, os.WUNTRACED)
     traced = ",".join(CALLS) if fault is None else fault.partition(":")[0]
@@ -77,10 +90,10 @@ def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None
     command = ["strace", "-f", "-qq", "-o", str(log or os.devnull), "-e", f"trace={traced}", *injected]
     tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.DEVNULL) if fault or log else None
     try:
-        while tracer is not None and tracer.poll() is None and not _is_held(child):
+        while tracer is not None and tracer.poll() is None and not _is_traced(child):
             time.sleep(0.001)
         os.kill(child, signal.SIGCONT)
-        return _ending(child)
+        return _exit_code(child)
     finally:
         if tracer is not None:
             tracer.wait()
@@ -96,13 +109,12 @@ def _work_and_exit(work: Work, folder: Path) -> None:
         os._exit(code)
 
 
-def _is_held(process: int) -> bool:
-    """Stopped by its tracer: a moment after it has one, before which it would be let go on unseen."""
+def _is_traced(process: int) -> bool:
     return re.search(r"State:\s+t", Path(f"/proc/{process}/status").read_text()) is not None
 
 
-def _ending(child: int) -> int:
-    end = time.monotonic() + SECONDS
+def _exit_code(child: int) -> int:
+    end = time.monotonic() + HANG_SECONDS
     while time.monotonic() < end:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -110,11 +122,11 @@ def _ending(child: int) -> int:
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    raise TimeoutError(f"it hangs: {SECONDS} seconds")
+    raise TimeoutError(f"no end after {HANG_SECONDS} seconds")
 
 
 def calls_of(work: Work, folder: Path) -> Counter[str]:
-    """How often `work` makes each of the calls, in the thread that makes most of them."""
+    """Count the system calls of `work`, in the thread that makes most of them."""
     with tempfile.NamedTemporaryFile() as log:
         assert attempt(work, folder, log=Path(log.name)) == 0
         made = re.findall(r"^(\d+) +(\w+)\(", Path(log.name).read_text(), re.MULTILINE)
@@ -125,7 +137,7 @@ def calls_of(work: Work, folder: Path) -> Counter[str]:
 
 
 def faults(made: Counter[str], kind: str, most: int | None = None) -> Iterator[str]:
-    """One for each call that was made, or for so many of them; kind: "kill" or "fail"."""
+    """Return a fault for each call that was made, or for a sample of `most` calls; kind: "kill" or "fail"."""
     points = [(call, number) for call, count in sorted(made.items()) for number in range(1, count + 1)]
     if most is not None and most < len(points):
         points = random.Random(0).sample(points, most)
@@ -137,38 +149,125 @@ def try_faults(
     name: str,
     kind: str,
     work: Work,
-    not_whole: NotWhole,
+    damaged: Damaged,
     folder: Path,
     *,
-    begin: Work | None = None,
+    begin: Work = lambda _: None,
     most: int | None = None,
 ) -> FaultTally:
-    """One fault in each process, from the same beginning.
+    """Call `work` with one fault at a time, each time in a fresh folder prepared by `begin`."""
 
-    begin: makes what is there before, if anything. not_whole: the files of a folder that are there and not whole.
-    """
-    tally = FaultTally(name)
-    reference = _begun(folder / "reference", begin)
+    def fresh(folder: Path) -> Path:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        begin(folder)
+        return folder
+
+    tally = FaultTally(f"{FAULTS[kind]}: {name}")
+    reference = fresh(folder / "reference")
     made = calls_of(work, reference)
     wanted = contents(reference)
     for fault in faults(made, kind, most):
-        tried = _begun(folder / "tried", begin)
+        tried = fresh(folder / "tried")
         attempt(work, tried, fault)
         tally.tried += 1
-        tally.half_written += bool(not_whole(tried))
+        tally.half_written += bool(damaged(tried))
         tally.other_end += attempt(work, tried) != 0 or contents(tried) != wanted
     return tally
 
 
-def _begun(folder: Path, begin: Work | None) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    if begin is not None:
-        begin(folder)
-    return folder
-
-
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but locks, by name; temporary files, too."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """Return every file by name, temporary files included and locks of folders excluded."""
+    return {name: content for name, content in read_files(folder).items() if Path(name).name != ".lock"}
+
+
+# --- the work: writing each kind of file, an extraction, a training
+
+
+def write_every_file(folder: Path, version: int = 1) -> None:
+    """Write a file of each kind, in folders that may not exist yet."""
+    remove_abandoned(folder)
+    flips.write_features(folder / "ego" / "features.h5", version)
+    flips.write_embeddings(folder / "exo" / "embeddings.h5", version)
+    flips.write_manifest(folder / "manifest.json", f"demo {version}")
+    flips.write_checkpoint(folder / "checkpoint", 7 + version)
+    write_bytes(folder / "run" / "config.json", flips.config_content(version))
+
+
+def unlike(*versions: dict[str, bytes], needed: dict[str, bytes] | None = None) -> Damaged:
+    """Return a function that lists files like in none of the versions, and needed files that are missing."""
+
+    def damaged(folder: Path) -> list[str]:
+        found = {name: content for name, content in contents(folder).items() if ".partial" not in name}
+        others = [name for name, content in found.items() if content not in [each.get(name) for each in versions]]
+        return others + [name for name in needed or () if name not in found]
+
+    return damaged
+
+
+def writing(folder: Path, kind: str, *, over: bool, most: int | None = None) -> FaultTally:
+    """Write each kind of file; over: replace older files."""
+    versions = []
+    for version in (0, 1):
+        write_every_file(folder / f"version {version}", version)
+        versions.append(contents(folder / f"version {version}"))
+    begin = partial(write_every_file, version=0) if over else lambda _: None
+    damaged = unlike(*versions, needed=versions[0] if over else None)
+    name = f"each kind of file, {'over an older one' if over else 'new'}"
+    return try_faults(name, kind, write_every_file, damaged, folder, begin=begin, most=most)
+
+
+def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
+    """Extract two videos with a small encoder."""
+    for name in ("a", "b"):
+        flips.write_video(folder / f"{name}.mp4", "libx264", None)
+    table = folder / "mine.csv"
+    table.write_text("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\n")
+
+    def work(at: Path) -> None:
+        torch.set_num_threads(1)
+        extract_features(manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=at / "features", decoders=1)
+
+    (folder / "whole").mkdir()
+    work(folder / "whole")
+    as_written = unlike(contents(folder / "whole"))
+
+    def damaged(at: Path) -> list[str]:
+        """A manifest that lacks the video that failed, and failures.json, are whole if they can be read."""
+        mine, allowed = at / "features" / "mine", []
+        if (mine / "manifest.json").exists() and None in [
+            v.frames for v in load_manifest(mine / "manifest.json").videos
+        ]:
+            allowed.append(mine / "manifest.json")
+        if read_failures(mine / "random--tiny"):
+            allowed.append(failures_path(mine / "random--tiny"))
+        return [name for name in as_written(at) if at / name not in allowed]
+
+    return try_faults("extraction", kind, work, damaged, folder, most=most)
+
+
+def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
+    """Train two epochs with validation and checkpoints, and embed."""
+    views = ("ego", "exo")
+    videos = {(split, view, f"{view} {n}"): 60 for n, split in enumerate(("train", "train", "val")) for view in views}
+    write_cache(folder / "features", videos, dataset="toy", encoder="random/tiny")
+    sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 4, "epochs": 2, "validate_every": 1}
+
+    def work(at: Path) -> None:
+        torch.set_num_threads(1)
+        resume = (at / "run" / "config.json").exists()
+        train_run(
+            "run",
+            features_dir=folder / "features",
+            runs_dir=at,
+            checkpoint_every=1,
+            resume=resume,
+            device="cpu",
+            **sizes,
+        )
+
+    def damaged(at: Path) -> list[str]:
+        checked = verify_run(at, "run") if (at / "run" / "config.json").exists() else ()
+        return [str(file.path) for file in checked if file.problem]
+
+    return try_faults("training", kind, work, damaged, folder, most=most)

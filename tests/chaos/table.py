@@ -1,7 +1,4 @@
-"""`make chaos`: damages files of every kind, kills processes at their system calls, and prints what became of it.
-
-The tables are those of docs/reliability.md.
-"""
+"""`make chaos`: print the tables of docs/reliability.md; exit code 1 if anything went unnoticed."""
 
 import argparse
 import contextlib
@@ -14,10 +11,10 @@ from typing import Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Damage files, kill processes, and print what became of it.")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of docs/reliability.md")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the damages in docs/reliability.md")
     scale = parser.parse_args().scale
-    # As pytest has it; behind all else, since the folders beside tests/ are named as other packages are.
+    # At the end of the path: the folders next to tests/ have the names of other packages.
     sys.path.append(str(Path(__file__).parents[2]))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
         wrong = damage(Path(folder), scale) + faults(Path(folder), scale)
@@ -25,7 +22,7 @@ def main() -> None:
 
 
 def damage(folder: Path, scale: float) -> int:
-    """Returns how many were not noticed, of the files that carry a digest."""
+    """Return how many damages of files with a digest went unnoticed."""
     import av
     import torch
     from tests.chaos import flips
@@ -40,7 +37,7 @@ def damage(folder: Path, scale: float) -> int:
     flipped, cut = flips.video_rows(folder, round(40 * scale))
     for what, parts in (("one bit", flipped), ("cut at each tenth", cut)):
         print(flips.total(f"video, {what}, {len(parts)} formats", parts).line(), flush=True)
-    print(f"\nnot noticed of videos, by format; one bit: {_unnoticed(flipped)}; cut: {_unnoticed(cut)}\n")
+    print(f"\nunnoticed in videos: one bit: {_unnoticed(flipped)}; cuts: {_unnoticed(cut)}\n")
     return wrong
 
 
@@ -49,25 +46,24 @@ def _unnoticed(parts: list[Any]) -> str:
 
 
 def faults(folder: Path, scale: float) -> int:
-    """Returns after how many there was a file that is not whole, or another end."""
-    from tests.chaos import kills, stages
+    """Return how many faults left a half-written file or another end."""
+    from tests.chaos import kills
 
-    lacking = kills.why_not()
-    if lacking:
-        print(f"no faults at system calls: {lacking}")
+    if kills.why_not():
+        print(f"no faults at system calls: {kills.why_not()}")
         return 0
-    most = round(60 * scale)  # of an extraction or a training, which take a second each
-    faulty = (
-        partial(stages.writing, over=False),
-        partial(stages.writing, over=True),
-        partial(stages.extraction, most=most),
-        partial(stages.training, most=most),
+    most = round(60 * scale)  # an extraction or a training takes a second
+    works = (
+        partial(kills.writing, over=False),
+        partial(kills.writing, over=True),
+        partial(kills.extraction, most=most),
+        partial(kills.training, most=most),
     )
     print(kills.HEAD)
     wrong = 0
-    for number, (kind, stage) in enumerate(product(("kill", "fail"), faulty)):
+    for number, (kind, work) in enumerate(product(kills.FAULTS, works)):
         (folder / f"faults {number}").mkdir()
-        tally = stage(folder / f"faults {number}", kind)
+        tally = work(folder / f"faults {number}", kind)
         print(tally.line(), flush=True)
         wrong += tally.half_written + tally.other_end
     return wrong
