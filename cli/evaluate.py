@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from byov.cache.hdf5 import read_columns
-from byov.cache.layout import cached_files, encoder_folders, encoder_slug, ratio_key
+from byov.cache.layout import cached_files, encoder_folders, ratio_key
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
@@ -16,7 +16,6 @@ from byov.cli.common import UsageError, check_ratio, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
-from byov.data.registry import READERS
 from byov.evaluate.embedding_files import is_embedded
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
@@ -32,6 +31,7 @@ from byov.evaluate.evaluation import (
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
+from byov.train.feature_store import choose_folder
 
 ALL = "all"
 if TYPE_CHECKING:
@@ -157,55 +157,35 @@ def choose_dataset(features_dir: Path, dataset: str | None, runs: Sequence[RunRe
     """Return the dataset of the runs, the given one, or the only one in the cache."""
     if runs:
         return runs[0].dataset
-    folders = encoder_folders(features_dir, dataset)
-    if dataset is not None:
-        return dataset
-    cached = list(dict.fromkeys(folder.parent.name for folder in folders))
+    cached = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
     if not cached:
         raise UsageError(f"No features in {features_dir}. Extract some with byov-extract --dataset demo.")
     if len(cached) > 1:
         raise UsageError(f"Several datasets in {features_dir}. Choose one with --dataset {' | '.join(cached)}.")
-    note(f"dataset: {cached[0]}, the only one in the cache (choose with --dataset)")
+    if dataset is None:
+        note(f"dataset: {cached[0]}, the only one in the cache")
     return cached[0]
 
 
 def choose_columns(
     features_dir: Path, dataset: str, columns: Sequence[str], encoder: str | None, runs: Sequence[RunRecord]
 ) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) for each of --features."""
+    """Return (encoder folder, column) for each of --features; the encoder defaults to that of the runs."""
     if not columns:
         if encoder is not None:
             raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
         return []
-    folder = _choose_encoder(features_dir, dataset, encoder, runs)
+    folder = choose_folder(features_dir, dataset, encoder or (runs[0].encoder_folder if runs else None))
     first = next(cached_files(folder), None)
     if first is None:
         raise UsageError(f"No features in {folder}. Extract them with byov-extract --dataset {dataset}.")
-    cached = [name for name in read_columns(first) if name == "cls" or name.startswith("merged/")]
+    cached = read_columns(first)
     wanted = list(dict.fromkeys(map(parse_column, columns)))
     for column in wanted:
         if column not in cached:
-            names = ", ".join(name.replace("/", ":") for name in cached)
+            names = ", ".join(name.replace("/", ":") for name in cached if name.startswith(("cls", "merged")))
             raise UsageError(f"No {column.replace('/', ':')} in {folder}. Choose from {names}.")
     return [(folder.name, column) for column in wanted]
-
-
-def _choose_encoder(features_dir: Path, dataset: str, encoder: str | None, runs: Sequence[RunRecord]) -> Path:
-    folders = {folder.name: folder for folder in encoder_folders(features_dir, dataset)}
-    names = " | ".join(name.replace("--", "/", 1) for name in folders)
-    if encoder is not None:
-        slug = encoder if encoder in folders else encoder_slug(encoder)
-        if slug not in folders:
-            raise UsageError(f"No features of {encoder} for {dataset}. Choose --encoder {names}.")
-        return folders[slug]
-    run_encoders = {run.encoder_folder for run in runs} & folders.keys()
-    candidates = run_encoders or folders.keys()
-    if len(candidates) != 1:
-        raise UsageError(f"Several encoders for {dataset}. Choose --encoder {names}.")
-    (name,) = candidates
-    reason = "the encoder of the run" if run_encoders else f"the only one for {dataset}"
-    note(f"encoder: {name}, {reason} (choose with --encoder)")
-    return folders[name]
 
 
 def note_differences(runs: Sequence[RunRecord]) -> None:
@@ -221,6 +201,8 @@ def note_differences(runs: Sequence[RunRecord]) -> None:
 
 
 def _extract_command(dataset: str) -> str:
+    from byov.data.registry import READERS  # imports av, which scoring does not need
+
     source = f"--dataset {dataset}" if dataset in READERS else "--manifest FILE or --folder FOLDER as before"
     return f"byov-extract {source} --encoder random/clip-vit-base-patch16"
 
