@@ -239,7 +239,7 @@ class RunProgress:
 
 def read_progress(run: RunRecord) -> RunProgress:
     """Read a run's progress from metrics.jsonl."""
-    records, epochs = _read_metrics(run.folder / METRICS_NAME), run.settings.get("epochs")
+    records, epochs = read_metrics(run.folder / METRICS_NAME), run.settings.get("epochs")
     epoch = max((record["epoch"] for record in records), default=None)
     total = epochs if type(epochs) is int else None
     # A shared run may come without its last model. With a checkpoint, that model is still to be written.
@@ -312,7 +312,7 @@ def prune_checkpoints(run: RunRecord) -> int:
     return freed
 
 
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the readable lines of metrics.jsonl, with their finite numbers."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

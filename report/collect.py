@@ -1,6 +1,5 @@
 """Gather what a report shows from a run and the feature cache."""
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isqrt
 from pathlib import Path
-from sys import float_info
 from typing import Any, get_args
 
 import numpy as np
@@ -21,7 +19,7 @@ from byov.cache.features import Header, read_header
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import VIEWS, video_path
 from byov.cache.manifest import Manifest, VideoEntry, read_sources
-from byov.cache.runs import METRICS_NAME, RunRecord, check_file
+from byov.cache.runs import METRICS_NAME, RunRecord, check_file, read_metrics
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
@@ -502,14 +500,12 @@ def _vectors(
 def read_curves(run: RunRecord) -> Curves | Unavailable:
     """Read a run's losses and validation scores from metrics.jsonl."""
     path = run.folder / METRICS_NAME
+    records = read_metrics(path)
+    if not records:
+        return Unavailable(f"the run has no {METRICS_NAME}, or it is damaged")
     try:
-        records = _read_metrics(path)
         check_file(path, run.training)
-    except FileNotFoundError:
-        return Unavailable(f"the run has no {METRICS_NAME}")
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        return Unavailable(f"{METRICS_NAME} is damaged (not JSON lines)")
-    except (CacheError, OSError, ValueError) as error:
+    except CacheError as error:
         return Unavailable(f"{METRICS_NAME} is damaged ({error})")
     names = dict.fromkeys(name for record in records for name in record)
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
@@ -518,20 +514,6 @@ def read_curves(run: RunRecord) -> Curves | Unavailable:
         validation=tuple(_curve(records, name) for name in VALIDATION if name in names),
         kept_epoch=_kept_epoch(records, str(run.settings.get("select"))),
     )
-
-
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        record = json.loads(line)
-        if not isinstance(record, dict) or type(record.get("epoch")) is not int:
-            raise ValueError(f"line {number} has no epoch")
-        if not all(type(value) in (int, float) and abs(value) <= float_info.max for value in record.values()):
-            raise ValueError(f"line {number} has a value that is not a number")
-        records.append(record)
-    if not records:
-        raise ValueError("the file is empty")
-    return records
 
 
 def _curve(records: Sequence[dict[str, Any]], name: str) -> Curve:

@@ -50,8 +50,6 @@ NAMES = (
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 TIME_COLORS = "viridis"
-MAX_VECTOR_POINTS = 4000  # scatter plots with more points are rasterized in the PDF
-MAX_EMBEDDED_PIXELS = 2**18  # larger images are resampled to the size they have in the PDF
 
 MARGIN_INCHES, GAP_INCHES = 0.03, 0.06
 CAPTION_LINE_INCHES = 0.13
@@ -116,13 +114,6 @@ def svg_charts(figure: Figure) -> tuple[str, str]:
     return light, dark
 
 
-def png_chart(figure: Figure) -> bytes:
-    """Return a figure as a small PNG. As SVG, hundreds of points would take a megabyte."""
-    written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=CSS_PX_PER_INCH, facecolor="white", metadata={"Software": None})
-    return written.getvalue()
-
-
 def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a PNG and a PDF without timestamps."""
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
@@ -130,8 +121,7 @@ def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
     with replacing_file(png) as file:
         figure.savefig(file, format="png", dpi=style.DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=options)
     for image in figure.findobj(AxesImage):
-        if isinstance(image, AxesImage) and math.prod(image.get_size()) <= MAX_EMBEDDED_PIXELS:
-            image.set_interpolation("none")
+        image.set_interpolation("none")  # embed the original pixels
     metadata = {"Creator": None, "Producer": None, "CreationDate": None}
     with replacing_file(pdf) as file:
         figure.savefig(file, format="pdf", dpi=style.DOTS_PER_INCH, metadata=metadata)
@@ -270,7 +260,6 @@ def _scatter(
             linewidths=0.25,
             edgecolors="white",
             alpha=0.85,
-            rasterized=len(points) > MAX_VECTOR_POINTS,
             **scale,  # type: ignore[arg-type]
         )
     axes.set(xticks=[], yticks=[])

@@ -608,7 +608,7 @@ const GOLDEN_ANGLE = 137.5;  // separates the hues of consecutive videos
 /** A CSS class and optionally a color for a point. */
 const COLORINGS = {
   phase: (video, sample) => [phaseOf(video, sample) === null ? "unlabeled" : `p${phaseOf(video, sample) % data.colors}`],
-  time: (video, sample) => [`t${Math.round(10 * progressOf(video, sample))}`],
+  time: (video, sample) => ["", `color-mix(in oklab, var(--time-start), var(--time-end) ${Math.round(100 * progressOf(video, sample))}%)`],
   video: (video) => ["", `oklch(0.62 0.14 ${(video * GOLDEN_ANGLE) % 360})`],
   view: (video) => [data.videos[video].view === "ego" ? "p0" : "p1"],
 };

@@ -112,31 +112,19 @@ def _is_main(table: Table) -> bool:
 
 
 def _charts(content: Content) -> dict[str, dict[str, Any] | None]:
-    """Draw the static charts, and the maps and alignment for readers without JavaScript."""
-    charts: dict[str, dict[str, Any] | None] = dict.fromkeys(("curves", "softmax", "projection", "similarity"))
-    if not isinstance(content.curves, Unavailable) and (figure := figures.draw_curves(content.curves)):
-        charts["curves"] = _svg_chart(figure)
+    """Draw the charts that need no interaction, as SVG for light and dark pages."""
+    drawn: dict[str, Figure | None] = {"curves": None, "softmax": None}
+    if not isinstance(content.curves, Unavailable):
+        drawn["curves"] = figures.draw_curves(content.curves)
     if not isinstance(content.failures, Unavailable):
-        charts["softmax"] = _svg_chart(figures.draw_softmax(content, content.failures))
-    if not isinstance(content.projection, Unavailable):
-        charts["projection"] = _png_chart(figures.draw_projection(content, content.projection))
-    if not isinstance(content.similarity, Unavailable):
-        charts["similarity"] = _png_chart(figures.draw_similarity(content, content.similarity))
-    return charts
+        drawn["softmax"] = figures.draw_softmax(content, content.failures)
+    return {name: None if figure is None else _chart(figure) for name, figure in drawn.items()}
 
 
-def _svg_chart(figure: Figure) -> dict[str, Any]:
+def _chart(figure: Figure) -> dict[str, Any]:
     light, dark = (_data_uri("image/svg+xml", svg.encode("utf-8")) for svg in figures.svg_charts(figure))
-    return {"light": light, "dark": dark, **_css_size(figure)}
-
-
-def _png_chart(figure: Figure) -> dict[str, Any]:
-    return {"light": _data_uri("image/png", figures.png_chart(figure)), **_css_size(figure)}
-
-
-def _css_size(figure: Figure) -> dict[str, int]:
     width, height = (round(float(inches) * figures.CSS_PX_PER_INCH) for inches in figure.get_size_inches())
-    return {"width": width, "height": height}
+    return {"light": light, "dark": dark, "width": width, "height": height}
 
 
 def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:

