@@ -1,48 +1,53 @@
-import json
+"""Synthetic frames, a small cached dataset with runs, and byov-eval."""
+
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import factories
 
+from byov.cli import evaluate as cli
+from byov.evaluate.embedding_files import read_npz
 from byov.evaluate.frames import Frames
+from byov.evaluate.protocols import trimmed_clips
 
-ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parents[1] / "golden"
+CLIP_FOLDER = "openai--clip-vit-base-patch16"
+RANDOM_ENCODER = "random/tiny"
 
 
 @pytest.fixture(scope="session")
 def naive(load_benchmark):
-    """The tasks in plain loops, which the benchmark times as well."""
+    """The metrics in plain loops."""
     return load_benchmark("naive_evaluator")
+
+
+@pytest.fixture(scope="session")
+def golden_folder():
+    return GOLDEN
 
 
 @pytest.fixture(params=["three_phases", "missing_phase_time_column"])
 def golden(request):
-    """Training frames, test frames, and what AE2's evaluator gives for them."""
-    with np.load(ROOT / "tests" / "golden" / f"{request.param}.npz", allow_pickle=False) as file:
-        sets = [
-            Frames(
-                file[f"{split}_embeddings"],
-                file[f"{split}_labels"],
-                file[f"{split}_lengths"],
-                file[f"{split}_is_ego"].astype(bool),
-                tuple(f"{split}{video}" for video in range(len(file[f"{split}_lengths"]))),
-            )
-            for split in ("train", "test")
-        ]
-        return *sets, json.loads(str(file["expected"]))
+    """Training frames, test frames, and the scores of AE2's evaluator."""
+    path = GOLDEN / f"{request.param}.npz"
+    frames = read_npz(path)
+    with np.load(path) as file:
+        return frames["train"], frames["test"], str(file["expected"])
 
 
 @pytest.fixture(scope="session")
 def join():
-    """Frames from lists: the embeddings and labels of each video, and its view."""
+    """Frames from lists: embeddings and labels of each video, and its view."""
 
-    def make(embeddings, labels, is_ego):
+    def make(embeddings, labels, is_ego, **more):
         return Frames(
             np.concatenate([np.asarray(video, np.float32) for video in embeddings]),
             None if labels is None else np.concatenate([np.asarray(video, np.int64) for video in labels]),
             np.array([len(video) for video in embeddings]),
             np.array(is_ego, bool),
             tuple(f"video{index}" for index in range(len(embeddings))),
+            **more,
         )
 
     return make
@@ -50,7 +55,7 @@ def join():
 
 @pytest.fixture(scope="session")
 def make_frames(join):
-    """Videos that pass through the phases at their own pace, with a style of their own and noise."""
+    """Videos that pass through the phases at their own pace, with their own style and noise."""
 
     def make(seed, *, ego=4, exo=4, dimensions=8, phases=3, noise=0.7):
         world, random = np.random.default_rng(99), np.random.default_rng(seed)
@@ -58,8 +63,7 @@ def make_frames(join):
         embeddings, labels = [], []
         for _ in range(ego + exo):
             frames = int(random.integers(20, 40))
-            progress = np.linspace(0, 1, frames) ** random.uniform(0.6, 1.6)
-            at = progress * phases
+            at = phases * np.linspace(0, 1, frames) ** random.uniform(0.6, 1.6)
             labels.append(np.minimum(at.astype(int), phases - 1))
             clean = np.stack([np.interp(at, np.arange(phases + 1), column) for column in path.T], axis=1)
             style = 0.4 * random.standard_normal(dimensions)
@@ -67,3 +71,66 @@ def make_frames(join):
         return join(embeddings, labels, [True] * ego + [False] * exo)
 
     return make
+
+
+@pytest.fixture
+def train(make_frames):
+    return make_frames(1)
+
+
+@pytest.fixture
+def test(make_frames):
+    return make_frames(2)
+
+
+@pytest.fixture
+def runs_dir(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def features_dir(tmp_path):
+    return tmp_path / "features"
+
+
+@pytest.fixture
+def manifest(features_dir):
+    """Dataset tea with CLIP features and random ones: 3 train, 2 val and 3 test videos of each view."""
+    videos = {
+        (split, view, f"{split}_{view}_{index}"): 40 + 7 * index + (view == "exo")
+        for split, count in {"train": 3, "val": 2, "test": 3}.items()
+        for view in ("ego", "exo")
+        for index in range(count)
+    }
+    factories.write_cache(features_dir, videos, dataset="tea", encoder=RANDOM_ENCODER)
+    return factories.write_cache(features_dir, videos, dataset="tea", has_cls=True)
+
+
+@pytest.fixture
+def write_run(runs_dir, manifest):
+    """Write a run of tea, with embeddings of its videos and sub-clips."""
+
+    def write(name="first", *, trimmed=True, recipe="paper", title="", **options):
+        clips = {
+            video.id: trimmed_clips("tea", video.view, video.id, video.frames)
+            for video in manifest.videos
+            if trimmed and video.split != "train"
+        }
+        training = {"recipe": recipe} | ({"title": title} if title else {})
+        return factories.write_run(runs_dir, manifest, name, clips=clips, training=training, **options)
+
+    return write
+
+
+@pytest.fixture
+def byov_eval(tmp_path, monkeypatch, call):
+    """Run byov-eval in the folder with runs/ and features/: (exit code, standard output, standard error)."""
+    for variable in ("FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        ran = call(cli.main, "byov-eval", *arguments)
+        return ran.code, ran.out, ran.err
+
+    return run

@@ -1,11 +1,96 @@
+"""Retrieval and the nearest-neighbor search below it, against plain loops."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from byov.evaluate import neighbors
+from byov.evaluate import neighbors, retrieval
 from byov.evaluate.frames import SETTINGS, Missing
-from byov.evaluate.retrieval import average_precisions, mean_average_precision
+from byov.evaluate.neighbors import Points
+from byov.evaluate.retrieval import average_precisions, fewest_candidates, mean_average_precision
+
+KINDS = ("walk", "grid", "clock", "one", "three", "every second", "far point", "steps", "tiny", "huge")
+
+
+def embeddings(kind, points=400, width=6):
+    """Points with many, few or no equal distances."""
+    random = np.random.default_rng(0)
+    walk = np.cumsum(random.standard_normal((points, width)), axis=0).astype(np.float32)
+    if kind == "every second":
+        walk[::2] = walk[0]
+    if kind == "far point":
+        walk[7] = 1e6
+    return {
+        "grid": np.round(walk[:, :2] / 4),
+        "clock": (np.arange(points) % 50 / np.float32(50))[:, None],
+        "one": np.full_like(walk, 0.3),
+        "three": walk[np.arange(points) % 3],
+        "steps": np.float32(3000) + random.integers(-3, 4, walk.shape).astype(np.float32) * np.float32(2**-12),
+        "tiny": walk * np.float32(1e-30),
+        "huge": walk * np.float32(1e30),
+    }.get(kind, walk)
+
+
+def nearest_by_differences(points, rows, excluded, first, count):
+    found = np.full((len(rows), count), -1)
+    for place, row in enumerate(rows):
+        candidates = np.flatnonzero(~excluded[place])
+        differences = points[candidates + first].astype(np.float64) - points[row]
+        order = np.argsort(np.einsum("cd,cd->c", differences, differences), kind="stable")[:count]
+        found[place, : len(order)] = candidates[order] + first
+    return found
+
+
+@pytest.fixture(params=["default", "small groups"])
+def sizes(request, monkeypatch):
+    if request.param == "small groups":
+        monkeypatch.setattr(neighbors, "GROUP_SIZE", 3)
+        monkeypatch.setattr(neighbors, "SPARE", 2)
+
+
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize("kind", KINDS)
+def test_nearest_points_match_a_search_over_differences(kind):
+    values = embeddings(kind)
+    points, rows, first = Points(values), np.arange(0, 400, 7), 31
+    rough = points.rough_distances(rows, slice(first, 390))
+    excluded = np.abs(np.arange(first, 390) - rows[:, None]) < 20
+    rough[excluded] = np.inf
+    for count in (1, 15):
+        expected = nearest_by_differences(values, rows, excluded, first, count)
+        np.testing.assert_array_equal(points.nearest(rows, rough, first, count), expected, kind)
+
+
+def test_nearest_of_many_close_points_is_exact():
+    values = (1 + 1e-3 * np.random.default_rng(0).standard_normal((5000, 3))).astype(np.float32)
+    values[0] = -1  # makes rough distances too coarse for some of the others
+    points, rows = Points(values), np.arange(40)
+    rough = points.rough_distances(rows)
+    excluded = np.arange(5000) == rows[:, None]
+    rough[excluded] = np.inf
+    expected = nearest_by_differences(values, rows, excluded, 0, 15)
+    np.testing.assert_array_equal(points.nearest(rows, rough, 0, 15), expected)
+
+
+def test_fewer_points_than_neighbors():
+    points, rows = Points(embeddings("walk", points=5)), np.array([0, 4])
+    rough = points.rough_distances(rows)
+    rough[0, 0] = rough[1] = np.inf
+    found = points.nearest(rows, rough, 0, 15)
+    assert set(found[0, :4]) == {1, 2, 3, 4}
+    assert (found[0, 4:] == -1).all()
+    assert (found[1] == -1).all()
+
+
+def assert_matches_naive(naive, frames, ks=(1, 5, 15)):
+    for k in ks[:2]:  # alone as well, where K is the last rank searched for
+        score = mean_average_precision(frames, (k,))["regular"][k]
+        assert score == pytest.approx(naive.retrieval_at(frames, "regular", k))
+    scores = mean_average_precision(frames, ks)
+    for setting, by_k in naive.mean_average_precision(frames, ks).items():
+        assert scores[setting] == pytest.approx(by_k, abs=1e-12), setting
+    return scores
 
 
 @pytest.fixture
@@ -13,24 +98,20 @@ def test(make_frames):
     return make_frames(5, ego=3, exo=4, noise=1.2)
 
 
-def agree(naive, frames, ks=(1, 5, 15)):
-    for k in ks[:2]:  # on its own, so that it is the last rank that is looked at
-        assert mean_average_precision(frames, (k,))["regular"][k] == pytest.approx(
-            naive.retrieval_at(frames, "regular", k)
-        )
-    scores = mean_average_precision(frames, ks)
-    for setting, by_k in naive.mean_average_precision(frames, ks).items():
-        assert scores[setting] == pytest.approx(by_k, abs=1e-12), setting
-    return scores
-
-
-def test_agrees_with_the_definition(naive, test):
-    scores = agree(naive, test)
+def test_map_matches_the_naive_version(naive, test):
+    scores = assert_matches_naive(naive, test)
     assert 0.3 < scores["regular"][5] < 0.99
     assert list(scores) == list(SETTINGS)
 
 
-def test_blocks_do_not_matter(monkeypatch, test):
+@pytest.mark.parametrize("kind", ["grid", "one", "three", "every second", "steps", "far point"])
+def test_ties_are_broken_by_position(naive, test, kind):
+    values = embeddings(kind, len(test.embeddings))
+    values[1::4] = np.where(values[1::4] == 0, np.float32(-0.0), values[1::4])  # -0 equals 0
+    assert_matches_naive(naive, replace(test, embeddings=values))
+
+
+def test_block_size_does_not_matter(monkeypatch, test):
     whole = mean_average_precision(test)
     monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", 1000)
     assert mean_average_precision(test) == whole
@@ -42,97 +123,49 @@ def test_average_precision_by_hand():
     np.testing.assert_allclose(average_precisions(relevant, (2, 4)), expected)
 
 
-def test_equal_distances_rank_by_position(naive, test):
-    """Points of a coarse grid: most distances are shared by several frames."""
-    agree(naive, replace(test, embeddings=np.round(test.embeddings[:, :2])))
-
-
-def test_a_clock_has_equal_distances_everywhere(naive, join):
-    lengths = (20, 20, 30, 20, 25, 30)
-    clocks = [(np.arange(length) / length)[:, None] for length in lengths]
-    labels = [np.arange(length) * 3 // length for length in lengths]
-    agree(naive, join(clocks, labels, [True, True, True, False, False, False]))
-
-
-def test_almost_equal_distances_far_from_the_origin(naive, test):
-    """Frames that differ by single steps of float32 around 3000."""
-    random = np.random.default_rng(0)
-    steps = random.integers(-3, 4, test.embeddings.shape).astype(np.float32)
-    agree(naive, replace(test, embeddings=np.float32(3000) + steps * np.float32(2**-12)))
-
-
-def test_almost_equal_distances_beside_a_far_point(naive, test):
-    """One far frame makes the products coarse for all others: these are ranked from differences."""
-    embeddings = test.embeddings * np.float32(1e-4)
-    embeddings[7] = 1e4
-    agree(naive, replace(test, embeddings=embeddings))
-
-
-def test_a_constant_embedding_is_scored(naive, test):
-    agree(naive, replace(test, embeddings=np.full_like(test.embeddings, 0.3)))
-
-
-def few_values(frames, count):
-    """The same videos with only so many different frames, some of them equally far from others."""
-    corners = np.eye(count, frames.embeddings.shape[1], dtype=np.float32)
-    return replace(frames, embeddings=corners[np.random.default_rng(0).integers(0, count, len(frames.embeddings))])
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_few_different_frames_rank_by_position(naive, make_frames, count):
-    agree(naive, few_values(make_frames(5, ego=5, exo=6), count))
-
-
-def test_many_equal_frames_among_others(naive, make_frames):
-    frames = make_frames(5, ego=5, exo=6)
-    embeddings = frames.embeddings.copy()
-    embeddings[::2] = 0.25
-    embeddings[1::4] = -0.0
-    embeddings[3::8] = 0.0
-    agree(naive, replace(frames, embeddings=embeddings))
-
-
 @pytest.mark.parametrize("settings", [("ego2exo", "exo2ego"), ("exo2ego",), ("regular",)])
-def test_some_settings_alone_are_the_same(test, settings):
+def test_settings_can_be_scored_alone(test, settings):
     everything = mean_average_precision(test, (5, 10))
     assert mean_average_precision(test, (5, 10), settings) == {setting: everything[setting] for setting in settings}
 
 
-def test_fewer_candidates_than_k(naive, join):
+def test_short_videos_and_few_candidates(naive, join):
     random = np.random.default_rng(0)
     videos = [random.standard_normal((length, 3)) for length in (2, 1, 3)]
     frames = join(videos, [[0, 1], [0], [0, 1, 1]], [True, False, False])
-    scores = agree(naive, frames, (1, 3, 50))
-    assert scores["exo2ego"][50] > 0
+    assert assert_matches_naive(naive, frames, (1, 3, 50))["exo2ego"][50] > 0
+    assert [fewest_candidates(frames, setting) for setting in SETTINGS] == [3, 4, 2]
+    singles = join(list(random.standard_normal((9, 1, 3))), [[v % 2] for v in range(9)], np.arange(9) < 4)
+    assert_matches_naive(naive, singles)
 
 
-def test_one_frame_videos(naive, join):
-    random = np.random.default_rng(0)
-    agree(naive, join(list(random.standard_normal((9, 1, 3))), [[v % 2] for v in range(9)], np.arange(9) < 4))
+def test_sub_clips_of_one_recording_are_no_candidates(test):
+    twice = test.select(np.repeat(np.arange(7), 2))  # found, the copy would always be the nearest
+    apart = replace(twice, recordings=np.repeat(np.arange(7), 2))
+    assert mean_average_precision(twice, (1,))["regular"][1] == 1
+    for setting in SETTINGS:
+        score, expected = (
+            mean_average_precision(apart, (1,))[setting][1],
+            mean_average_precision(test, (1,))[setting][1],
+        )
+        assert score == pytest.approx(expected)
 
 
-def test_an_absent_view_leaves_the_regular_setting(test):
+def test_missing_views_videos_and_labels_have_a_reason(test):
     scores = mean_average_precision(test.of_view(False), (5,))
     assert isinstance(scores["regular"][5], float)
     assert scores["ego2exo"][5] == scores["exo2ego"][5] == Missing("no ego test videos")
+    assert mean_average_precision(test.select(np.array([0])), (5,))["regular"][5] == Missing("only one test video")
+    assert mean_average_precision(replace(test, labels=None), (5,))["regular"][5] == Missing("no phase labels")
+    for ks in ((), (0,), (5, -1)):
+        with pytest.raises(ValueError, match="K must be at least 1"):
+            mean_average_precision(test, ks)
 
 
-def test_one_video_of_each_view(join):
-    frames = join([[[0.0], [1.0]], [[0.1], [1.1]]], [[0, 1], [0, 1]], [True, False])
-    assert mean_average_precision(frames, (1,)) == {setting: {1: 1.0} for setting in SETTINGS}
-
-
-def test_one_video_has_nothing_to_retrieve(test):
-    scores = mean_average_precision(test.select(np.array([0])), (5, 10))
-    assert scores["regular"] == dict.fromkeys((5, 10), Missing("only one test video"))
-
-
-def test_labels_are_needed(test):
-    scores = mean_average_precision(replace(test, labels=None), (5,))
-    assert scores == {setting: {5: Missing("no phase labels")} for setting in SETTINGS}
-
-
-@pytest.mark.parametrize("ks", [(), (0,), (5, -1)])
-def test_impossible_ks_are_refused(test, ks):
-    with pytest.raises(ValueError, match="K must be at least 1"):
-        mean_average_precision(test, ks)
+def test_duration_is_logged_for_many_frames(test, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    mean_average_precision(test)
+    assert not caplog.messages
+    monkeypatch.setattr(retrieval, "MANY_FRAMES", 10)
+    mean_average_precision(test)
+    assert "takes about" in caplog.text

@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from byov.evaluate.classification import fit_classifiers, phase_f1, weighted_f1
+from byov.evaluate.few_shot import draw_videos, few_shot_f1
+from byov.evaluate.frames import SETTINGS, Missing
+
+
+@pytest.fixture
+def train(make_frames):
+    return make_frames(1, ego=11, exo=12, phases=5, noise=1.5)
+
+
+@pytest.fixture
+def test(make_frames):
+    return make_frames(2, phases=5, noise=1.5)
+
+
+def test_f1_matches_the_naive_version(naive, train, test):
+    scores = phase_f1(train, test)
+    assert scores == pytest.approx(naive.phase_f1(train, test), abs=1e-12)
+    assert list(scores) == list(SETTINGS)
+    assert 0.2 < scores["regular"] < 0.9
+
+
+def test_phases_unseen_in_training_count_as_wrong(naive, train, test):
+    seen = replace(train, labels=np.minimum(train.labels, 3))
+    assert phase_f1(seen, test) == pytest.approx(naive.phase_f1(seen, test))
+
+
+def test_constant_embeddings_are_scored(naive, train, test):
+    flat, flat_test = (replace(frames, embeddings=np.ones_like(frames.embeddings)) for frames in (train, test))
+    assert phase_f1(flat, flat_test) == pytest.approx(naive.phase_f1(flat, flat_test))
+
+
+def test_missing_views_labels_and_phases_have_a_reason(train, test):
+    scores = phase_f1(train.of_view(True), test)
+    assert isinstance(scores["regular"], float)
+    assert isinstance(scores["ego2exo"], float)
+    assert scores["exo2ego"] == Missing("no exo training videos")
+    assert phase_f1(train, test.of_view(True))["ego2exo"] == Missing("no exo test videos")
+    assert phase_f1(train, replace(test, labels=None)) == dict.fromkeys(SETTINGS, Missing("no phase labels"))
+    single = np.where(train.is_ego[train.video_of_frame], 2, train.labels)
+    scores = phase_f1(replace(train, labels=single), test)
+    assert scores["ego2exo"] == Missing("only phase 2 in the training videos")
+    assert isinstance(scores["exo2ego"], float)
+
+
+def test_training_frames_are_fitted_once(train, test):
+    fit_classifiers.cache_clear()
+    assert phase_f1(train, test) == phase_f1(train, test)
+    assert phase_f1(train, test.of_view(True))["exo2ego"] == phase_f1(train, test)["exo2ego"]
+    assert fit_classifiers.cache_info().misses == 1
+
+
+def test_weighted_f1_matches_scikit_learn():
+    random = np.random.default_rng(0)
+    true, predicted = random.integers(0, 3, 100), random.integers(0, 4, 100)
+    confusion = np.zeros((4, 4))
+    np.add.at(confusion, (true, predicted), 1)
+    assert weighted_f1(confusion) == pytest.approx(f1_score(true, predicted, average="weighted", zero_division=0))
+
+
+@pytest.mark.parametrize(("fraction", "draws"), [(0.1, 10), (0.5, 2), (1.0, 1), (0.2, 5), (0.3, 3)])
+@pytest.mark.parametrize(("ego", "exo"), [(61, 57), (10, 108), (29, 48)])
+def test_few_shot_draws_are_disjoint_and_have_both_views(fraction, draws, ego, exo):
+    is_ego = np.arange(ego + exo) < ego
+    sets = draw_videos(is_ego, fraction, seed=0)
+    assert len(sets) == draws
+    together = np.concatenate(sets)
+    assert len(set(together.tolist())) == len(together)
+    for videos in sets:
+        assert abs(len(videos) - fraction * (ego + exo)) <= 2
+        assert is_ego[videos].any()
+        assert not is_ego[videos].all()
+
+
+def test_few_shot_draws_depend_on_the_seed_only():
+    is_ego = np.arange(40) < 20
+    one, same, other = (np.concatenate(draw_videos(is_ego, 0.1, seed)) for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert [len(videos) for videos in draw_videos(np.arange(6) < 3, 0.1, seed=0)] == [2, 2, 2]
+    assert draw_videos(np.array([], bool), 0.1, seed=0) == []
+    for fraction in (0, -0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="fraction"):
+            draw_videos(is_ego, fraction, seed=0)
+
+
+def test_few_shot_is_the_mean_over_draws(naive, train, test):
+    scores = few_shot_f1(train, test, fractions=(0.5, 1.0), seed=3)
+    singles = [naive.phase_f1(train.select(videos), test) for videos in draw_videos(train.is_ego, 0.5, 3)]
+    for setting in SETTINGS:
+        values = [single[setting] for single in singles]
+        assert scores[0.5][setting].mean == pytest.approx(np.mean(values))
+        assert scores[0.5][setting].std == pytest.approx(np.std(values, ddof=1))
+        assert scores[0.5][setting].draws == 2
+    assert {setting: score.mean for setting, score in scores[1.0].items()} == phase_f1(train, test)
+    assert scores[1.0]["regular"].std is None
+
+
+def test_few_shot_skips_draws_that_cannot_be_scored(train, test):
+    labels = train.labels.copy()
+    labels[(train.video_of_frame >= 2) & (train.video_of_frame < 11)] = 0  # two ego videos keep several phases
+    scores = few_shot_f1(replace(train, labels=labels), test, fractions=(0.1,))[0.1]
+    assert scores["ego2exo"].draws <= 2
+    assert scores["exo2ego"].draws == 10
+    unlabeled = few_shot_f1(replace(train, labels=None), test)[0.5]["regular"]
+    assert (unlabeled.mean, unlabeled.draws) == (Missing("no phase labels"), 0)

@@ -1,0 +1,149 @@
+import re
+
+import pytest
+
+from byov.evaluate.table import ABSENT, PUBLISHED, Row, Score, Table, mean_row, write_results
+from byov.evaluate.tasks import EvaluationOptions, main_columns
+
+MAIN = main_columns(EvaluationOptions())
+SCORES = [column.score for column in MAIN]
+
+
+def row(name="first", kind="run", value=0.5, scores=None):
+    return Row(name, kind, dict.fromkeys(SCORES, Score(value)) | (scores or {}))
+
+
+def table(*rows, title="title", **options):
+    return Table(title, MAIN, rows, **options)
+
+
+def cells(table, index=0):
+    return table.measured[index][1]
+
+
+def test_percent_has_two_digits_and_correlations_four():
+    assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + ["0.1235"] * 2
+
+
+def test_time_only_is_shown_where_it_saturates_a_column():
+    shown = table(row("Time only", "time", 0.95), row())
+    assert [cell.extra for cell in cells(shown, 1)] == [()] * 6 + [("(0.9500)",)] * 2
+    assert all(cell.extra == () for cell in cells(shown, 0))
+    assert [cell.marks for cell in shown.headings] == [""] * 6 + ["a", "a"]
+    (footnote,) = shown.footnotes
+    assert "saturates" in footnote
+
+
+def test_time_only_is_shown_where_no_embedding_is_better():
+    better = {"kendalls_tau/all": Score(0.7)}
+    shown = table(row("Time only", "time", 0.6), row(), row("best", scores=better), row("paper", "published", 0.9))
+    assert [cell.extra for cell in cells(shown, 1)[6:]] == [("(0.6000)",), ()]
+    assert [cell.extra for cell in shown.published[0][1]] == [()] * 8
+    assert all(cell.extra == () for cell in cells(table(row(value=0.99))))
+
+
+def test_equal_footnotes_share_a_letter():
+    missing = Score(None, missing="no exo test videos")
+    gone = {"classification/ego2exo": missing, "classification/exo2ego": missing}
+    shown = table(row(scores=gone), row("second", scores=gone | {"kendalls_tau/all": Score(0.1, remark="few pairs")}))
+    assert [cell.text for cell in cells(shown, 1)][:3] == ["50.00", "n/a", "n/a"]
+    assert shown.footnotes == {"no exo test videos": "a", "few pairs": "b"}
+    assert cells(shown, 0)[1].marks == cells(shown, 1)[2].marks == "a"
+    many = [row(scores={"kendalls_tau/all": Score(0.1, remark=str(index))}) for index in range(28)]
+    assert [table(*many).footnotes[text] for text in ("0", "25", "26", "27")] == ["a", "z", "aa", "ab"]
+
+
+def test_deviation_interval_and_best_value():
+    score = Score(0.5, deviation=0.01, interval=(0.4, 0.625))
+    shown = table(row(scores={"classification/regular": score}), row("worse", value=0.4), row("gone", value=None))
+    assert cells(shown)[0].text == "50.00 ± 1.00"
+    assert cells(shown)[0].extra == ("[40.00, 62.50]",)
+    assert [cells(shown, index)[0].is_best for index in range(3)] == [True, False, False]
+    assert not cells(table(row()))[0].is_best
+
+
+def test_published_rows_are_set_apart():
+    published = Row("AE2", "published", {"classification/regular": Score(0.6623, remark="a slip")})
+    elsewhere = Row("other", "published", {"actions/regular": Score(0.1)})
+    shown = table(row(), published, elsewhere)
+    assert [one.name for one, _ in shown.published] == ["AE2"]
+    assert [cell.text for cell in shown.published[0][1]] == ["66.23"] + [ABSENT] * 7
+    for text in (shown.to_markdown(), shown.to_latex()):
+        assert text.index(PUBLISHED) < text.index("AE2 (published)")
+    html = shown.to_html()
+    assert html.index(PUBLISHED) < html.index('<th scope="row">AE2</th><td>66.23<sup>a</sup></td>')
+
+
+def test_notes_of_columns_come_first_and_once():
+    columns = [column for column in MAIN[:2]]
+    noted = Table("t", tuple(_with_note(column) for column in columns), (row(),), ("of the table", "of columns"))
+    assert noted.all_notes == ("of columns", "of the table")
+
+
+def _with_note(column):
+    return type(column)(column.score, column.group, column.heading, column.short, note="of columns")
+
+
+def test_means_over_runs():
+    mean = mean_row([row(value=0.4), row(value=0.6)], "Mean of 2 runs").scores["classification/regular"]
+    assert (mean.value, mean.deviation) == (pytest.approx(0.5), pytest.approx(0.1 * 2**0.5))
+    gone, few = Score(None, missing="no exo test videos"), Score(0.2, remark="few pairs")
+    assert mean_row([row(), row(scores={"kendalls_tau/all": gone})], "Mean").scores["kendalls_tau/all"] == gone
+    assert mean_row([row(), row(scores={"kendalls_tau/all": few})], "Mean").scores["kendalls_tau/all"].remark
+
+
+def test_scores_nest_as_in_the_golden_files():
+    scores = {
+        "retrieval/map@5/regular": Score(0.1),
+        "progression/val": Score(None, missing="no phase labels"),
+        "kendalls_tau/all": Score(0.2, pairs=3),
+        "kendalls_tau/ego-exo": Score(0.3),
+    }
+    nested = Row("a", "run", scores).to_dict()
+    assert nested["scores"] == {
+        "retrieval": {"map@5": {"regular": 0.1}},
+        "progression": {"val": None, "time_column": False},
+        "kendalls_tau": 0.2,
+        "kendalls_tau_by_views": {"ego-exo": 0.3},
+    }
+    assert nested["details"] == {"progression/val": {"missing": "no phase labels"}, "kendalls_tau/all": {"pairs": 3}}
+
+
+def test_markdown_has_equal_cells_in_every_line():
+    text = table(row("a|b*c"), row("Time only", "time", 0.99), row("AE2", "published")).to_markdown()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {10}
+    assert r"a\|b\*c" in text
+
+
+def test_latex_has_equal_cells_in_every_line_and_escapes_names():
+    text = table(row("a_b & {c} \\d ~^"), row("AE2", "published"), title="50% & more").to_latex()
+    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in rows} == {8}
+    assert r"a\_b \& \{c\} \textbackslash{}d \textasciitilde{}\textasciicircum{}" in text
+    assert r"\caption{50\% \& more}" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_html_marks_own_rows_and_best_values_and_escapes_names():
+    html = table(row("<b>&", value=0.6), row("other"), notes=("1 < 2",)).to_html(["<b>&"])
+    assert html.count('class="own"') == 1
+    assert "&lt;b&gt;&amp;" in html
+    assert html.count("<b>60.00</b>") == 6
+    assert '<div class="notes"><p>1 &lt; 2</p></div>' in html
+    assert html.count("<td>") == 17
+
+
+def test_control_characters_are_not_printed():
+    shown = table(row("evil\x1b]0;x\x07\n"), title="t\x1b[2J")
+    for text in (shown.to_markdown(), shown.to_latex(), shown.to_html()):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+def test_results_are_written_in_three_formats(tmp_path):
+    shown = table(row())
+    paths = write_results(tmp_path, "results", {"a": 1}, [shown, shown])
+    assert [path.name for path in paths] == ["results.json", "results.md", "results.tex"]
+    assert paths[1].read_text() == shown.to_markdown() + "\n" + shown.to_markdown()
+    assert paths[2].read_text().count(r"\begin{table}") == 2

@@ -1,0 +1,161 @@
+"""The registry of tasks and the bootstrap."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from byov.errors import EvaluationError
+from byov.evaluate.evaluation import score_row
+from byov.evaluate.tasks import (
+    ALL_TASKS,
+    NEED_LABELS,
+    NEED_TRAINING,
+    TASKS,
+    EvaluationOptions,
+    bootstrap_intervals,
+    draw_weights,
+    main_columns,
+    table_columns,
+    task_of,
+)
+
+OPTIONS = EvaluationOptions(ks=(3, 10), fractions=(0.5, 1.0), bootstrap=200)
+RESAMPLED = ("classification", "retrieval", "progression", "tau")
+
+
+@pytest.fixture
+def frames(make_frames):
+    """Training and test frames with actions."""
+    actions = np.arange(8)[:, None] % 2 == 0
+    return replace(make_frames(1), actions=actions), replace(make_frames(2), actions=actions)
+
+
+def scores_of(train, test, tasks, options=OPTIONS):
+    return score_row("a", "npz", train, test, tasks, replace(options, bootstrap=0)).scores
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_scores_fill_the_columns_of_their_task(name, frames):
+    task, scores = TASKS[name], scores_of(*frames, [name])
+    columns = [column.score for column in task.columns(OPTIONS)]
+    assert set(columns) == set(scores)
+    assert {column.score for column in task.main_columns(OPTIONS)} <= set(columns)
+    assert all(task_of(score) is task and scores[score].value is not None for score in scores)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_use_only_what_they_need(name, frames):
+    task, (train, test) = TASKS[name], frames
+    if not task.needs_actions:
+        train, test = replace(train, actions=None), replace(test, actions=None)
+    assert scores_of(train if task.needs_training else None, test, [name]) == scores_of(*frames, [name])
+    if task.needs_training:
+        with pytest.raises(EvaluationError, match="needs training videos"):
+            scores_of(None, test, [name])
+
+
+def test_registry(frames):
+    assert set(TASKS) - set(ALL_TASKS) == {"few-shot"}
+    assert {"classification", "retrieval", "progression", "few-shot"} == NEED_LABELS
+    assert {"classification", "progression", "few-shot", "actions"} == NEED_TRAINING
+    assert [name.split("/")[0] for name in scores_of(*frames, ["tau", "retrieval"])] == (
+        ["retrieval"] * 6 + ["kendalls_tau"] * 5
+    )
+    with pytest.raises(EvaluationError, match="unknown task retreival; choose from classification, retrieval"):
+        scores_of(*frames, ["retreival"])
+
+
+def test_main_table_has_the_columns_of_the_paper():
+    settings = ("regular", "ego2exo", "exo2ego")
+    assert [column.score for column in main_columns(EvaluationOptions())] == [
+        *(f"classification/{setting}" for setting in settings),
+        *(f"retrieval/map@10/{setting}" for setting in settings),
+        "progression/val",
+        "kendalls_tau/all",
+    ]
+    assert "retrieval/map@3/regular" in [column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))]
+
+
+def test_tables_depend_on_the_tasks():
+    tables = table_columns(tuple(TASKS), EvaluationOptions())
+    assert list(tables) == [
+        "Phase tasks",
+        "Frame retrieval",
+        "Few-shot phase classification",
+        "Action recognition by linear probe",
+        "Kendall's tau, by the views of query and candidates",
+    ]
+    assert [len(columns) for columns in tables.values()] == [8, 9, 9, 3, 5]
+    assert list(table_columns(["retrieval"], EvaluationOptions())) == ["Frame retrieval"]
+    (column,) = TASKS["progression"].columns(EvaluationOptions(time_column=True))
+    assert "time column" in column.footnote
+
+
+def test_remarks_on_few_candidates_and_missing_taus(join):
+    line, constant = np.linspace(0, 1, 6)[:, None], np.ones((4, 1))
+    test = join([line, line, constant], [[0] * 6, [0] * 6, [0] * 4], [True, False, True])
+    scores = scores_of(None, test, ["retrieval", "tau"], EvaluationOptions(ks=(3, 7), tau_stride=1))
+    assert scores["retrieval/map@3/regular"].remark is None
+    assert scores["retrieval/map@7/ego2exo"].remark == "some frames have only 6 candidates"
+    assert scores["kendalls_tau/all"].remark == "2 of 6 pairs have a tau"
+    assert (scores["kendalls_tau/all"].pairs, scores["kendalls_tau/all"].pairs_with_tau) == (6, 2)
+    assert scores["kendalls_tau/ego-ego"].missing is not None
+
+
+@pytest.mark.parametrize("recordings", [None, np.array([0, 0, 1, 1, 2, 2, 3, 3])])
+def test_drawing_each_video_once_gives_the_scores_themselves(frames, recordings):
+    train, test = frames[0], replace(frames[1], recordings=recordings)
+    once = np.ones((1, len(test.lengths)))
+    scores = scores_of(train, test, RESAMPLED)
+    estimates = {}
+    for name in RESAMPLED:
+        estimates |= TASKS[name].resample(train, test, once, OPTIONS)
+    assert estimates.keys() == scores.keys()
+    for name, score in scores.items():
+        assert estimates[name] == pytest.approx([score.value]), name
+
+
+def test_intervals_contain_the_scores_and_repeat_with_the_seed(frames):
+    scores = scores_of(*frames, RESAMPLED)
+    intervals = bootstrap_intervals(*frames, RESAMPLED, OPTIONS)
+    assert intervals.keys() == scores.keys()
+    for name, (low, high) in intervals.items():
+        assert low <= high
+        assert low - 0.1 <= scores[name].value <= high + 0.1
+    assert intervals == bootstrap_intervals(*frames, RESAMPLED, OPTIONS)
+    assert intervals != bootstrap_intervals(*frames, RESAMPLED, replace(OPTIONS, seed=1))
+    row = score_row("a", "npz", *frames, ["tau"], OPTIONS)
+    assert row.scores["kendalls_tau/all"].interval == intervals["kendalls_tau/all"]
+
+
+def test_videos_are_drawn_within_their_view_and_sub_clips_together(frames):
+    test = frames[1]
+    weights = draw_weights(test, 50, seed=0)
+    assert (weights[:, test.is_ego].sum(axis=1) == 4).all()
+    assert (weights.sum(axis=1) == 8).all()
+    assert weights.std() > 0
+    together = draw_weights(replace(test, recordings=np.arange(8) // 2), 50, seed=0)
+    np.testing.assert_array_equal(together[:, ::2], together[:, 1::2])
+
+
+def test_one_video_has_no_spread_and_no_tau(frames):
+    train, test = frames
+    intervals = bootstrap_intervals(train, test.select(np.array([0])), RESAMPLED, OPTIONS)
+    low, high = intervals["classification/regular"]
+    assert low == high
+    assert not any(name.startswith("kendalls_tau") for name in intervals)
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        ("byov.evaluate.retrieval, byov.evaluate.kendalls_tau", ("sklearn", "scipy", "h5py", "torch")),
+        ("byov.evaluate.tasks", ("sklearn", "scipy", "torch")),
+    ],
+)
+def test_imports_are_light(modules, unwanted):
+    code = f"import sys, {modules}; sys.exit(any(name in sys.modules for name in {unwanted}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
