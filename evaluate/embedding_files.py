@@ -76,7 +76,8 @@ def read_npz(path: Path) -> dict[str, Frames]:
 def _npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     """Open an .npz file and name it in every error."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
                 raise EvaluationError("not an .npz file")
             yield arrays

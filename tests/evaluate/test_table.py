@@ -75,7 +75,7 @@ def test_published_rows_are_set_apart():
 
 
 def test_notes_of_columns_come_first_and_once():
-    columns = [column for column in MAIN[:2]]
+    columns = MAIN[:2]
     noted = Table("t", tuple(_with_note(column) for column in columns), (row(),), ("of the table", "of columns"))
     assert noted.all_notes == ("of columns", "of the table")
 

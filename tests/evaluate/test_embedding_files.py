@@ -1,0 +1,268 @@
+"""Embedding files: .npz of many videos, and the files of byov-embed."""
+
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from byov.cache.embeddings import read_embedding
+from byov.errors import CacheError, EvaluationError
+from byov.evaluate.embedding_files import EmbeddedFiles, is_embedded, read_embeddings, read_npz
+from byov.evaluate.embeddings import RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import Scope, evaluate, evaluate_file, tasks_of
+from byov.evaluate.tasks import EvaluationOptions
+
+OPTIONS = EvaluationOptions()
+TRAIN = ("train_embeddings", "train_labels", "train_lengths", "train_is_ego")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write an .npz file of many videos; None removes an array."""
+
+    def save(**changes):
+        arrays = {
+            "train_embeddings": np.arange(20, dtype=np.float32).reshape(10, 2),
+            "train_labels": np.repeat([0, 1], 5),
+            "train_lengths": np.array([4, 6]),
+            "train_is_ego": np.array([1, 0]),
+            "test_embeddings": np.arange(6, dtype=np.float32).reshape(3, 2),
+            "test_labels": np.array([0, 1, 1]),
+            "test_lengths": np.array([1, 2]),
+            "test_is_ego": np.array([True, False]),
+        } | changes
+        np.savez(tmp_path / "own.npz", **{key: value for key, value in arrays.items() if value is not None})
+        return tmp_path / "own.npz"
+
+    return save
+
+
+def test_arrays_become_frames(write):
+    embeddings = np.asfortranarray(np.arange(6, dtype=">f8").reshape(3, 2))
+    frames = read_npz(write(test_embeddings=embeddings, test_labels=np.array([0, 1, 1], np.uint8)))
+    assert frames["train"].lengths.tolist() == [4, 6]
+    assert frames["test"].is_ego.tolist() == [True, False]
+    assert frames["test"].labels.tolist() == [0, 1, 1]
+    assert frames["test"].embeddings.dtype == np.float32
+    np.testing.assert_array_equal(frames["test"].embeddings, embeddings)
+
+
+def test_labels_and_training_videos_are_optional(write):
+    assert read_npz(write(test_labels=None))["test"].labels is None
+    assert read_npz(write(test_labels=np.array([-1, -1, -1])))["test"].labels is None
+    assert read_npz(write(test_labels=np.array([0, -1, -1])))["test"].has_labels.tolist() == [True, False]
+    assert read_npz(write(**dict.fromkeys(TRAIN))).keys() == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_lengths": np.array([1, 3])}, "add up to 3 frames; they add up to 4"),
+        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1])}, "they add up to 18446744073709551614"),
+        ({"test_lengths": np.array([3, 0])}, "with a minimum of 0"),
+        ({"test_lengths": np.array([[1, 2]])}, r"test_lengths has shape \(1, 2\)"),
+        ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected test_embeddings"),
+        ({"test_lengths": None}, "no array test_lengths"),
+        ({"train_embeddings": None}, "no array train_embeddings"),
+        ({"test_labels": np.array([0, 1])}, "2 labels for 3 frames"),
+        ({"test_labels": np.array([0, -2, 1])}, "range from -2 to 1"),
+        ({"test_labels": np.array([0.0, 1, 1])}, "test_labels is float64, expected integers"),
+        ({"test_is_ego": np.array([1, 2])}, r"1 \(ego\) or 0 \(exo\)"),
+        ({"test_is_ego": np.array([1])}, "for each of 2 videos"),
+        ({"test_embeddings": np.zeros(3, np.float32)}, "expected 2 dimensions"),
+        ({"test_embeddings": np.zeros((3, 0), np.float32)}, "expected 2 dimensions"),
+        ({"test_embeddings": np.array([[0.0], [1], [np.nan]])}, r"test video 1 .*NaN or infinite values in 1 of 2"),
+        ({"test_embeddings": np.array([[1e300], [1], [1]])}, "test video 0 .*NaN or infinite"),
+        ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: {'train': 2, 'test': 5}"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
+    with pytest.raises(EvaluationError, match=f"own.npz: .*{message}"):
+        read_embeddings(write(**changes))
+
+
+def test_objects_are_never_unpickled(write, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    with pytest.raises(EvaluationError, match=r"own\.npz"):
+        read_npz(write(test_labels=np.array([Trap()] * 3, dtype=object)))
+    (tmp_path / "own.npz").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(EvaluationError, match=r"own\.npz"):
+        read_npz(tmp_path / "own.npz")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"\x93NUMPY\x01\x00"])
+def test_other_files_are_rejected(tmp_path, content):
+    (tmp_path / "own.npz").write_bytes(content)
+    with pytest.raises(EvaluationError, match=r"own\.npz: not a readable \.npz file"):
+        read_npz(tmp_path / "own.npz")
+    np.save(tmp_path / "own.npy", np.zeros(3))
+    with pytest.raises(EvaluationError, match=r"not an \.npz file"):
+        read_npz(tmp_path / "own.npy")
+    with pytest.raises(EvaluationError, match=r"none\.npz: no such file"):
+        read_npz(tmp_path / "none.npz")
+
+
+def test_flipped_bytes_are_an_error_or_harmless(write):
+    path = write()
+    intact, whole = read_npz(path), path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        try:
+            frames = read_npz(path)
+        except EvaluationError:
+            continue
+        np.testing.assert_array_equal(frames["test"].embeddings, intact["test"].embeddings)
+
+
+def test_truncated_members_are_rejected(write):
+    path = write()
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content[:-4] if name == "test_embeddings.npy" else content)
+    with pytest.raises(EvaluationError, match=r"own\.npz: not a readable"):
+        read_npz(path)
+
+
+def test_tasks_follow_from_what_a_file_has(write, caplog):
+    caplog.set_level("INFO")
+    bare = evaluate_file(write(test_labels=None, train_labels=None), None, OPTIONS)
+    assert bare.scope.tasks == ("tau",)
+    assert "no phase labels, needed by classification, retrieval, progression" in caplog.text
+    untrained = evaluate_file(write(**dict.fromkeys(TRAIN)), None, OPTIONS)
+    assert untrained.scope.tasks == ("retrieval", "tau")
+    row, time = untrained.rows["standard"]
+    assert time.scores.keys() == row.scores.keys()
+    for task, message in (("retrieval", "no phase labels"), ("actions", "no action labels")):
+        with pytest.raises(EvaluationError, match=message):
+            evaluate_file(write(test_labels=None), [task], OPTIONS)
+
+
+def test_unlabeled_frames_are_left_out_and_counted(write):
+    path = write(test_labels=np.array([0, -1, 1]), train_labels=np.array([-1, 0, 0, 1, -1, 0, 0, 1, 1, 1]))
+    row = evaluate_file(path, None, OPTIONS).rows["standard"][0]
+    assert "1 of 3 frames of labeled scored videos" in row.notes[0]
+    assert "2 of 10 frames of labeled training videos" in row.notes[1]
+    assert row.value("classification/regular") is not None
+
+
+@pytest.fixture
+def embedded(write_run, runs_dir):
+    """A run's embeddings, which have the layout of byov-embed's files."""
+    write_run("first")
+    return runs_dir / "first" / "embeddings"
+
+
+@pytest.fixture
+def as_npz(embedded, tmp_path):
+    """Convert the embeddings to .npz files in one folder; None removes an array."""
+
+    def write(*, with_view=True, pattern="*", **changes):
+        folder = tmp_path / "npz"
+        folder.mkdir(exist_ok=True)
+        for path in sorted(embedded.rglob(f"{pattern}.h5")):
+            embedding, source = read_embedding(path)
+            texts = {"run": source.run, "model_sha256": source.model_sha256, "video": source.video}
+            texts |= {"view": path.parent.name} if with_view else {}
+            arrays = {name: np.array(text) for name, text in texts.items()} | {"embedding": embedding} | changes
+            np.savez(folder / f"{path.stem}.npz", **{key: value for key, value in arrays.items() if value is not None})
+        return folder
+
+    return write
+
+
+def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, runs_dir, features_dir, caplog):
+    caplog.set_level("INFO")
+    scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
+    expected = evaluate(RunEmbeddings(runs_dir, features_dir, "first"), scope)["standard"]
+    time = evaluate(TimeOnly(features_dir, "tea"), scope)["standard"]
+    for path in (embedded, as_npz(with_view=False)):
+        row, time_row = evaluate_file(path, None, OPTIONS, manifest=manifest).rows["standard"]
+        assert row.nested_scores() == expected.nested_scores()
+        assert (row.name, time_row.name) == (path.name, "Time only")
+        assert time_row.nested_scores() == time.nested_scores()
+        assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
+    assert "val videos skipped" in caplog.text
+
+
+def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
+    caplog.set_level("INFO")
+    path = as_npz(pattern="test_*")
+    results = evaluate_file(path, None, OPTIONS)
+    assert results.scope.tasks == ("tau",)
+    assert results.counts["standard"] == {"videos": 6, "ego": 3, "exo": 3, "frames": 285}
+    assert "--dataset NAME takes them from a cached dataset" in caplog.text
+    for task, message in (("retrieval", "no phase labels"), ("classification", "no training videos")):
+        with pytest.raises(EvaluationError, match=message):
+            evaluate_file(path, [task], OPTIONS)
+    single = evaluate_file(path / "test_ego_0.npz", ["tau"], OPTIONS)
+    assert single.rows["standard"][0].value("kendalls_tau/all") is None
+    assert "(1 video, 1 ego and 0 exo, 40 frames)" in single.tables()[0].title
+
+
+def test_some_of_the_test_videos_are_enough(as_npz, manifest):
+    path = as_npz(pattern="test_*")
+    for name in ("test_ego_0", "test_exo_2"):
+        (path / f"{name}.npz").unlink()
+    results = evaluate_file(path, None, OPTIONS, manifest=manifest)
+    assert results.scope.tasks == ("retrieval", "tau")
+    assert results.counts["standard"]["videos"] == 4
+    with pytest.raises(EvaluationError, match="none of the files is a test video of tea"):
+        evaluate_file(as_npz(pattern="train_*") / "train_ego_0.npz", None, OPTIONS, manifest=manifest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"view": np.array("top")}, "view 'top', expected ego or exo"),
+        ({"view": None}, "does not say its view; embed with --view ego or exo"),
+        ({"run": None}, "no array run"),
+        ({"video": np.array(["a", "b"])}, r"video has shape \(2,\)"),
+        ({"video": np.array("../a")}, "cannot be a file name"),
+        ({"video": np.array("a")}, "two files of ego video 'a'"),
+        ({"embedding": np.zeros(3, np.float32)}, r"embedding has shape \(3,\)"),
+        ({"embedding": np.full((3, 2), np.nan, np.float32)}, "NaN or infinite values"),
+        ({"embedding": np.arange(4)}, "embedding is int64, expected floating-point numbers"),
+    ],
+)
+def test_unusable_files_are_rejected(as_npz, changes, message):
+    path = as_npz(pattern="test_*", **changes)
+    with pytest.raises((EvaluationError, CacheError), match=message) as error:
+        evaluate_file(path, ["tau"], OPTIONS)
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_two_models_are_not_mixed(as_npz):
+    path = as_npz(pattern="test_*")
+    as_npz(pattern="test_ego_0", model_sha256=np.array("cd" * 32), run=np.array("second"))
+    with pytest.raises(EvaluationError, match="score them separately"):
+        EmbeddedFiles(path)
+
+
+def test_files_must_match_the_dataset(as_npz, manifest):
+    path = as_npz(pattern="test_ego_0", video=np.array("other"))
+    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: the dataset has no ego video 'other'"):
+        EmbeddedFiles(path, manifest)
+    path = as_npz(pattern="test_ego_0", embedding=np.zeros((3, 2), np.float32))
+    with pytest.raises(EvaluationError, match="3 embeddings, but tea has 40 frames"):
+        EmbeddedFiles(path, manifest).frames("test")
+
+
+def test_view_is_that_of_the_file_or_of_its_folder(embedded, tmp_path, golden_folder):
+    shutil.copy(embedded / "ego" / "test_ego_0.h5", tmp_path / "test_ego_0.h5")
+    with pytest.raises(EvaluationError, match="does not say its view"):
+        EmbeddedFiles(tmp_path / "test_ego_0.h5")
+    assert EmbeddedFiles(embedded / "ego" / "test_ego_0.h5").manifest.videos[0].view == "ego"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EvaluationError, match="has no files of byov-embed"):
+        EmbeddedFiles(tmp_path / "empty")
+    assert not is_embedded(golden_folder / "three_phases.npz")
+    assert not is_embedded(golden_folder / "nothing.npz")

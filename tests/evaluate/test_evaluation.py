@@ -1,0 +1,255 @@
+import json
+import logging
+import signal
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from byov.cache.runs import read_run
+from byov.errors import EvaluationError
+from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import (
+    Scope,
+    compare,
+    evaluate,
+    evaluate_file,
+    options_for,
+    readers_to_compare,
+    require_labels,
+    scope_of_all,
+    score_row,
+    tasks_of,
+)
+from byov.evaluate.frames import Frames
+from byov.evaluate.tasks import TASKS, EvaluationOptions
+
+CLIP_FOLDER = "openai--clip-vit-base-patch16"
+OPTIONS = EvaluationOptions(bootstrap=10)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def save(features_dir, manifest):
+    """Change the manifest on disk."""
+
+    def write(change=lambda video: video, **changes):
+        videos = tuple(changed for video in manifest.videos if (changed := change(video)) is not None)
+        replace(manifest, videos=videos, **changes).save(features_dir / "tea" / "manifest.json")
+
+    return write
+
+
+@pytest.fixture
+def cached(features_dir, manifest):
+    return lambda **options: CachedFeatures(features_dir, manifest.dataset, CLIP_FOLDER, "cls", **options)
+
+
+def score(reader, *tasks, split="test", protocol="standard", options=None):
+    scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
+    return evaluate(reader, scope)[protocol]
+
+
+@pytest.mark.parametrize(("name", "time_column"), [("three_phases", False), ("missing_phase_time_column", True)])
+def test_golden_files(golden_folder, name, time_column):
+    path = golden_folder / f"{name}.npz"
+    expected = json.loads(str(np.load(path)["expected"]))
+    options = EvaluationOptions(time_column=time_column, training_progression=True)
+    scores = evaluate_file(path, None, options).rows["standard"][0].nested_scores()
+    assert scores["progression"].pop("time_column") == expected["progression"].pop("time_column") is time_column
+    assert scores["classification"] == pytest.approx(expected["classification"], abs=1e-4)
+    for k, by_setting in expected["retrieval"].items():
+        assert scores["retrieval"][k] == pytest.approx(by_setting, abs=1e-6)
+    assert scores["progression"] == pytest.approx(expected["progression"], abs=1e-6)
+    assert scores["kendalls_tau"] == pytest.approx(expected["kendalls_tau"], abs=1e-6)
+
+
+def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run, cached):
+    write_run()
+    run = score(RunEmbeddings(runs_dir, features_dir, "first"), protocol="trimmed", split="val")
+    untrained = score(RunEmbeddings(runs_dir, features_dir, "first", untrained=True))
+    features = score(cached(), "retrieval")
+    time = score(TimeOnly(features_dir, "tea"), options=EvaluationOptions(ks=(1,)))
+    # The embeddings depend on the phase, the untrained ones do not, and phases are thirds of the time.
+    assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
+    assert features.nested_scores().keys() == {"retrieval"}
+    assert time.nested_scores()["retrieval"].keys() == {"map@1"}
+    assert min(time.value(name) for name in ("classification/ego2exo", "kendalls_tau/all", "progression/val")) > 0.95
+    json.dumps([row.to_dict() for row in (run, untrained, features, time)])
+
+
+def test_few_shot_has_deviation_and_draws(features_dir, manifest):
+    row = score(TimeOnly(features_dir, manifest.dataset), "classification", "few-shot")
+    half = row.scores["few_shot/50%/regular"]
+    assert half.draws == 2
+    assert half.deviation >= 0
+    assert row.value("few_shot/100%/regular") == row.value("classification/regular")
+
+
+def test_tasks_and_options_follow_from_the_dataset(manifest):
+    assert "actions" not in tasks_of(manifest)
+    assert tasks_of(replace(manifest, phases=())) == ("tau",)
+    assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
+    assert tasks_of(replace(manifest, actions=("run",))) == tuple(task for task in TASKS if task != "few-shot")
+    assert options_for("pour_liquid", EvaluationOptions()).time_column
+    assert not options_for("pour_milk", EvaluationOptions()).time_column
+    assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
+
+
+def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
+    def without_labels(*splits):
+        videos = (replace(video, labels=None) if video.split in splits else video for video in manifest.videos)
+        return replace(manifest, videos=tuple(videos))
+
+    for task in ("classification", "retrieval", "progression", "few-shot"):
+        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them, tau does"):
+            require_labels(without_labels("test", "train"), "test", [task])
+    require_labels(without_labels("test", "train"), "test", ["tau"])
+    require_labels(without_labels("train"), "test", ["retrieval"])
+    with pytest.raises(EvaluationError, match="no phase labels for any train video"):
+        require_labels(without_labels("train"), "test", ["classification"])
+    with pytest.raises(EvaluationError, match="no action labels"):
+        require_labels(manifest, "test", ["actions"])
+
+
+@pytest.mark.parametrize("protocol", ["standard", "trimmed"])
+def test_phase_tasks_leave_out_unlabeled_videos(cached, save, protocol):
+    bare = {"test_ego_0", "train_exo_1"}
+    whole = score(cached(), protocol=protocol, options=OPTIONS)
+    save(lambda video: replace(video, labels=None) if video.id in bare else video)
+    partly = score(cached(), protocol=protocol, options=OPTIONS)
+    save(lambda video: None if video.id in bare else video)
+    without = score(cached(), protocol=protocol, options=OPTIONS)
+    assert whole.notes == without.notes == ()
+    scored = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored sub-clips"
+    assert [scored in partly.notes[0], "1 of 6 training videos" in partly.notes[1]] == [True, True]
+    for name, found in partly.scores.items():
+        assert found == (whole if name.startswith("kendalls_tau") else without).scores[name]
+    assert partly.value("retrieval/map@5/regular") != whole.value("retrieval/map@5/regular")
+
+
+@pytest.mark.parametrize("protocol", ["standard", "trimmed"])
+def test_phase_tasks_leave_out_unlabeled_frames(cached, save, protocol):
+    save(
+        lambda video: (
+            replace(video, labels=(-1,) * 5 + video.labels[5:-9] + (-1,) * 9) if video.id.endswith("_0") else video
+        )
+    )
+    tasks = ("classification", "retrieval", "progression")
+    row = score(cached(), *tasks, protocol=protocol, options=OPTIONS)
+    train, test = (labeled_only(cached().frames(*which)) for which in (("train",), ("test", protocol)))
+    expected = score_row("cut", "npz", train, test, tasks, OPTIONS)
+    assert row.notes
+    assert expected.notes == ()
+    for name, found in row.scores.items():
+        assert (found == expected.scores[name]) is not name.startswith("progression"), name
+
+
+def labeled_only(frames):
+    kept = np.flatnonzero(frames.labels >= 0)
+    lengths = np.bincount(frames.video_of_frame[kept], minlength=len(frames.lengths))
+    return Frames(frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.names, frames.recordings)
+
+
+def test_training_videos_are_read_only_if_needed(cached):
+    reader = cached()
+    for path in reader.folder.rglob("train_*"):
+        path.unlink()
+    assert score(reader, "retrieval", "tau").value("kendalls_tau/all") is not None
+    with pytest.raises(EvaluationError, match="6 of 6 train videos"):
+        score(reader, "classification")
+
+
+def test_phases_missing_from_training_are_noted(features_dir, save):
+    save(
+        lambda video: (
+            replace(video, labels=tuple(min(label, 1) for label in video.labels)) if video.split == "train" else video
+        )
+    )
+    row = score(TimeOnly(features_dir, "tea"), "classification")
+    assert row.notes == ("no training video has phase 2 (leave): its test frames count as missed",)
+    assert 0 < row.value("classification/regular") < 0.8
+
+
+def test_a_missing_view_leaves_the_other_settings(features_dir, save):
+    save(lambda video: None if video.view == "exo" and video.split == "test" else video)
+    row = score(TimeOnly(features_dir, "tea"))
+    assert row.scores["classification/ego2exo"].missing == "no exo test videos"
+    assert row.scores["retrieval/map@10/exo2ego"].missing is not None
+    assert row.value("classification/regular") is not None
+    assert row.value("kendalls_tau/ego-ego") is not None
+    assert row.nested_scores()["classification"]["ego2exo"] is None
+
+
+def test_actions_of_whole_videos(cached, save):
+    def with_actions(video):
+        return replace(video, actions=(int(video.id[-1]) % 2,))
+
+    save(with_actions, actions=("run", "sit"))
+    assert score(cached()).value("actions/regular") is not None
+    assert score(cached(), protocol="trimmed").scores["actions/regular"].missing == "no action labels for these videos"
+    standardized = cached(standardized=True)
+    assert "actions" not in score(standardized).nested_scores()
+    with pytest.raises(EvaluationError, match="mean of a standardized video is zero"):
+        score(standardized, "actions")
+
+
+def test_comparison_skips_optional_rows_and_prints_nothing(runs_dir, features_dir, manifest, write_run, capfd, caplog):
+    caplog.set_level(logging.INFO, "byov")
+    folder = write_run()
+    readers = readers_to_compare(
+        runs_dir, features_dir, "tea", [read_run(runs_dir, "first")], baselines=[("absent", "cls")]
+    )
+    scope = scope_of_all(manifest, "test", EvaluationOptions())
+    with ThreadPoolExecutor(1) as pool:
+        results = pool.submit(compare, manifest, readers, scope).result()
+    assert [row.name for row in results.rows["trimmed"]] == ["Time only", "Untrained (first)", "first"]
+    assert "absent has no features" in caplog.text
+    (folder / "embeddings-untrained" / "ego" / "test_ego_0.h5").unlink()
+    assert [row.name for row in compare(manifest, readers, scope).rows["standard"]] == ["Time only", "first"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_threads_and_processes_give_the_same_row(runs_dir, features_dir, write_run, manifest, capfd):
+    write_run()
+    reader = RunEmbeddings(runs_dir, features_dir, "first")
+    scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    here = evaluate(reader, scope)
+    with ThreadPoolExecutor(2) as pool:
+        there = list(pool.map(lambda _: evaluate(reader, scope), range(2)))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        elsewhere = pool.submit(evaluate, reader, scope).result()
+    assert [here, *there] == [elsewhere] * 3
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert capfd.readouterr() == ("", "")
+
+
+class RecordedProgress:
+    def __init__(self):
+        self.bars = []
+
+    @contextmanager
+    def bar(self, name, *, unit, total=None, done=0, brief=False):  # noqa: ARG002
+        self.bars.append([name, total, done])
+        yield self
+
+    def advance(self, count=1, *, latest=""):  # noqa: ARG002
+        self.bars[-1][2] += count
+
+
+def test_progress_is_reported(runs_dir, features_dir, write_run):
+    write_run()
+    progress = RecordedProgress()
+    scope = Scope("test", ("standard",), ("classification", "tau"), OPTIONS)
+    evaluate(RunEmbeddings(runs_dir, features_dir, "first"), scope, progress)
+    assert progress.bars == [
+        ["reading first", 6, 6],
+        ["reading first", 6, 6],
+        ["scoring first", 2, 2],
+        ["resampling", 2, 2],
+    ]
