@@ -84,9 +84,11 @@ def sweep_grid(
     if str(grid) == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
         plan = plan_paper(names, folders.features, PaperChoice(tuple(dataset or ()), encoder, seeds, small))
+        grids = [one for of_table in plan.values() for one in of_table]
     else:
         _check_grid_options(tables=table, dataset=dataset, encoder=encoder, seeds=seeds, small=small)
-    runs = plan_runs(plan.all_grids if plan else [read_grid(grid)], folders.features)
+        grids = [read_grid(grid)]
+    runs = plan_runs(grids, folders.features)
     if dry_run:
         _show_plan(runs, run_statuses(runs, folders), as_json=as_json)
         return

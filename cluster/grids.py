@@ -20,12 +20,11 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import product
-from math import prod
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from byov.cache.features import Header
 from byov.cache.layout import check_name, encoder_folders, encoder_slug, ratio_key
@@ -48,11 +47,9 @@ from byov.train.settings import (
 
 LOGGER = logging.getLogger(__name__)
 EXPERIMENTS = Path(__file__).parent / "experiments"
-MAX_RUNS = 10_000
 MAX_NAME_LENGTH = 120
 ALL = "all"
 _DATA_KEYS = ("dataset", "encoder", "ratio", "method")
-_GRID_KEYS = ("runs", "evaluation", "name")
 _LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
 _FIELDS = {
     name: info for cls in settings_classes().values() for name, info in cls.model_fields.items() if name != "method"
@@ -72,7 +69,7 @@ SMALL_SETTINGS: dict[str, dict[str, Any]] = {
 class EvaluationChoice(Record):
     """The table [evaluation] of a grid: what is scored of every run."""
 
-    tasks: tuple[str, ...] = (ALL,)
+    tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
     protocol: Literal["standard", "trimmed", "both"] = "both"
     untrained: bool = True  # also score the model at initialization
@@ -80,12 +77,18 @@ class EvaluationChoice(Record):
     @field_validator("tasks")
     @classmethod
     def _check_tasks(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
-        if not tasks:
-            raise ValueError("tasks is an empty list")
         for task in tasks:
             if task not in (ALL, *TASKS):
                 raise ValueError(f"no task {task!r}; choose from {', '.join((ALL, *TASKS))}")
         return tasks
+
+
+class GridFile(Record, extra="allow"):
+    """A grid file. Other keys are settings of all runs."""
+
+    name: str = ""
+    runs: list[dict[str, Any]] = Field(default=[{}], min_length=1)
+    evaluation: EvaluationChoice = EvaluationChoice()
 
 
 @dataclass(frozen=True)
@@ -149,23 +152,19 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
         raw: The parsed TOML.
         source: File name, for error messages.
     """
-    blocks, name = raw.get("runs", [{}]), raw.get("name", "")
     try:
-        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-            raise SweepError("runs must be tables, each below a line [[runs]]")
-        if not blocks:
-            raise SweepError("runs is an empty list")
-        if not isinstance(name, str):
-            raise SweepError(f"name is {name!r}; it must be a string")
-        common = _settings({key: value for key, value in raw.items() if key not in _GRID_KEYS})
-        unnamed = {key: _values(key, value) for key, value in common.items() if key in _FIELDS} if name else {}
-        single = {key: values[0] for key, values in unnamed.items() if len(values) == 1}
+        file = GridFile.model_validate_json(json.dumps(raw, default=str))  # JSON, since its arrays may become tuples
+        common = _settings(file.model_extra or {})
+        values = {key: _values(key, value) for key, value in common.items() if key in _FIELDS}
+        single = {key: of_key[0] for key, of_key in values.items() if len(of_key) == 1}
         return RunGrid(
             source,
-            check_name(name, "name") if name else "",
-            tuple(GridBlock({**common, **_settings(block)}, single) for block in blocks),
-            _evaluation(raw.get("evaluation", {})),
+            check_name(file.name, "name") if file.name else "",
+            tuple(GridBlock(common | _settings(block), single if file.name else {}) for block in file.runs),
+            file.evaluation,
         )
+    except ValidationError as error:
+        raise SweepError(f"{source}: {problem(error)}") from None
     except ByovError as error:
         raise SweepError(f"{source}: {error}") from None
 
@@ -182,17 +181,6 @@ def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
             raise SweepError(f"no setting {key!r}; {advice}")
         settings[name] = value
     return settings
-
-
-def _evaluation(raw: Any) -> EvaluationChoice:
-    if not isinstance(raw, dict):
-        raise SweepError("evaluation must be a table, below a line [evaluation]")
-    try:
-        return EvaluationChoice.model_validate(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-        )
-    except ValidationError as error:
-        raise SweepError(f"[evaluation]: {problem(error)}") from None
 
 
 def _values(name: str, value: Any) -> list[Any]:
@@ -218,6 +206,8 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:
     Raises:
         SweepError: For invalid settings or missing features, before anything is trained.
     """
+    _first_header.cache_clear()
+    _scope.cache_clear()
     runs: dict[str, PlannedRun] = {}
     for grid in grids:
         for run in _titled(_grid_runs(grid, features_dir)):
@@ -243,9 +233,6 @@ def joint_scope(scopes: Sequence[Scope]) -> Scope:
 def _grid_runs(grid: RunGrid, features_dir: Path) -> list[PlannedRun]:
     try:
         blocks = [(block, {key: _values(key, value) for key, value in block.values.items()}) for block in grid.blocks]
-        count = sum(prod(map(len, values.values())) for _, values in blocks)
-        if count > MAX_RUNS:
-            raise SweepError(f"{count:,} runs are more than {MAX_RUNS:,}; remove some values")
         return [
             _planned(grid, block, dict(zip(values, combination, strict=True)), features_dir)
             for block, values in blocks

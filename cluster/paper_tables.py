@@ -1,7 +1,8 @@
 """The paper's tables from a sweep: our rows, and the published ones where the dataset is the paper's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,22 +25,6 @@ from byov.text import pluralize
 
 STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # compared in every table of frozen features
-_MAIN = main_columns(EvaluationOptions())
-_COMPONENTS = (
-    Column(MEAN_F1, "Mean of the settings", "F1", "mean"),
-    Column(MEAN_MAP, "Mean of the settings", "map@10", "mean"),
-    *(column for column in _MAIN if not column.percent),
-)
-_FEW_SHOT = (
-    *(Column(f"few_shot/{size}/regular", "Few-shot (F1)", size, "F1") for size in ("10%", "50%", "100%")),
-    *(Column(f"retrieval/map@{k}/regular", "Regular retrieval", f"map@{k}", "Regular") for k in (5, 10, 15)),
-)
-_CROSS_VIEW = tuple(
-    Column(f"retrieval/map@{k}/{setting}", f"{SETTING_NAMES[setting]} retrieval", f"map@{k}", SETTING_NAMES[setting])
-    for setting in SETTINGS[1:]
-    for k in (5, 10, 15)
-)
-_ACTIONS = TASKS["actions"].columns(EvaluationOptions())
 _OTHER_ENCODERS = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)", "CLIP features (ViT-L/14)")
 _UNPAIRED = "TCN (unpaired multi-view)"
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
@@ -52,7 +37,7 @@ class PaperTable:
     Attributes:
         subject: Start of its title.
         files: Its grids in experiments/.
-        columns: Its columns.
+        columns: Returns its columns.
         published: Returns the published rows of a dataset.
         baselines: Show frozen features, Time only and untrained models.
         curve: A setting to draw scores against, and its name in the figure.
@@ -61,11 +46,28 @@ class PaperTable:
 
     subject: str
     files: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: Callable[[EvaluationOptions], tuple[Column, ...]]
     published: Callable[[str], list[Row]]
     baselines: bool = True
     curve: tuple[str, str] | None = None
     keep_encoders: bool = False
+
+
+def _component_columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    return (
+        Column(MEAN_F1, "Mean of the settings", "F1", "mean"),
+        Column(MEAN_MAP, "Mean of the settings", "map@10", "mean"),
+        *(column for column in main_columns(options) if not column.percent),
+    )
+
+
+def _few_shot_columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    columns = (*TASKS["few-shot"].columns(options), *TASKS["retrieval"].columns(options))
+    return tuple(column for column in columns if column.score.endswith("/regular"))
+
+
+def _cross_view_columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    return tuple(column for column in TASKS["retrieval"].columns(options) if not column.score.endswith("/regular"))
 
 
 def _without(*names: str) -> Callable[[str], list[Row]]:
@@ -78,15 +80,15 @@ def _published_encoders(dataset: str) -> list[Row]:
 
 
 def _ablation(name: str, subject: str, curve: tuple[str, str] | None = None) -> PaperTable:
-    columns = _COMPONENTS if name == "components" else _MAIN
-    return PaperTable(
-        subject, (name,), columns, lambda dataset: published_ablation(name, dataset), baselines=False, curve=curve
-    )
+    columns = _component_columns if name == "components" else main_columns
+    published = partial(published_ablation, name)
+    return PaperTable(subject, (name,), columns, published, baselines=False, curve=curve)
 
 
 _WITH_UNPAIRED = ("table-1", "unpaired")
+_NO_OTHER_BYOV = _without(*_OTHER_ENCODERS[:2])
 PAPER_TABLES: dict[str, PaperTable] = {
-    "table-1": PaperTable("Table 1", ("table-1",), _MAIN, _without(*_OTHER_ENCODERS, _UNPAIRED)),
+    "table-1": PaperTable("Table 1", ("table-1",), main_columns, _without(*_OTHER_ENCODERS, _UNPAIRED)),
     "components": _ablation("components", "Table 3, components"),
     "stm-ratio": _ablation("stm-ratio", "Token selection ratio", ("ratio", "token selection ratio")),
     "mask-self": _ablation("mask-self", "Masking ratio in MSM", ("mask_self", "masking ratio in MSM")),
@@ -94,23 +96,12 @@ PAPER_TABLES: dict[str, PaperTable] = {
     "latent": _ablation("latent", "Latent size"),
     "depth": _ablation("depth", "Depth of the encoder"),
     "few-shot": PaperTable(
-        "Few-shot classification and regular retrieval", _WITH_UNPAIRED, _FEW_SHOT, _without(*_OTHER_ENCODERS[:2])
+        "Few-shot classification and regular retrieval", _WITH_UNPAIRED, _few_shot_columns, _NO_OTHER_BYOV
     ),
-    "cross-view": PaperTable("Cross-view retrieval", _WITH_UNPAIRED, _CROSS_VIEW, _without(*_OTHER_ENCODERS[:2])),
-    "backbones": PaperTable("Frame encoders", ("backbones",), _MAIN, _published_encoders, keep_encoders=True),
-    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), _ACTIONS, published_rows),
+    "cross-view": PaperTable("Cross-view retrieval", _WITH_UNPAIRED, _cross_view_columns, _NO_OTHER_BYOV),
+    "backbones": PaperTable("Frame encoders", ("backbones",), main_columns, _published_encoders, keep_encoders=True),
+    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns, published_rows),
 }
-
-
-@dataclass(frozen=True)
-class PaperPlan:
-    """The tables that the cache has features for, with their grids."""
-
-    grids: dict[str, list[RunGrid]]
-
-    @property
-    def all_grids(self) -> list[RunGrid]:
-        return [grid for grids in self.grids.values() for grid in grids]
 
 
 @dataclass(frozen=True)
@@ -124,8 +115,8 @@ class PaperResult:
     x_label: str = ""
 
 
-def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> PaperPlan:
-    """Return the grids of some of the paper's tables.
+def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
+    """Return the grids of those of the paper's tables that the cache has features for.
 
     Args:
         names: Keys of PAPER_TABLES; empty for all.
@@ -146,13 +137,13 @@ def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) ->
             f"{features_dir} has no features for these tables. Extract the paper's datasets, or choose another with "
             "--dataset and --encoder."
         )
-    return PaperPlan({name: found for name, found in grids.items() if found})
+    return {name: found for name, found in grids.items() if found}
 
 
-def paper_results(plan: PaperPlan, result: SweepResult, folders: Folders) -> list[PaperResult]:
+def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders) -> list[PaperResult]:
     """Return each table for each of its datasets that has a finished run."""
     results = []
-    for name, grids in plan.grids.items():
+    for name, grids in plan.items():
         runs = plan_runs(grids, folders.features)
         for dataset in dict.fromkeys(run.dataset for run in runs):
             of_dataset = [run for run in runs if run.dataset == dataset]
@@ -177,7 +168,7 @@ def _paper_result(
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{paper.subject}: {dataset}, {split} split ({videos}, {frames})"
     notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
-    table = Table(title, _annotated(paper.columns, dataset), (*measured, *published), notes)
+    table = Table(title, paper.columns(options_for(dataset, EvaluationOptions())), (*measured, *published), notes)
     document = {
         "table": name,
         "dataset": dataset,
@@ -189,18 +180,6 @@ def _paper_result(
     setting, x_label = paper.curve
     panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in _PANELS.items())
     return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
-
-
-def _annotated(columns: Sequence[Column], dataset: str) -> tuple[Column, ...]:
-    """Add the footnotes and notes that depend on the dataset."""
-    options = options_for(dataset, EvaluationOptions())
-    known = {column.score: column for task in TASKS.values() for column in task.columns(options)}
-    return tuple(
-        replace(column, footnote=known[column.score].footnote, note=known[column.score].note)
-        if column.score in known
-        else column
-        for column in columns
-    )
 
 
 def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:

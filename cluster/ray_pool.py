@@ -152,8 +152,7 @@ class Requirements:
     """What a worker must have: the driver's package versions and files."""
 
     versions: dict[str, str]
-    marker: Path  # a new file in the shared output folder
-    files: tuple[tuple[Path, int], ...]  # other shared files and their sizes in bytes
+    files: tuple[tuple[Path, int], ...]  # shared files and their sizes in bytes
 
     def check(self) -> None:
         """Raise ClusterError if this machine lacks something."""
@@ -163,13 +162,9 @@ class Requirements:
                     f"{node()} has {package} {version(package)}, this machine {expected}. Install the same versions "
                     "on all machines."
                 )
-        if not self.marker.is_file():
-            raise ClusterError(f"{node()} does not share the folder {self.marker.parent}")
         for path, size in self.files:
-            if not path.is_file():
-                raise ClusterError(f"{node()} does not have {path}; all machines must share it")
-            if path.stat().st_size != size:
-                raise ClusterError(f"{node()} has another {path}; all machines must share it")
+            if not path.is_file() or path.stat().st_size != size:
+                raise ClusterError(f"{node()} does not see {path}. All machines must share its folder.")
 
 
 @contextmanager
@@ -198,8 +193,8 @@ def ray_workers(
         ClusterError: If no worker fits, or a worker does not meet the requirements.
     """
     with ray_session(cluster), _marker_in(output) as marker:
-        sizes = tuple((path.absolute(), path.stat().st_size) for path in files)
-        requirements = Requirements({name: version(name) for name in PACKAGES}, marker, sizes)
+        shared = tuple((path.absolute(), path.stat().st_size) for path in (marker, *files))
+        requirements = Requirements({name: version(name) for name in PACKAGES}, shared)
         capacity = _capacity(cluster)
         workers = _start_workers(cluster, requirements, min(most or capacity, capacity))
         prepared = {worker.submit(prepare): worker for worker in workers}
@@ -218,7 +213,7 @@ def _start_workers(cluster: ClusterOptions, requirements: Requirements, count: i
     workers = {}
     for _ in range(count):
         worker = RayWorker(cluster, requirements)
-        workers[worker.ping()] = worker
+        workers[worker.ready()] = worker
     ready, late = ray.wait(list(workers), num_returns=count, timeout=START_SECONDS) if count else ([], [])
     for reference in late:  # Another job has taken its CPUs.
         workers[reference].close()
@@ -278,9 +273,9 @@ class RayWorker:
         folder = str(Path.cwd())
         self._actor = self._actor_class.remote(None if folder in sys.path else folder)
 
-    def ping(self) -> Any:
-        """Return a Ray reference that is ready once the actor has started."""
-        return self._actor.ping.remote()
+    def ready(self) -> Any:
+        """Return a Ray reference that is available once the actor has started."""
+        return self._actor.__ray_ready__.remote()
 
     def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]":
         future: Future[Any] = self._actor.run.remote(self._requirements, task).future()
@@ -320,9 +315,6 @@ class _Actor:
     def __init__(self, driver_folder: str | None) -> None:
         sys.path[:] = [path for path in sys.path if path != driver_folder]
         self._stop = threading.Event()
-
-    def ping(self) -> None:
-        pass
 
     def run(self, requirements: Requirements, task: Callable[[Stop], Any]) -> Any:
         requirements.check()

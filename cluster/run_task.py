@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from byov.cache.atomic import write_bytes, write_text
-from byov.cache.digests import check_seal, seal_json
+from byov.cache.digests import read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
 from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training
@@ -186,10 +186,7 @@ def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) ->
 def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
     """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
     try:
-        content = path.read_bytes()
-        if not check_seal(content):
-            return None
-        file = _SCORE_FILE.validate_json(content)
+        file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
     except (OSError, ValueError):
         return None
     if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, features_dir, scope):

@@ -69,7 +69,7 @@ def sweep_workers(
             yield workers
         return
     manifests = [manifest_path(folders.features, dataset) for dataset in dict.fromkeys(run.dataset for run in runs)]
-    with ray_workers(where, folders.runs, manifests, prepare=_no_preparation, stop=stop) as (ray, _):
+    with ray_workers(where, folders.runs, manifests, prepare=_no_preparation, stop=stop, most=len(runs)) as (ray, _):
         yield ray
 
 

@@ -30,7 +30,7 @@ def features(tmp_path_factory, make_cache):
 
 def planned(features, *names, **choice):
     plan = plan_paper(names, features, PaperChoice(**choice))
-    return plan_runs(plan.all_grids, features)
+    return plan_runs([grid for grids in plan.values() for grid in grids], features)
 
 
 def titles(runs, dataset="break_eggs"):
@@ -86,7 +86,7 @@ def test_ablations_change_the_named_setting(features):
 def test_tables_without_features_are_left_out(features, caplog):
     caplog.set_level("INFO", "byov")
     plan = plan_paper([], features, PaperChoice(seeds=1))
-    assert plan.grids.keys() == PAPER_TABLES.keys() - {"charades-ego"}
+    assert plan.keys() == PAPER_TABLES.keys() - {"charades-ego"}
     assert "charades-ego: left out" in caplog.text
     assert titles(planned(features, "backbones")) == ["BYOV (ViT-B/16)"]
 
@@ -124,7 +124,7 @@ def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, inline_
     monkeypatch.setitem(grids.SMALL_SETTINGS, "byov", tiny)
     folders = Folders(features, tmp_path / "runs")
     plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
-    runs = plan_runs(plan.all_grids, features)
+    runs = plan_runs([grid for grids in plan.values() for grid in grids], features)
     result = sweep(runs, folders, [inline_worker()], device="cpu")
     (drawn,) = paper_results(plan, result, folders)
     table = drawn.table

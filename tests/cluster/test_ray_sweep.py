@@ -118,7 +118,7 @@ def test_a_machine_without_the_features_is_refused(machines, start, reference, t
     machines.kill_machine()
     assert (process.returncode, out) == (2, "")
     (line,) = err.splitlines()
-    assert f"does not have {reference / 'features/toy/manifest.json'}" in line
+    assert f"does not see {reference / 'features/toy/manifest.json'}" in line
     assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
 
 

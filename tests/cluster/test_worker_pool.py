@@ -1,16 +1,13 @@
-"""Tasks in local processes and in Ray actors: results, exceptions, lost workers, stopping."""
+"""Tasks in local processes: results, exceptions, lost workers, stopping. Ray's are tested by the commands."""
 
 import os
 import select
-import signal
-import tempfile
+import sys
 from contextlib import suppress
-from importlib.util import find_spec
 
 import pytest
 
-from byov.cluster.ray_pool import ClusterOptions, RayWorker, Requirements, ray_session
-from byov.cluster.worker_pool import environment, local_workers, run_tasks
+from byov.cluster.worker_pool import local_workers, run_tasks
 from byov.errors import Interrupted, ProcessLost
 
 MODULE = """
@@ -30,15 +27,13 @@ class Code:
 """
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory):
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
     """A folder with a module of tasks that workers can import."""
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "code_tasks.py").write_text(MODULE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        patch.setenv("PYTHONPATH", str(folder))
-        yield folder
+    (tmp_path / "code_tasks.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "code_tasks", raising=False)
+    return tmp_path
 
 
 @pytest.fixture
@@ -49,40 +44,16 @@ def code(modules):  # noqa: ARG001
     return code_tasks.Code
 
 
-@pytest.fixture(scope="module")
-def ray_cluster(modules):  # noqa: ARG001
-    """A Ray session on this machine, for all tests of this module."""
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
-    before = signal.getsignal(signal.SIGTERM)
-    with (
-        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
-        environment({"RAY_TMPDIR": folder}),
-        ray_session(cluster := ClusterOptions(workers=2)),
-    ):
-        signal.signal(signal.SIGTERM, before)
-        yield cluster
-
-
-@pytest.fixture(params=["local", "ray"])
-def workers(request, modules, tmp_path):  # noqa: ARG001
-    """Two workers."""
-    if request.param == "local":
-        with local_workers(2) as workers:
-            yield workers
-        return
-    cluster = request.getfixturevalue("ray_cluster")
-    (tmp_path / "marker").touch()
-    workers = [RayWorker(cluster, Requirements({}, tmp_path / "marker", ())) for _ in range(2)]
-    yield workers
-    for worker in workers:
-        worker.close()
+@pytest.fixture
+def workers():
+    with local_workers(2) as workers:
+        yield workers
 
 
 def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
     caplog.set_level("INFO")
-    started = tmp_path / "started"
-    count = f"with open({str(started)!r}, 'a') as file: file.write('x')\nattempts = os.path.getsize({str(started)!r})\n"
+    started = str(tmp_path / "started")
+    count = f"with open({started!r}, 'a') as file: file.write('x')\nattempts = os.path.getsize({started!r})\n"
     tasks = [
         code("environment", "result = os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'], os.getpgid(0)"),
         code("raises", "raise ValueError('wrong')"),
@@ -127,12 +98,11 @@ def test_stop_reaches_running_tasks_and_starts_no_others(workers, code, tmp_path
     assert not any(path.exists() for path in paths)
 
 
-def test_local_workers_end_after_their_parent_is_killed(start_python, tmp_path, modules):
+def test_workers_end_after_their_parent_is_killed(start_python, tmp_path, modules):
     script = """
 import os, sys
 started, ended, modules = sys.argv[1:]
 sys.path.insert(0, modules)
-os.environ["PYTHONPATH"] = modules
 from byov.cluster.worker_pool import local_workers, run_tasks
 from code_tasks import Code
 lines = (f"Path({started!r}).write_text(str(os.getpid()))", "while not stop(): pass", f"Path({ended!r}).touch()")
