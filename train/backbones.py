@@ -34,11 +34,6 @@ class FrameHead(FrameBackbone):
     """Per-frame MLP, with an optional context frame; it has no notion of order.
 
     TCC, GTA and AE2 precede the two fully connected layers by two 3-D convolutions, which cached features rule out.
-
-    Args:
-        width: Feature width.
-        latent: Output width.
-        context: Frames back to the context frame; 0: none.
     """
 
     def __init__(self, width: int, latent: int, context: int) -> None:
@@ -82,11 +77,6 @@ class ClipTransformer(FrameBackbone):
     """CARL's network after its convolutions: two layers per frame, then a small transformer over the clip.
 
     Its positions are a table of the training length, interpolated to any other length.
-
-    Args:
-        width: Feature width.
-        latent: Output width.
-        frames: Frames per training clip.
     """
 
     needs_whole_batch = "the BatchNorm layers of its transformer see all clips of a step together"

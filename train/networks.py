@@ -70,13 +70,7 @@ def group(sequences: Sequence[Tensor], causal: Sequence[bool] | None = None) -> 
 
 
 def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: int) -> list[Group]:
-    """Restrict attention to frames at most `window` frames apart.
-
-    Args:
-        groups: The packed sequences.
-        frame_index: (rows,) frame numbers within their clips.
-        window: Largest distance in frames.
-    """
+    """Restrict attention to frames at most `window` apart, by their (rows,) numbers within their clips."""
     masked = []
     for part, rows in zip(groups, torch.split(frame_index, [part.rows for part in groups]), strict=True):
         index = rows.view(part.batch, 1, part.length)
@@ -85,14 +79,7 @@ def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: i
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block as in ViT: attention, then an MLP of ratio 4.
-
-    Args:
-        width: Token width.
-        heads: Attention heads.
-        activation: Activation of the MLP.
-        dropout: Dropout rate of attention weights, projections and the MLP.
-    """
+    """Pre-norm transformer block as in ViT: attention, then an MLP of ratio 4."""
 
     def __init__(
         self, width: int, heads: int, *, activation: Callable[[Tensor], Tensor] = F.gelu, dropout: float = 0.0
@@ -182,12 +169,7 @@ class Positions(nn.Module):
         self.register_buffer("table", sincos(torch.arange(frames), width), persistent=False)
 
     def forward(self, index: Tensor, length: Tensor) -> Tensor:
-        """Return (B, T, width) vectors, or (1, T, width) if they are the same for all clips.
-
-        Args:
-            index: (B, T) frame numbers within the clips.
-            length: (B,) frames of the clips.
-        """
+        """(B, T) frame numbers within clips of (B,) frames -> (B, T, width), or (1, T, width) if the same for all."""
         sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)
@@ -246,13 +228,9 @@ class DecoderInput:
 
 
 class Encoder(nn.Module):
-    """BYOV's encoder: frame features -> latents.
+    """BYOV's encoder: frame features (width) -> latents (D).
 
     Args:
-        width: Feature width.
-        latent: Latent width D.
-        depth: Transformer blocks.
-        heads: Attention heads.
         frames: Frames per training clip.
         position: Positional encoding, see `Positions`.
         position_in: Whether positions are added to the features or to the projected latents.
@@ -322,16 +300,9 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """BYOV's decoder: latents and mask tokens -> frame features.
+    """BYOV's decoder: latents (D) and mask tokens -> frame features (width).
 
-    Args:
-        width: Feature width.
-        latent: Latent width D.
-        depth: Transformer blocks.
-        heads: Attention heads.
-        frames: Frames per training clip.
-        position: Positional encoding, see `Positions`. "none" is replaced by "interpolated", since mask tokens differ
-            by their positions only.
+    Position "none" is replaced by "interpolated", because mask tokens differ by their positions only.
     """
 
     def __init__(self, *, width: int, latent: int, depth: int, heads: int, frames: int, position: Position) -> None:
@@ -345,11 +316,13 @@ class Decoder(nn.Module):
     def mask_filled(self, clips: Clips, latents: Tensor, visible: Tensor) -> Tensor:
         """Return (B, T, D) tokens: latents (B, K, D) of the visible frames, mask tokens elsewhere, with positions."""
         tokens = fill_masked(self.project(latents), visible, clips.sampled, self.mask_token)
-        return self._add_positions(clips, tokens)
+        filled: Tensor = tokens + self.positions(clips.index, clips.length)
+        return filled
 
     def add_positions(self, clips: Clips, latents: Tensor) -> Tensor:
-        """Return (B, T, D) tokens of the latents of all frames."""
-        return self._add_positions(clips, self.project(latents))
+        """Return (B, T, D) tokens of the latents of all frames, with positions."""
+        tokens: Tensor = self.project(latents) + self.positions(clips.index, clips.length)
+        return tokens
 
     def forward(self, inputs: Sequence[DecoderInput]) -> list[Tensor]:
         """Return the frame features (B, T, width) of each input, all decoded in one pass."""
@@ -362,7 +335,3 @@ class Decoder(nn.Module):
             x = block(x, groups)
         decoded = [rows[:, : part.tokens.shape[1]] for rows, part in zip(unpack(x, sequences), inputs, strict=True)]
         return unpack(self.head(pack(decoded)), decoded)
-
-    def _add_positions(self, clips: Clips, tokens: Tensor) -> Tensor:
-        placed: Tensor = tokens + self.positions(clips.index, clips.length)
-        return placed

@@ -111,12 +111,7 @@ class Sampler:
 
 
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
-    """Pick an ego and an exo video, independently.
-
-    Args:
-        videos: The training videos.
-        reason: Why both views are needed, for the error message.
-    """
+    """Pick an ego and an exo video, independently; `reason` says in the error message why both are needed."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
@@ -141,12 +136,7 @@ def pick_one(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], C
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
-    """Pick an ego and an exo video of the same performance.
-
-    Args:
-        videos: The training videos.
-        reason: Why synchronized pairs are needed, for the error message.
-    """
+    """Pick an ego and an exo video of the same performance; `reason` says in the error message why."""
     ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
     if not pairs:

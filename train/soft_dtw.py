@@ -20,14 +20,8 @@ ABSENT = -1e25  # score of cells outside the table: finite, because 0 times infi
 def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: Tensor) -> Tensor:
     """Compute the costs c_ij = -log softmax_i(u_i·v_j / temperature), normalized over the frames of the *first* clip.
 
-    Args:
-        first: (N, T, D) embeddings u.
-        second: (N, S, D) embeddings v.
-        temperature: Softmax temperature.
-        padding: (N, T) padding of the first clip; excluded from the softmax, at cost 0.
-
-    Returns:
-        (N, T, S) costs.
+    Shapes: u (N, T, D), v (N, S, D), padding of the first clip (N, T), costs (N, T, S). Padded frames are excluded from
+    the softmax and cost 0.
     """
     with torch.autocast(first.device.type, enabled=False):
         logits = at_least_float32(first) @ at_least_float32(second).mT / temperature
@@ -36,17 +30,10 @@ def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: T
 
 
 def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
-    """Fill the tables R of path costs.
+    """(N, T, S) matching costs c -> (N, T, S) tables R of path costs.
 
     R_ij = c_ij + Σ_k π_k n_k, where n are the R of (i, j-1), (i-1, j-1) and (i-1, j) that exist, and
     π = softmax(-n / gamma). R_11 = c_11.
-
-    Args:
-        costs: (N, T, S) matching costs c.
-        gamma: Smoothing of the minimum.
-
-    Returns:
-        (N, T, S) tables R.
     """
     with torch.autocast(costs.device.type, enabled=False):
         scores: Tensor = _PathScores.apply(at_least_float32(costs) / -gamma)  # type: ignore[no-untyped-call]

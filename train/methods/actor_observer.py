@@ -108,16 +108,7 @@ def _draw_far_from(row: int, frames: int, far: float, rng: np.random.Generator) 
 
 
 def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Losses softplus(d+ - d-) of triplets, d+ = ‖x - y‖ and d- = ‖y - z‖.
-
-    Args:
-        exo: (n, D) embeddings y of exo frames.
-        positive: (n, D) embeddings x of ego frames of the same moment.
-        negative: (n, D) embeddings z of other ego frames.
-
-    Returns:
-        (n,) losses.
-    """
+    """(n, D) exo frames y, ego frames x of the same moment, other ego frames z -> (n,) softplus(‖x - y‖ - ‖y - z‖)."""
     with torch.autocast(exo.device.type, enabled=False):
         return _softplus_difference(*_distances(exo, positive, negative))
 
@@ -131,13 +122,7 @@ def weighted_triplet_loss(
     running means of h and of l after this batch, without gradients. In the backward pass, the gradients at d- and at
     the three e^(h - c) are rescaled to the norm of the one at d+.
 
-    Args:
-        exo: (n, D) embeddings of exo frames.
-        positive: (n, D) embeddings of ego frames of the same moment.
-        negative: (n, D) embeddings of other ego frames.
-        scores: (3, n) scores h of the positive, the exo frame and the negative.
-        videos: (n,) indices of the videos.
-        means: Running means, updated in training mode.
+    Shapes: embeddings (n, D), scores h of the positive, the exo frame and the negative (3, n), video indices (n,).
     """
     with torch.autocast(exo.device.type, enabled=False):
         near, far = _distances(exo, positive, negative)
@@ -173,11 +158,6 @@ class RunningMeans(nn.Module):
     triplet is taken as it is. In eval mode the state is not updated.
 
     The buffers are not in the state dict, since their size depends on the training videos.
-
-    Args:
-        videos: Number of training videos.
-        per_video: Keep one mean loss per video instead of one for all.
-        decay: Decay of the scores' means.
     """
 
     scores: Tensor  # (3, videos) c; minus infinity: not seen yet
@@ -247,17 +227,10 @@ def _softplus_difference(near: Tensor, far: Tensor) -> Tensor:
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the running means' weights for a whole batch of one-by-one updates.
+    """Compute what a batch of one-by-one updates of running means amounts to.
 
-    Args:
-        videos: (n,) video of each triplet.
-        seen: (n,) whether the video had a mean before.
-        decay: Decay of the mean.
-        dtype: Dtype of the results.
-
-    Returns:
-        (n, n) fraction of triplet j in the mean of triplet i's video, (n,) fraction of the previous mean, and (n,)
-        whether the triplet is the last of its video.
+    (n,) video of each triplet and whether it had a mean before -> (n, n) fraction of triplet j in the mean of triplet
+    i's video, (n,) fraction of the previous mean, (n,) whether the triplet is the last of its video.
     """
     same = videos[:, None] == videos  # (n, n)
     count, later = same.sum(dim=1), same.triu(1).sum(dim=1)

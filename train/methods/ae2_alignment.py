@@ -105,16 +105,8 @@ def ae2_losses(
 
         (s R(A,B) + s R(A',B')) / 2 and hinge_weight max(0, s R(A',B') - s R(A', reversed B') + margin).
 
-    Args:
-        first: (B, T, D) embeddings of A.
-        second: (B, S, D) embeddings of B.
-        first_padding: (B, T), at the end of a clip; padded frames are not aligned.
-        second_padding: (B, S).
-        subsets: (B, K) sorted frames of A and of B; None: the alignment loss is s R(A,B), the hinge 0.
-        hinge_weight: Weight of the hinge.
-        margin: Margin of the hinge.
-        gamma: Smoothing of soft DTW.
-        temperature: Softmax temperature of the matching costs.
+    Shapes: A (B, T, D), B (B, S, D), paddings (B, T) and (B, S), at the end of a clip, and subsets (B, K) each, sorted.
+    Without subsets, the alignment loss is s R(A,B) and the hinge 0. Padded frames are not aligned.
     """
     costs = [matching_costs(first, second, temperature, first_padding)]
     if subsets is None:

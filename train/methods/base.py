@@ -207,13 +207,7 @@ def own_frame_cross_entropy(logits: Tensor, padding: Tensor, smoothing: float) -
 
     -Σ_k q_ik log softmax_k(logits_ik), where q_ik = (1 - smoothing) [i = k] + smoothing / T.
 
-    Args:
-        logits: (N, T, T).
-        padding: (N, T); padded frames are no k and do not count in T.
-        smoothing: Label smoothing.
-
-    Returns:
-        (N, T) cross-entropies.
+    Shapes: logits (N, T, T), padding (N, T), result (N, T). Padded frames are no k and do not count in T.
     """
     log_probabilities = hide_padding(logits, padding).log_softmax(dim=-1).masked_fill(padding[:, None], 0)
     frames = (~padding).sum(dim=1, keepdim=True)

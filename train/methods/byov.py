@@ -112,25 +112,27 @@ class Byov(Method):
         return Sampler(videos, draw_item, items=len(videos))
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s, encoder, decoder = self.settings, self.encoder, self.decoder
-        ego, exo = clips
+        s, (ego, exo) = self.settings, clips
         visible_msm = [draw_visible(view, s.mask_self, generator) for view in clips]
         visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
 
-        # One encoder pass over the visible frames of MSM (eq. 3), all frames (eq. 5) and those of MCM (eq. 6).
-        msm = [encoder.select(*view) for view in zip(clips, visible_msm, strict=True)] if s.self_view else []
-        full = [encoder.select(view) for view in clips] if s.cross_view or s.cycle else []
-        mcm = [encoder.select(*view) for view in zip(clips, visible_mcm, strict=True)] if s.cross_view else []
-        z = encoder([*full, *msm, *mcm])
+        # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM (eq. 6), in one pass.
+        full = [self.encoder.select(view) for view in clips] if s.cross_view or s.cycle else []
+        msm = [self.encoder.select(*view) for view in zip(clips, visible_msm, strict=True)] if s.self_view else []
+        mcm = [self.encoder.select(*view) for view in zip(clips, visible_mcm, strict=True)] if s.cross_view else []
+        z = self.encoder([*full, *msm, *mcm])
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
-        # One decoder pass over the mask-filled tokens: MSM (eq. 4), MCM with the other view as context (eq. 7).
-        filled_msm = [decoder.mask_filled(*view) for view in zip(clips, z_msm, visible_msm, strict=True)] if msm else []
-        filled_mcm = [decoder.mask_filled(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)] if mcm else []
-        others = [decoder.add_positions(exo, z_full[1]), decoder.add_positions(ego, z_full[0])] if mcm else []
-        inputs = [DecoderInput(tokens, causal=s.causal) for tokens in filled_msm]
-        inputs += [DecoderInput(tokens, other) for tokens, other in zip(filled_mcm, others, strict=True)]
-        y = decoder(inputs) if inputs else []
+        # Decode the mask-filled tokens of MSM (eq. 4), and of MCM with the other view as context (eq. 7), in one pass.
+        inputs = []
+        if s.self_view:
+            tokens = [self.decoder.mask_filled(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
+            inputs += [DecoderInput(view_tokens, causal=s.causal) for view_tokens in tokens]
+        if s.cross_view:
+            tokens = [self.decoder.mask_filled(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
+            context = [self.decoder.add_positions(exo, z_full[1]), self.decoder.add_positions(ego, z_full[0])]
+            inputs += [DecoderInput(*view) for view in zip(tokens, context, strict=True)]
+        y = self.decoder(inputs) if inputs else []
 
         losses = {}
         if s.self_view:
@@ -168,13 +170,9 @@ def cycle_loss(
     Each frame's soft nearest neighbor in the other clip looks for its own soft nearest neighbor at home, whose index
     has mean mu and variance var. For frame t of T: ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
 
-    Args:
-        home: (B, T, D) latents of the clip where cycles start and end.
-        home_padding: (B, T); padded frames are never found and have no loss.
-        away: (B, S, D) latents of the other clip.
-        away_padding: (B, S).
-        order_prior: Standard deviation of a Gaussian around the same normalized time of the other clip, which weights
-            the way there. Without it, a map that reverses time is as consistent as one that keeps it.
+    Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never found and have no loss.
+    order_prior: standard deviation of a Gaussian around the same normalized time that weights the way there. Without
+    it, a map that reverses time is as consistent as one that keeps it.
     """
     with torch.autocast(home.device.type, enabled=False):  # bfloat16 is too coarse for frame indices
         home, away = F.normalize(home.float(), dim=-1), F.normalize(away.float(), dim=-1)

@@ -128,16 +128,8 @@ def sequence_contrastive_loss(
     p_ij ∝ exp(z_i·z_j / temperature); Σ_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both crops,
     then over the items.
 
-    Args:
-        first: (B, T, D) unit vectors of one crop.
-        second: (B, T, D) unit vectors of the other.
-        first_frames: (B, T) frame numbers within the video.
-        second_frames: (B, T).
-        first_padding: (B, T). Padded frames are neither an i nor a target, but those of both crops count with weight
-            1e-6 in the denominator of p, as published.
-        second_padding: (B, T).
-        variance: Variance of q in squared frames.
-        temperature: Softmax temperature of p.
+    Shapes: unit vectors z (B, T, D), frame numbers a and b within the video (B, T), padding (B, T). Padded frames are
+    neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
     """
     with torch.autocast(first.device.type, enabled=False):
         z = at_least_float32(torch.stack([first, second]))  # (2, B, T, D)

@@ -91,16 +91,7 @@ def gta_losses(
 
     P are probabilities that the cross-entropy takes as logits, so even a perfect cycle has a loss. As published.
 
-    Args:
-        first: (B, T, D) embeddings of A; unit vectors as published.
-        second: (B, S, D) embeddings of B.
-        first_padding: (B, T), at the end of a clip; padded frames do not take part.
-        second_padding: (B, S).
-        gamma: Smoothing of soft DTW.
-        temperature: Softmax temperature of the matching costs.
-        label_smoothing: Label smoothing of the cycles.
-        alignment_weight: Weight of the alignment costs.
-        scale: Factor of both losses.
+    Shapes: A (B, T, D), B (B, S, D), paddings (B, T) and (B, S), at the end of a clip. Padded frames do not take part.
     """
     with torch.autocast(first.device.type, enabled=False):
         there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)

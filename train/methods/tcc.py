@@ -96,19 +96,8 @@ def tcc_loss(
     - "mse": (t_i - μ_i)²;
     - "classification": the cross-entropy of β_i with frame i, with label smoothing.
 
-    Computed in float32 or wider, also under autocast.
-
-    Args:
-        home: (N, T, D) embeddings u.
-        away: (N, S, D) embeddings v.
-        times: (N, T) times t of the frames of `home`, from 0 to 1.
-        home_padding: (N, T); padded frames start no cycle and are never found.
-        away_padding: (N, S).
-        loss: Form of the loss.
-        similarity: Form of s.
-        temperature: Softmax temperature.
-        variance_weight: Weight of the log-variance.
-        label_smoothing: Label smoothing of the classification loss.
+    Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames start no
+    cycle and are never found. Computed in float32 or wider, also under autocast.
     """
     with torch.autocast(home.device.type, enabled=False):
         home, away = at_least_float32(home), at_least_float32(away)

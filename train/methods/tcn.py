@@ -175,12 +175,8 @@ def npairs(
 
     mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i ‖x_i‖² + mean_i ‖y_i‖²), averaged over the items.
 
-    Args:
-        anchors: (B, n, D) embeddings x.
-        positives: (B, n, D) embeddings y.
-        padding: (B, n); padded pairs do not take part.
-        regularization: Weight of the squared norms.
-        labels: (B, n); pairs with the same label share the target equally.
+    Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Pairs with the same label share the
+    target equally. Padded pairs do not take part.
     """
     with torch.autocast(anchors.device.type, enabled=False):
         x, y = (at_least_float32(side).masked_fill(padding[..., None], 0) for side in (anchors, positives))
@@ -195,16 +191,7 @@ def npairs(
 
 
 def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: int) -> tuple[Tensor, Tensor]:
-    """Classify the pairs of frames by their distance in time.
-
-    Args:
-        times: (B, n) frame numbers.
-        positive_radius: Largest distance of a positive pair.
-        negative_radius: Distance that a negative pair exceeds.
-
-    Returns:
-        (B, n, n) positive pairs and (B, n, n) negative pairs.
-    """
+    """Return (B, n, n) pairs of frames at most positive_radius, and more than negative_radius, apart in time (B, n)."""
     apart = (times[:, :, None] - times[:, None]).abs()  # (B, n, n)
     itself = torch.eye(times.shape[1], dtype=torch.bool, device=times.device)
     return (apart <= positive_radius) & ~itself, apart > negative_radius
@@ -219,12 +206,7 @@ def semi_hard_triplets(
     negatives that is farther from i than j, or the farthest if there is none. The mean over the positive pairs whose i
     has a negative (0 if there are none), then over the items.
 
-    Args:
-        embeddings: (B, n, D) unit vectors.
-        positive: (B, n, n) positive pairs.
-        negative: (B, n, n) negative pairs.
-        padding: (B, n); padded frames are in no pair.
-        margin: Margin of the loss.
+    Shapes: unit vectors z (B, n, D), positive and negative pairs (B, n, n), padding (B, n). Padded frames form no pair.
     """
     with torch.autocast(embeddings.device.type, enabled=False):
         z = at_least_float32(embeddings).masked_fill(padding[..., None], 0)

@@ -109,15 +109,8 @@ def timeline_losses(
     For frame i and the frames j of another clip: target q_ij ∝ exp(-(t_i - t_j)² / 2 sigma²), prediction
     p_ij ∝ exp(z_i·z_j / temperature). The mean over all i and other clips of an item, then over the items.
 
-    Args:
-        z: (B, C, T, D) unit vectors of the frames of C clips.
-        times: (B, C, T) normalized times.
-        padding: (B, C, T); padded frames are neither an i nor a j.
-        sigma: Standard deviation of the target.
-        temperature: Softmax temperature.
-
-    Returns:
-        The loss with one softmax per other clip, and with one softmax over all other clips.
+    Shapes: unit vectors z (B, C, T, D) of C clips, normalized times t (B, C, T), padding (B, C, T). Padded frames are
+    neither an i nor a j.
     """
     batch, clips, frames = times.shape
     with torch.autocast(z.device.type, enabled=False):
