@@ -1,7 +1,6 @@
-"""Checkpoints and model files: safetensors with a digest and JSON metadata, no pickles.
+"""Checkpoints and model files: safetensors with JSON metadata and a digest, no pickles.
 
-A checkpoint holds everything a run needs to resume exactly: model, optimizer, the method's training-only state and the
-`TrainingState`. Files carry the identity of their run, so that those of another run are refused.
+A checkpoint holds everything that a run needs to resume exactly. Files of other runs are refused.
 """
 
 import json
@@ -39,9 +38,7 @@ class TrainingState(Record, frozen=False):
 def model_bytes(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> bytes:
     """Return the content of a model file; equal weights and metadata give equal bytes.
 
-    Args:
-        model: The model whose `state_dict` is saved.
-        metadata: JSON values to store in the file, with a digest of the file. Without it, there is no digest either.
+    A file with metadata (JSON values) also carries its own digest.
     """
     return _file_bytes(model.state_dict(), metadata)
 
@@ -56,12 +53,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a model file into a model of the same architecture.
-
-    Raises:
-        CacheError: The file is damaged.
-        TrainError: The weights do not fit the model.
-    """
+    """Load a model file; raises CacheError if it is damaged, TrainError if the weights do not fit the model."""
     check_weights(path)
     try:
         model.load_state_dict(load_file(path))
@@ -81,13 +73,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, then delete all but the last two.
 
-    Args:
-        folder: The checkpoint folder of the run.
-        model: The model being trained.
-        optimizer: Its optimizer.
-        state: The rest of the training state.
-        memory: Training-only tensors of the method, not part of the model.
-        metadata: What every file of the run carries, above all its "identity".
+    `memory` holds training-only tensors that are not part of the model; `metadata` has the "identity" of the run.
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"memory.{name}": tensor for name, tensor in (memory or {}).items()}
@@ -108,13 +94,9 @@ def load_checkpoint(
     memory: Mapping[str, Tensor] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> TrainingState | None:
-    """Restore the newest usable checkpoint in place; damaged files and those of other runs are skipped.
+    """Restore the newest usable checkpoint in place, and return its state; None if there is no checkpoint.
 
-    Returns:
-        The state to continue from, or None if there is no checkpoint.
-
-    Raises:
-        TrainError: There are checkpoints, but none is usable.
+    Damaged files and those of other runs are skipped. If no checkpoint is usable, TrainError is raised.
     """
     paths = checkpoints(folder)
     for path in paths:

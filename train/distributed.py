@@ -87,10 +87,8 @@ def init_processes() -> Processes:
         return SINGLE_PROCESS
     try:
         return ProcessGroup(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-    except KeyError as error:
-        raise TrainError(f"WORLD_SIZE is set but {error} is not. Start several processes with torchrun.") from None
-    except ValueError as error:
-        raise TrainError(f"{error}. Start several processes with torchrun.") from None
+    except (KeyError, ValueError) as error:
+        raise TrainError(f"Incomplete environment ({error}). Start several processes with torchrun.") from None
 
 
 def partition(count: int, rank: int, world_size: int) -> range:
@@ -182,17 +180,14 @@ class ProcessGroup(Processes):
 
     def reports_error(self) -> bool:
         if self._reports is None:
-            self._reports = self._is_first_to_report()
+            try:
+                deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
+                while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
+                    time.sleep(0.05)
+                self._reports = bool(self._store.add(_REPORTED_KEY, 1) == 1)
+            except RuntimeError:  # the store is gone, too
+                self._reports = self.is_main
         return self._reports
-
-    def _is_first_to_report(self) -> bool:
-        try:
-            deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
-            while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
-                time.sleep(0.05)
-            return bool(self._store.add(_REPORTED_KEY, 1) == 1)
-        except RuntimeError:  # the store is gone, too
-            return self.is_main
 
 
 @contextmanager
