@@ -42,10 +42,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run with the name of the run, in the project "byov" unless WANDB_PROJECT says otherwise.
-
-    Its id is kept in the run's folder, so that a resumed run continues there, too.
-    """
+    """A W&B run, whose id is kept in the run's folder so that a resumed run continues it."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         try:
@@ -58,7 +55,7 @@ class WeightsAndBiases:
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         if self._run is None:
             self._run = self._start()
-        self._run.log(dict(metrics), step=step)  # W&B ignores steps that it has; they are the same after resuming
+        self._run.log(dict(metrics), step=step)  # W&B ignores steps that it already has
 
     def close(self) -> None:
         if self._run is not None:
@@ -86,17 +83,7 @@ class WeightsAndBiases:
 
 @contextmanager
 def open_trackers(run: Path, config: Mapping[str, Any], *, tensorboard: bool, wandb: bool) -> Iterator[list[Tracker]]:
-    """Open the requested trackers of a run, and close them at the end.
-
-    Args:
-        run: The folder of the run.
-        config: What to show as the configuration of the run.
-        tensorboard: Log to TensorBoard.
-        wandb: Log to Weights & Biases.
-
-    Raises:
-        TrainError: The package of a tracker is not installed.
-    """
+    """Open the requested trackers of a run and close them at the end; TrainError if a package is not installed."""
     trackers: list[Tracker] = []
     if tensorboard:
         trackers.append(TensorBoard(run))

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def random_clips(lengths, seed=0, phases=3, width=6):
-    """Videos with embeddings that carry their labels a little, the first half of them ego."""
+    """Videos with embeddings that weakly depend on their labels; the first half is ego."""
     random = np.random.default_rng(seed)
     clips = []
     for number, length in enumerate(lengths):
@@ -60,7 +60,7 @@ def naive_map(clips, view):
 
 @pytest.mark.parametrize("lengths", [(40, 31, 50, 27), (4, 3, 5), (60, 2), (1, 30, 1, 30)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_retrieval_is_the_definition(lengths, seed):
+def test_retrieval_matches_the_definition(lengths, seed):
     clips = random_clips(lengths, seed)
     found = cross_view_map(clips)
     assert found["ego2exo"] == pytest.approx(naive_map(clips, "ego"), abs=1e-9)
@@ -69,8 +69,8 @@ def test_retrieval_is_the_definition(lengths, seed):
 
 @pytest.mark.parametrize("lengths", [(40, 31, 50, 27), (25, 30, 55), (60, 12)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_tau_is_scipys(lengths, seed):
-    clips = random_clips(lengths, seed, width=2)  # few dimensions: neighbors repeat, and ties count
+def test_tau_matches_scipy(lengths, seed):
+    clips = random_clips(lengths, seed, width=2)  # few dimensions, so that neighbors repeat and ties count
     sampled = [torch.from_numpy(clip.embedding[::5]).double() for clip in clips]
     expected = [
         kendalltau(range(len(query)), torch.cdist(query, other).argmin(1)).statistic
@@ -82,13 +82,13 @@ def test_tau_is_scipys(lengths, seed):
     assert mean_tau(clips) == pytest.approx(np.mean(expected), abs=1e-9)
 
 
-def test_tau_of_a_steady_video_is_one_and_of_its_reverse_minus_one():
+def test_tau_of_equal_and_reversed_videos():
     ramp = np.arange(31)[:, None]
     assert mean_tau([clip_of(ramp), clip_of(ramp)]) == pytest.approx(1)
     assert mean_tau([clip_of(ramp), clip_of(ramp[::-1])]) == pytest.approx(-1)
 
 
-def test_a_pair_whose_nearest_frame_never_changes_counts_nothing_in_favor_of_a_model():
+def test_a_constant_nearest_frame_counts_as_zero():
     ramp, still = np.arange(31)[:, None], np.zeros((31, 1))
     assert mean_tau([clip_of(ramp), clip_of(ramp), clip_of(still)]) == pytest.approx(2 / 6)
     assert mean_tau([clip_of(still), clip_of(still)]) == 0
@@ -103,9 +103,9 @@ def test_retrieval_needs_both_views_and_labels():
     assert cross_view_map([]) == nothing
     unlabeled = [EmbeddedClip(clip.video, clip.embedding, None) for clip in clips]
     assert cross_view_map(unlabeled) == nothing
-    # those without labels are as good as absent
+    # unlabeled videos are ignored
     assert cross_view_map([*clips, *unlabeled]) == cross_view_map(clips)
-    # and frames without, too
+    # and unlabeled frames
     partly = [
         EmbeddedClip(clip.video, np.concatenate([clip.embedding[:4], clip.embedding]), (-1,) * 4 + clip.labels)
         for clip in clips
@@ -115,7 +115,7 @@ def test_retrieval_needs_both_views_and_labels():
     assert cross_view_map(bare) == nothing
 
 
-def test_perfect_and_hopeless_embeddings():
+def test_best_and_worst_embeddings():
     clips = random_clips((20, 25))
     perfect = [EmbeddedClip(clip.video, np.eye(3, dtype=np.float32)[list(clip.labels)], clip.labels) for clip in clips]
     assert min(cross_view_map(perfect).values()) > 0.99
@@ -123,7 +123,7 @@ def test_perfect_and_hopeless_embeddings():
     assert cross_view_map(apart) == {"ego2exo": 0, "exo2ego": 0}
 
 
-def test_the_validator_scores_what_the_model_embeds(features_dir, make_method):
+def test_the_validator_agrees_with_the_evaluator(features_dir, make_method):
     source = open_training_data(features_dir, None, None, 0.3)
     videos, store = source.of("val"), FeatureStore(source, (), 0)
     model = make_method(width=16, standardize="video")
@@ -153,7 +153,7 @@ def test_the_validator_scores_what_the_model_embeds(features_dir, make_method):
     )
 
 
-def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_method, make_cache):
+def test_metrics_that_need_missing_views_or_labels_are_omitted(features_dir, make_method, make_cache):
     model = make_method(width=16)
     source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
@@ -166,7 +166,7 @@ def test_what_the_videos_do_not_allow_is_left_out(features_dir, make_method, mak
     assert set(found) == {"tau"}
 
 
-def test_validation_leaves_the_model_and_the_random_numbers_alone(features_dir, make_method):
+def test_validation_changes_neither_weights_nor_random_state(features_dir, make_method):
     source = open_training_data(features_dir, None, None, 0.3)
     model = make_method(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
