@@ -1,7 +1,4 @@
-"""EfficientNet-Lite0 written down plainly, whole, from its published table and weights.
-
-The tests hold the encoder's folded network against it, and the benchmark measures what folding saves.
-"""
+"""Plain EfficientNet-Lite0 with its published weights: reference for the tests and for benchmarks/extract.py."""
 
 from collections.abc import Mapping
 
@@ -22,7 +19,7 @@ STRIDES = [stride if repeat == 0 else 1 for _, _, stride, _, repeats in STAGES f
 
 
 def classify(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """(B, 3, 224, 224) gray levels → (B, 1000) logits of ImageNet's classes."""
+    """Return ImageNet logits (B, 1000) for gray levels (B, 3, 224, 224)."""
     x = _stem(weights, images)
     for block in range(len(STRIDES)):
         x = _block(weights, x, block)
@@ -31,7 +28,7 @@ def classify(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
 
 
 def expansion(weights: Mapping[str, Tensor], images: Tensor, block: int) -> Tensor:
-    """(B, 3, 224, 224) gray levels → the first feature map within a block, (B, D, H, W)."""
+    """Return the expansion of a block (B, D, H, W) for gray levels (B, 3, 224, 224)."""
     x = _stem(weights, images)
     for before in range(block):
         x = _block(weights, x, before)
@@ -44,7 +41,7 @@ def _stem(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
 
 def _block(weights: Mapping[str, Tensor], x: Tensor, block: int) -> Tensor:
     name = f"_blocks.{block}"
-    inner = _expand(weights, x, block) if block else x  # the first has an expansion of 1
+    inner = _expand(weights, x, block) if block else x  # the first block has no expansion
     inner = F.relu6(
         _normalized_convolution(
             weights, inner, f"{name}._depthwise_conv", f"{name}._bn1", STRIDES[block], len(inner[0])
@@ -71,7 +68,7 @@ def _normalized_convolution(
 
 
 def _pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """TensorFlow's SAME: ceil(length / stride) places come out, and of an odd margin the larger part is last."""
+    """TensorFlow's SAME padding: ceil(length / stride) outputs, with the larger part of an odd margin at the end."""
     margins = []
     for length in (x.shape[3], x.shape[2]):
         outputs = -(-length // stride)
