@@ -198,8 +198,8 @@ def test_labels_must_match_the_frames(byov_extract, make_video, tmp_path):
     pour_milk(tmp_path / "datasets", make_video, {stem: [0] * 4 + [1] * (count - 4) for stem, count in counts.items()})
     ran = byov_extract("--dataset", "pour_milk", *TINY)
     assert ran.code == 1
-    assert "c.mp4: 12 frames decoded, 9 labels; re-export the labels or use --on-mismatch trim" in ran.err
-    assert "e.mp4: 12 frames decoded, 15 labels" in ran.err
+    assert "c.mp4: 12 frames but 9 labels" in ran.err
+    assert "e.mp4: 12 frames but 15 labels" in ran.err
     trimmed = byov_extract("--dataset", "pour_milk", *TINY, "--on-mismatch", "trim", "--json")
     assert (trimmed.code, trimmed.json["extracted_videos"]) == (0, 2)
     videos = json.loads((tmp_path / "features" / "pour_milk" / "manifest.json").read_text())["videos"]
@@ -301,14 +301,6 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 
-def test_sources_that_are_as_they_were_pass_the_whole_comparison(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    assert byov_extract("--manifest", table, *TINY, "--verify-sources").code == 0
-    os.utime(table.parent / "v0.mp4")
-    ran = byov_extract("--manifest", table, *TINY, "--verify-sources")
-    assert (ran.code, "2 already cached" in ran.out) == (0, True), ran
-
-
 def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
     """Makes a cache file say that it was computed in the other type; returns the type that it had, and the new one."""
     found = read_header(path).provenance.compute_dtype
@@ -326,7 +318,7 @@ def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_
     found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
     if device == "auto":  # which device it is turns out as soon as there is something to encode
         (features(tmp_path) / "ego" / "v0.h5").unlink()
-        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
+        said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
     else:
         said = f"v1.h5: computed in {other}, --device cpu computes in {found}"
     before = read_files(tmp_path / "features")
@@ -382,15 +374,6 @@ def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
     assert "extracting 2 cached videos again: lacks ratio 0.5" in ran.err
 
 
-def test_a_check_says_the_cost_of_an_added_ratio_once_and_when_there_is_nothing_to_do(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    byov_extract("--manifest", table, *TINY, "--ratio", "0.3")
-    assert byov_extract("--manifest", table, *TINY, "--ratio", "0.3", "--check").out.endswith("\nnothing to encode\n")
-    out = byov_extract("--manifest", table, *TINY, "--ratio", "0.5", "--check").out
-    assert out.count("extracting 2 cached videos again: lacks ratio 0.5") == 1
-    assert "lacks" not in out
-
-
 @pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
 def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset, frames):
     table = make_dataset(frames)
@@ -415,13 +398,6 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     leftover.write_bytes(b"half a file")
     assert byov_extract("--manifest", table, *TINY).code == 0
     assert not leftover.exists()
-
-
-def test_dataset_absent_says_where_how_and_what_needs_nothing(byov_extract, tmp_path):
-    message = one_line_error(byov_extract("--dataset", "pour_milk", *TINY))
-    assert str(tmp_path / "datasets" / "pour_milk") in message
-    assert "AE2" in message
-    assert "the dataset demo" in message
 
 
 def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_dataset, monkeypatch):
@@ -459,12 +435,6 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     assert not (tmp_path / "features").exists()
 
 
-def test_two_videos_with_one_id_are_refused(byov_extract, make_dataset):
-    table = make_dataset([5, 6])
-    table.write_text("path,view,split,id\nv0.mp4,ego,train,same\nv1.mp4,exo,train,same\n")
-    assert "'same'" in one_line_error(byov_extract("--manifest", table, *TINY))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -488,11 +458,6 @@ def test_bad_usage_is_told_before_anything_is_done(byov_extract, tmp_path, argum
     assert not (tmp_path / "datasets").exists()
 
 
-def test_unknown_dataset_lists_the_choices(byov_extract):
-    message = one_line_error(byov_extract("--dataset", "pour_tea"))
-    assert all(name in message for name in ("pour_milk", "break_eggs", "charades_ego", "demo"))
-
-
 def test_an_encoder_that_gives_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -502,7 +467,7 @@ def test_an_encoder_that_gives_nan_fails_its_videos(byov_extract, make_dataset, 
     save_file(weights | {name: weights[name] * float("nan")}, folder / "model.safetensors", metadata={"format": "pt"})
     ran = byov_extract("--manifest", make_dataset([5, 6]), "--encoder", folder)
     assert ran.code == 1
-    assert "v0.mp4: the encoder gave NaN or Inf" in ran.err
+    assert "v0.mp4: the encoder returned NaN or Inf" in ran.err
 
 
 def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):

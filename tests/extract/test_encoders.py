@@ -1,4 +1,4 @@
-"""Encoders on tiny models that the tests build and save as HuggingFace does."""
+"""Encoders built from tiny models in Hugging Face format."""
 
 import json
 import pickle
@@ -62,7 +62,7 @@ def hidden_states(model, encoder, pixels):
         ("vit", VISION, 1, 16),
     ],
 )
-def test_patch_tokens_are_the_last_hidden_states_without_the_prefix(tmp_path, model_type, settings, prefix, tokens):
+def test_patch_tokens_are_the_last_hidden_states_without_prefix(tmp_path, model_type, settings, prefix, tokens):
     model = save(tmp_path / "model", model_type, **settings)
     encoder = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
     pixels = images(encoder)
@@ -77,7 +77,7 @@ def test_patch_tokens_are_the_last_hidden_states_without_the_prefix(tmp_path, mo
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_of_an_image_text_model_the_vision_part_is_taken(tmp_path, family):
+def test_image_text_models_use_their_vision_part(tmp_path, family):
     model = save(tmp_path / "both", family, vision_config=VISION, text_config=TEXT)
     encoder = load_encoder(parse_encoder(str(tmp_path / "both")), device="cpu")
     pixels = images(encoder)
@@ -85,7 +85,7 @@ def test_of_an_image_text_model_the_vision_part_is_taken(tmp_path, family):
     torch.testing.assert_close(encoder.encode(pixels)[0], states[:, encoder.shape.has_cls :])
 
 
-def test_resnet_gives_the_third_block_of_the_third_stage(tmp_path):
+def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
     model = save(tmp_path / "resnet", "resnet", embedding_size=8, hidden_sizes=[16, 32, 64, 128], depths=[3, 4, 6, 3])
     seen = []
     model.encoder.stages[2].layers[2].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
@@ -115,7 +115,7 @@ def test_shapes_of_the_published_architectures(name, tokens, width, has_cls):
     assert (shape.tokens, shape.width, shape.has_cls) == (tokens, width, has_cls)
 
 
-def test_random_networks_depend_on_nothing_but_their_name():
+def test_random_encoders_are_deterministic():
     torch.manual_seed(5)
     first = load_encoder(parse_encoder("random/tiny"), device="cpu")
     here = torch.rand(1)
@@ -125,7 +125,7 @@ def test_random_networks_depend_on_nothing_but_their_name():
     assert torch.equal(torch.rand(1), here), "building a network must leave the caller's random numbers alone"
 
 
-def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbors():
+def test_tokens_do_not_depend_on_the_rest_of_the_batch():
     encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
     pixels = images(encoder, 32)
     tokens, cls = encoder.encode(pixels)
@@ -138,7 +138,7 @@ def test_tokens_of_a_frame_do_not_depend_on_its_place_or_neighbors():
     assert torch.equal(encoder.encode(alone)[0][7], tokens[7])
 
 
-def test_other_weights_have_another_digest(tmp_path):
+def test_weights_change_digest_and_revision(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     before = load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
     weights = load_file(tmp_path / "model" / "model.safetensors")
@@ -151,7 +151,7 @@ def test_other_weights_have_another_digest(tmp_path):
     assert before.name.id == after.name.id == "model"
 
 
-def test_normalization_comes_with_the_model(tmp_path):
+def test_normalization_from_preprocessor_config(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
     (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(settings))
@@ -161,7 +161,7 @@ def test_normalization_comes_with_the_model(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # PyTorch's compiler uses what PyTorch itself deprecates
-def test_compiled_encoder_gives_the_same_tokens():
+def test_compiled_encoder():
     plain = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled.compile()
@@ -172,30 +172,31 @@ def test_compiled_encoder_gives_the_same_tokens():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("random/nothing", "random/nothing: unknown architecture; choose random/ tiny, clip-vit"),
-        ("./no/such/folder", "no such folder, nor a HuggingFace id"),
-        ("two words", "no such folder, nor a HuggingFace id"),
+        ("random/nothing", "unknown architecture"),
+        ("imagenet/vgg", "unknown encoder"),
+        ("./no/such/folder", "no such folder"),
         ("~nobody/clip", "no such folder"),
+        ("two words", "neither a folder nor a Hugging Face id"),
+        ("clip", "did you mean --encoder openai/clip-vit-base-patch16"),
+        ("efficientnet-lite", "did you mean --encoder imagenet/efficientnet-lite0"),
+        (".", r"needs config\.json"),
     ],
 )
-def test_unknown_encoders_are_named(name, message):
+def test_malformed_names(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(EncoderError, match=message):
-        load_encoder(parse_encoder(name), device="cpu")
+        parse_encoder(name)
 
 
-def test_revision_is_for_the_hub_only(tmp_path):
+def test_only_hub_models_have_revisions(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
-    for name in ("random/tiny", str(tmp_path / "model")):
+    for name in ("random/tiny", "imagenet/efficientnet-lite0", str(tmp_path / "model")):
         with pytest.raises(EncoderError, match="no --revision"):
             parse_encoder(name, "main")
+    assert parse_encoder("openai/clip-vit-base-patch16", "main").revision == "main"
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(EncoderError, match=r"needs config\.json"):
-        parse_encoder(str(tmp_path))
-
-
-def test_a_model_whose_patches_cannot_be_told_apart_is_refused(tmp_path):
+def test_hierarchical_models_are_refused(tmp_path):
     settings = {
         "embed_dim": 8,
         "depths": [1, 1],
@@ -205,28 +206,28 @@ def test_a_model_whose_patches_cannot_be_told_apart_is_refused(tmp_path):
         "window_size": 4,
     }
     save(tmp_path / "swin", "swin", **settings)
-    with pytest.raises(EncoderError, match="cannot tell the patch tokens of a swin"):
+    with pytest.raises(EncoderError, match="cannot identify the patch tokens of a swin"):
         load_encoder(parse_encoder(str(tmp_path / "swin")), device="cpu")
 
 
-def test_a_language_model_is_refused(tmp_path):
+def test_language_models_are_refused(tmp_path):
     settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     save(tmp_path / "bert", "bert", vocab_size=32, **settings)
-    with pytest.raises(EncoderError, match="bert: does not take"):
+    with pytest.raises(EncoderError, match="bert: does not accept"):
         load_encoder(parse_encoder(str(tmp_path / "bert")), device="cpu")
 
 
-def test_missing_weights_are_not_left_at_random(tmp_path):
+def test_missing_weights_are_refused(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     weights = load_file(tmp_path / "model" / "model.safetensors")
     dropped = next(key for key in weights if "layer" in key)
     weights.pop(dropped)
     save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(EncoderError, match="weights lack 1 tensors"):
+    with pytest.raises(EncoderError, match="1 tensors are missing"):
         load_encoder(parse_encoder(str(tmp_path / "model")), device="cpu")
 
 
-def test_a_damaged_weight_file_is_one_line(tmp_path):
+def test_damaged_weights_are_refused(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -236,7 +237,7 @@ def test_a_damaged_weight_file_is_one_line(tmp_path):
 
 
 class Creates:
-    """A pickle of this makes a file when it is loaded without care."""
+    """Creates a file when unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -245,7 +246,7 @@ class Creates:
         return (Path.touch, (self.path,))
 
 
-def test_pickled_weights_run_nothing(tmp_path):
+def test_pickled_weights_execute_nothing(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(pickle.dumps(Creates(tmp_path / "created")))
@@ -254,7 +255,7 @@ def test_pickled_weights_run_nothing(tmp_path):
     assert not (tmp_path / "created").exists()
 
 
-def test_code_that_comes_with_a_model_is_never_run(tmp_path):
+def test_custom_model_code_is_never_run(tmp_path):
     save(tmp_path / "model", "vit", **VISION)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config |= {"model_type": "homemade", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
@@ -269,7 +270,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def fake_hub_cache(home: Path, repository: str) -> None:
-    """What a download of a model leaves in HF_HOME."""
+    """Write a downloaded model to HF_HOME."""
     folder = home / "hub" / f"models--{repository.replace('/', '--')}"
     save(folder / "snapshots" / COMMIT, "clip_vision_model", **VISION)
     (folder / "refs").mkdir()
@@ -285,10 +286,9 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_hub_models_come_from_the_local_cache_when_offline(tmp_path):
+def test_offline_models_come_from_the_local_cache(tmp_path):
     fake_hub_cache(tmp_path, "some/model")
     code = """
-from byov.extract.encoder_names import ARCHITECTURES
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.errors import EncoderError
@@ -306,23 +306,23 @@ for name in ("some/other", "other/model"):
     assert loaded == f"some/model {COMMIT} 16"
     assert len(errors) == 2
     assert all(
-        "not in the local HuggingFace cache" in error and "imagenet/efficientnet-lite0" in error for error in errors
+        "not in the local Hugging Face cache" in error and "imagenet/efficientnet-lite0" in error for error in errors
     )
 
 
-def test_resnet_tokens_keep_only_what_they_use():
+def test_resnet_drops_unused_layers():
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model("resnet"))
     parameters = sum(p.numel() for p in ResNetTokens(model).parameters())
     assert parameters < sum(p.numel() for p in model.parameters()) / 4
 
 
-def test_more_tokens_than_the_cache_can_number_are_refused(monkeypatch):
+def test_too_many_tokens_are_refused(monkeypatch):
     tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     for name, patch in (("most", 16), ("more", 15)):
         settings = {**tiny, "image_size": 4096, "patch_size": patch}
         monkeypatch.setitem(ARCHITECTURES, name, ("clip_vision_model", settings))
     assert encoder_shape(parse_encoder("random/most")).tokens == 65536
-    said = r"random/more: 74529 tokens for a 4096 x 4096 frame; the cache numbers at most 65536"
+    said = "random/more: 74529 tokens per 4096 x 4096 frame, but the cache supports 65536"
     for load in (encoder_shape, load_encoder):
         with pytest.raises(EncoderError, match=said):
             load(parse_encoder("random/more"))

@@ -16,14 +16,14 @@ def noise(height, width):
 
 
 def blocks(height, width):
-    """Hard edges, where resizing overshoots and ties are common."""
+    """Hard edges, where bicubic resizing overshoots."""
     cells = noise(height // 8 + 1, width // 8 + 1)
     return np.repeat(np.repeat(cells, 8, 0), 8, 1)[:height, :width].copy()
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("content", [noise, blocks])
-def test_crop_agrees_with_the_clip_processor_to_one_gray_level(size, content):
+def test_crop_matches_the_clip_processor(size, content):
     image = content(*size)
     expected = CLIPImageProcessorPil()(image, do_normalize=False, do_rescale=False, return_tensors="np")
     ours = CROP.resized(torch.from_numpy(image)[None])[0].numpy()
@@ -31,7 +31,7 @@ def test_crop_agrees_with_the_clip_processor_to_one_gray_level(size, content):
     assert difference.max() <= 1
 
 
-def test_normalized_values_agree_with_the_clip_processor():
+def test_normalization_matches_the_clip_processor():
     image = noise(224, 224)
     expected = CLIPImageProcessorPil()(image, return_tensors="np")["pixel_values"]
     ours = CROP.normalized(CROP.resized(torch.from_numpy(image)[None]), torch.float32)
@@ -39,7 +39,7 @@ def test_normalized_values_agree_with_the_clip_processor():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_squash_on_the_cpu_is_close_to_what_other_devices_compute(size):
+def test_squash_on_cpu_is_close_to_other_devices(size):
     images = torch.from_numpy(blocks(*size))[None].permute(0, 3, 1, 2)
     elsewhere = _resample(images, 224, 224, slice(0, 224), slice(0, 224)).int()
     ours = SQUASH.resized(images.permute(0, 2, 3, 1)).int()
@@ -47,7 +47,7 @@ def test_squash_on_the_cpu_is_close_to_what_other_devices_compute(size):
     assert (ours - elsewhere).abs().max() <= 2
 
 
-def test_squash_keeps_the_whole_frame_and_crop_the_middle():
+def test_squash_keeps_the_frame_and_crop_the_center():
     frame = torch.zeros(1, 100, 300, 3, dtype=torch.uint8)
     frame[:, :, :50] = 255
     assert SQUASH.resized(frame)[0, 0, 112, 0] == 255
@@ -55,13 +55,13 @@ def test_squash_keeps_the_whole_frame_and_crop_the_middle():
 
 
 @pytest.mark.parametrize("preprocessing", [SQUASH, CROP])
-def test_a_frame_does_not_depend_on_the_others_of_its_block(preprocessing):
+def test_frames_are_resized_independently(preprocessing):
     frames = torch.from_numpy(np.stack([noise(90, 120), blocks(90, 120), 255 - noise(90, 120)]))
     together = preprocessing.resized(frames)
     for index in range(3):
         assert torch.equal(preprocessing.resized(frames[index : index + 1])[0], together[index])
 
 
-def test_description_tells_preparations_apart():
+def test_descriptions_differ():
     others = [CROP, Preprocessing("squash", 256, CLIP_MEAN, CLIP_STD), Preprocessing("squash", 224, CLIP_STD, CLIP_STD)]
     assert SQUASH.describe() not in [other.describe() for other in others]

@@ -12,7 +12,7 @@ RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 def naive(tokens, ratio):
-    """The definition, frame by frame."""
+    """Token merging frame by frame."""
     frames, count, _ = tokens.shape
     merged = []
     for t in range(frames):
@@ -30,7 +30,7 @@ def random_tokens(frames, tokens=13, width=5, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).standard_normal((frames, tokens, width)).astype(np.float32))
 
 
-def test_meets_the_golden_values():
+def test_golden_values():
     with np.load(GOLDEN) as golden:
         ratios = golden["ratios"].tolist()
         merged = merge_tokens(torch.from_numpy(golden["tokens"]), ratios)
@@ -40,7 +40,7 @@ def test_meets_the_golden_values():
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 20])
-def test_agrees_with_the_definition(frames):
+def test_matches_naive_implementation(frames):
     tokens = random_tokens(frames)
     merged = merge_tokens(tokens, RATIOS)
     for ratio in RATIOS:
@@ -49,7 +49,7 @@ def test_agrees_with_the_definition(frames):
 
 @pytest.fixture
 def one_thread():
-    """As the extraction merges: on some CPUs the number of threads decides the last bit."""
+    """Merge in one thread, as the extraction does: on some CPUs the number of threads changes the last bit."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -59,7 +59,7 @@ def one_thread():
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("cuts", [[1] * 40, [40], [7, 1, 30, 2], [39, 1], [0, 5, 0, 35]])
 @pytest.mark.parametrize(("count", "width"), [(13, 5), (196, 768)])
-def test_streaming_gives_identical_results_however_the_frames_are_cut(cuts, count, width):
+def test_streaming_is_bit_identical_for_any_chunks(cuts, count, width):
     tokens = random_tokens(40, count, width)
     merger = TokenMerger(RATIOS)
     parts = [merger.push(piece) for piece in tokens.split(cuts)] + [merger.finish()]
@@ -74,7 +74,7 @@ def test_ratio_one_is_the_plain_mean():
     torch.testing.assert_close(merge_tokens(tokens, [1.0])[1.0], tokens.mean(1))
 
 
-def test_order_starts_with_what_moved():
+def test_order_starts_with_the_token_that_changed():
     tokens = torch.zeros(3, 8, 4)
     tokens[1, 5] = 1
     merger = TokenMerger([0.1])
@@ -89,14 +89,14 @@ def test_at_least_one_token_is_selected():
     assert selected_tokens(256, 0.3) == 77
 
 
-def test_half_precision_tokens_are_merged_in_single():
+def test_half_precision_tokens_are_merged_in_float32():
     tokens = random_tokens(9).half()
     merged = merge_tokens(tokens, [0.3])[0.3]
     assert merged.dtype == torch.float32
     np.testing.assert_allclose(merged.numpy(), naive(tokens.float().numpy(), 0.3), atol=1e-6)
 
 
-def test_one_merger_serves_one_video_after_another():
+def test_merger_is_reusable():
     merger = TokenMerger([0.3])
     first, second = random_tokens(5, seed=1), random_tokens(7, seed=2)
     for tokens in (first, second):
@@ -105,17 +105,17 @@ def test_one_merger_serves_one_video_after_another():
 
 
 @pytest.mark.parametrize("ratios", [[0], [1.1], [-0.3], [], [0.3, 0.3], [float("nan")]])
-def test_bad_ratios_are_refused(ratios):
+def test_invalid_ratios(ratios):
     with pytest.raises(ValueError, match="ratio"):
         TokenMerger(ratios)
 
 
-def test_a_video_without_frames_is_refused():
+def test_finish_without_frames():
     with pytest.raises(ValueError, match="no frame"):
         TokenMerger([0.3]).finish()
 
 
-def test_a_ratio_has_the_same_bits_alone_and_in_company():
+def test_a_ratio_does_not_depend_on_the_other_ratios():
     tokens = torch.randn(40, 64, 128, generator=torch.Generator().manual_seed(3))
     together = merge_tokens(tokens, [0.1, 0.3, 0.5, 1.0])
     for ratio, merged in together.items():
