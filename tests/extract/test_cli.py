@@ -396,6 +396,7 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     leftover = features(tmp_path) / "ego" / ".v0.h5.0123abcd.partial"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half a file")
+    leftover.with_name(leftover.name + ".lock").touch()
     assert byov_extract("--manifest", table, *TINY).code == 0
     assert not leftover.exists()
 

@@ -66,7 +66,7 @@ def opened(read):
 
 def test_nothing_to_do_opens_and_writes_no_file(again, read, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert opened(read) == []
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
@@ -75,7 +75,7 @@ def test_touched_feature_file_is_opened_once(again, read, feature_file, tmp_path
     os.utime(feature_file)
     written = read_files(tmp_path / "features")
     for _ in range(2):
-        assert "2 were cached" in again().out
+        assert "2 already cached" in again().out
     assert opened(read).count("v1.h5") == 1
     assert read_files(tmp_path / "features") == written
 
@@ -95,7 +95,7 @@ def test_without_a_usable_index_all_files_are_opened_once(again, read, tmp_path,
         index.unlink()
     else:
         index.write_bytes(good.replace(b'"frames": 4', b'"frames": 5'))
-    assert "2 were cached" in again().out
+    assert "2 already cached" in again().out
     assert opened(read) == ["v0.h5", "v1.h5"]
     assert index.read_bytes() == good
 
@@ -103,7 +103,7 @@ def test_without_a_usable_index_all_files_are_opened_once(again, read, tmp_path,
 def test_touched_source_is_read_completely_and_once(again, read, source):
     os.utime(source)
     for _ in range(2):
-        assert "2 were cached" in again().out
+        assert "2 already cached" in again().out
     assert [file for file in read if file[1] != "read_header"] == [("v1.mp4", "file_sha256")]
 
 
@@ -137,7 +137,7 @@ def test_changed_source_is_noticed_despite_equal_size_and_modification_time(agai
 
 
 def test_verify_sources_reads_every_source_completely(again, read):
-    assert "2 were cached" in again("--verify-sources").out
+    assert "2 already cached" in again("--verify-sources").out
     assert [file for file in read if file[1] == "file_sha256"] == [("v0.mp4", "file_sha256"), ("v1.mp4", "file_sha256")]
 
 
