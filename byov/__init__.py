@@ -6,8 +6,7 @@
 >>> byov.load_run("demo-paper").embeddings("test")["pour_ego_015"].shape
 (12, 32)
 
-The names below are all that most need; docs/python.md shows them. The rooms, each a sub-package: data, cache, extract,
-train, evaluate, apply, report, cli; see docs/architecture.md.
+docs/python.md describes these names, docs/architecture.md the subpackages.
 """
 
 import logging
@@ -36,11 +35,11 @@ __all__ = [
     "train_run",
 ]
 
-# Libraries print nothing: who wants to read what they say adds a handler to the logger "byov".
+# To see log messages, add a handler to the logger "byov".
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# Where each name is from: imported when it is first asked for, since torch, h5py and NumPy take their time.
-_HOMES = {
+# Imported on first use, because importing torch, h5py and NumPy takes seconds.
+_MODULES = {
     "ByovError": "byov.errors",
     "EvaluationOptions": "byov.evaluate.tasks",
     "ExtractedFeatures": "byov.extract.extract_features",
@@ -54,13 +53,13 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # to a type checker, a name that is not above is none
+if not TYPE_CHECKING:  # a type checker should report unknown names
 
     def __getattr__(name: str) -> Any:
-        if name == "__version__":  # to look it up takes longer than all else that happens here
+        if name == "__version__":  # slow to look up
             found = import_module("importlib.metadata").version("byov-egoexo")
-        elif name in _HOMES:
-            found = getattr(import_module(_HOMES[name]), name)
+        elif name in _MODULES:
+            found = getattr(import_module(_MODULES[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found

@@ -1,58 +1,57 @@
-"""What goes wrong and is the user's to mend. The text of each is one line: what is wrong, with which file and values,
-and what to do."""
+"""Exceptions. The message of each error says in one line what is wrong and what to do."""
 
 
 class ByovError(Exception):
-    """All of the below, for those who catch them together."""
+    """Base class of all errors that a user can fix."""
 
 
 class DatasetError(ByovError):
-    """A dataset that is not as it should be."""
+    """Invalid dataset."""
 
 
 class VideoError(DatasetError):
-    """A video that cannot be decoded as it should be."""
+    """Video that cannot be decoded."""
 
 
 class CacheError(ByovError):
-    """A file of the cache or of a run that cannot be used."""
+    """File of the cache or of a run that cannot be used."""
 
 
 class EncoderError(ByovError):
-    """A frame encoder that cannot be loaded or used."""
+    """Frame encoder that cannot be loaded or used."""
 
 
 class TrainError(ByovError):
-    """Features, settings or a run that cannot be trained with."""
+    """Features, settings or a run that cannot be trained."""
 
 
 class SettingsError(TrainError):
-    """Settings of a training that cannot be, or do not go together."""
-
-
-class ClusterError(ByovError):
-    """A cluster that cannot be reached, or workers that cannot do the work."""
-
-
-class Interrupted(Exception):
-    """Work that was asked to stop, and has left what it needs to be resumed."""
-
-
-class Diverged(Exception):
-    """A training that has gone wrong by itself: the loss or the weights are no longer finite, or processes disagree."""
-
-
-class ProcessLost(Exception):
-    """Work that several processes share, of which one is gone."""
+    """Invalid or conflicting training settings."""
 
 
 class EvaluationError(ByovError):
     """Embeddings, labels or results that cannot be scored."""
 
 
-class SweepError(ByovError):
-    """A grid of runs that cannot be, or runs that stand in its way."""
-
-
 class ApplyError(ByovError):
-    """A run, a video or an output that cannot be used."""
+    """Run, video or output that cannot be used."""
+
+
+class ClusterError(ByovError):
+    """Cluster that cannot be reached, or workers that fail."""
+
+
+class SweepError(ByovError):
+    """Invalid grid of runs, or existing runs that conflict with it."""
+
+
+class Interrupted(Exception):
+    """Work that was stopped and can be resumed."""
+
+
+class Diverged(Exception):
+    """Training whose loss or weights are no longer finite, or whose processes disagree."""
+
+
+class ProcessLost(Exception):
+    """Distributed work of which one process is gone."""

@@ -1,5 +1,4 @@
-"""The three folders, where nothing else is said: what the commands take from the environment, else from the folder at
-hand."""
+"""Default folders: an argument, else an environment variable, else a folder of the working directory."""
 
 import os
 from pathlib import Path
@@ -8,17 +7,17 @@ Folder = str | os.PathLike[str] | None
 
 
 def datasets_folder(given: Folder = None) -> Path:
-    """Videos and labels."""
+    """Return the folder of videos and labels."""
     return _chosen(given, "BYOV_DATASETS", "datasets")
 
 
 def features_folder(given: Folder = None) -> Path:
-    """The feature cache."""
+    """Return the folder of the feature cache."""
     return _chosen(given, "BYOV_FEATURES", "features")
 
 
 def runs_folder(given: Folder = None) -> Path:
-    """Models, embeddings and results.
+    """Return the folder of models, embeddings and results.
 
     >>> runs_folder("elsewhere").as_posix(), runs_folder().as_posix()
     ('elsewhere', 'runs')
@@ -26,5 +25,5 @@ def runs_folder(given: Folder = None) -> Path:
     return _chosen(given, "BYOV_RUNS", "runs")
 
 
-def _chosen(given: Folder, variable: str, usual: str) -> Path:
-    return Path(os.environ.get(variable) or usual if given is None else given)
+def _chosen(given: Folder, variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable) or default if given is None else given)

@@ -1,7 +1,7 @@
-"""How far a piece of work is.
+"""Progress reporting and cancellation.
 
-Libraries advance what they are handed; who hands it to them decides what becomes of it: a bar in a terminal, a line in
-a log, a message to another machine, or nothing.
+Library functions take a `progress` argument and report to it. The caller decides what that does: draw a bar, write a
+log line, send a message to another machine, raise Interrupted, or nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -11,23 +11,34 @@ from typing import Protocol, TypeVar
 from byov.errors import Interrupted
 
 T = TypeVar("T")
+Stop = Callable[[], bool]  # returns True when work should stop
 
 
 class Bar(Protocol):
-    """One piece of work that is under way."""
+    """Progress of one piece of work."""
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
-        """So many more units are done; `latest` is a word on the last one. count 0: a word that is worth being seen."""
+        """Report `count` more units as done; `latest` describes the last one."""
 
 
 class Progress(Protocol):
+    """Receiver of progress."""
+
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> AbstractContextManager[Bar]:
-        """A piece of work begins, `done` of `total` units of it done before. brief: not worth a word if it is short."""
+        """Start a piece of work.
+
+        Args:
+            name: Name of the work.
+            unit: Name of one unit, like "video".
+            total: Number of units, if known.
+            done: Units that are already done.
+            brief: Whether to show nothing if the work is short.
+        """
 
 
-class _Silent:
+class _NoProgress:
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         pass
 
@@ -43,13 +54,13 @@ class _Silent:
         return nullcontext(self)
 
 
-NO_PROGRESS: Progress = _Silent()
+NO_PROGRESS: Progress = _NoProgress()
 
 
 def track(
     items: Iterable[T], progress: Progress, name: str, *, unit: str, total: int | None = None, brief: bool = False
 ) -> Iterator[T]:
-    """The items, one unit of progress each."""
+    """Yield the items and report each as one unit."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with progress.bar(name, unit=unit, total=total, brief=brief) as bar:
@@ -58,15 +69,13 @@ def track(
             bar.advance()
 
 
-Stop = Callable[[], bool]
-
-
 def never() -> bool:
+    """Never stop."""
     return False
 
 
 class Stoppable:
-    """A progress that raises Interrupted once it is to stop: before a piece of work, and after each unit of it."""
+    """Progress that raises Interrupted, at the start of a piece of work or after a unit, once `stop` returns True."""
 
     def __init__(self, progress: Progress, stop: Stop) -> None:
         self._progress, self._stop = progress, stop
@@ -90,6 +99,6 @@ class _StoppableBar:
 
 
 def raise_if_stopped(stop: Stop) -> None:
-    """Raise Interrupted if it is time to."""
+    """Raise Interrupted if `stop` returns True."""
     if stop():
-        raise Interrupted("stopped; what is finished is kept")
+        raise Interrupted("stopped; finished work is kept")

@@ -1,4 +1,4 @@
-"""Where things lie in the cache, and which names may become file names.
+"""Paths of the feature cache, and valid names.
 
 features/<dataset>/manifest.json
 features/<dataset>/<encoder slug>/<view>/<video>.h5
@@ -19,7 +19,7 @@ _LONGEST_NAME_BYTES = 200  # file systems stop at 255, and temporary names are l
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it can be a file name that stays in its folder, else raise."""
+    """Return `name` if it is a valid file name without separators; otherwise raise CacheError."""
     if not _SAFE_NAME.fullmatch(name) or name != name.rstrip(" .") or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise CacheError(
             f"{what} {name[:80]!r} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
@@ -28,7 +28,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def encoder_slug(encoder_id: str) -> str:
-    """openai/clip-vit-base-patch16 → openai--clip-vit-base-patch16; of a local folder, its last name."""
+    """Return an encoder's folder name: openai/clip → openai--clip; for a local folder, its name."""
     parts = encoder_id.split("/")
     name = parts[-1] if len(parts) > 2 or encoder_id.startswith((".", "/", "~")) else "--".join(parts)
     return check_name(name, "encoder")
@@ -43,13 +43,13 @@ def encoder_dir(features_dir: Path, dataset: str, encoder_id: str) -> Path:
 
 
 def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
-    """The folders that hold feature files, of all datasets or of one."""
+    """Return the encoder folders of one dataset or of all; raise CacheError if there is no such dataset."""
     if not features_dir.is_dir():
-        raise CacheError(f"{features_dir}: no feature cache here; make one with byov-extract --dataset demo")
+        raise CacheError(f"{features_dir}: no feature cache; create one with byov-extract --dataset demo")
     datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
     if dataset is not None and dataset not in [folder.name for folder in datasets]:
         there = ", ".join(folder.name for folder in datasets) or "nothing"
-        raise CacheError(f"{features_dir} holds no dataset {dataset!r}; it holds {there}")
+        raise CacheError(f"{features_dir} has no dataset {dataset!r}; it has {there}")
     return [
         folder
         for parent in datasets
@@ -64,18 +64,18 @@ def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
 
 
 def cached_files(encoder_folder: Path) -> Iterator[Path]:
-    """The finished files of one encoder, in a fixed order."""
+    """Return the finished files of a folder, sorted by view and name."""
     for view in VIEWS:
         yield from sorted(path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith("."))
 
 
 def ratio_key(ratio: float) -> str:
-    """0.3 → "0.3", 1 → "1.0": the name of a ratio's dataset below merged/."""
+    """Return the name of a ratio's dataset below merged/: 0.3 → "0.3", 1 → "1.0"."""
     return repr(float(ratio))
 
 
 def selected_tokens(tokens: int, ratio: float) -> int:
-    """K: how many of a frame's tokens a ratio selects, the first of the column `order`."""
+    """Return how many of a frame's tokens a ratio selects; they are the first ones of `order`."""
     return max(1, round(tokens * ratio))
 
 
