@@ -43,7 +43,7 @@ def test_signal_removes_temporary_files(start_command, tmp_path):
         print("ready", flush=True)
         sys.stdin.readline()
 """)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) != []
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
     assert list(tmp_path.iterdir()) == []
