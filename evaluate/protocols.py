@@ -1,7 +1,6 @@
-"""Which segments of which videos a protocol scores.
+"""Evaluation protocols: which segments of which videos are scored.
 
-standard: every video of the split, whole. trimmed: two sub-clips of each in its place (byov.evaluate.protocols).
-Training videos are whole in both.
+standard: whole videos. trimmed: two sub-clips of each test video in its place. Training videos are whole in both.
 """
 
 import hashlib
@@ -15,15 +14,19 @@ from byov.cache.layout import clip_name
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
 
+Protocol = Literal["standard", "trimmed"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+ScoredSplit = Literal["test", "val"]
 CLIPS_PER_VIDEO = 2
-SHORTEST, LONGEST = 0.3, 0.6  # of the video's length
+SHORTEST, LONGEST = 0.3, 0.6  # fraction of the video's length
 SEED = 0
 
 
 def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = SEED) -> list[tuple[int, int]]:
-    """(first, last) frame of each sub-clip of a video, both inclusive; drawn from its name and length alone.
+    """Draw the sub-clips of a video; they depend only on its name and length.
 
-    Very short videos may have fewer than CLIPS_PER_VIDEO, since equal draws count once.
+    Returns:
+        (first, last) frame of each sub-clip, inclusive. Very short videos may have fewer than CLIPS_PER_VIDEO.
     """
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
@@ -35,22 +38,17 @@ def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: 
     return sorted(clips)
 
 
-Protocol = Literal["standard", "trimmed"]
-PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-ScoredSplit = Literal["test", "val"]
-
-
 @dataclass(frozen=True)
 class Segment:
-    """A whole video, or a sub-clip of it that stands for one."""
+    """A whole video, or a sub-clip in its place."""
 
     video: VideoEntry
     frames_of_video: int
-    clip: tuple[int, int] | None = None  # first and last frame, both inclusive
+    clip: tuple[int, int] | None = None  # first and last frame, inclusive
 
     @property
     def name(self) -> str:
-        """ "ego/004", or "ego/004@12-90" of a sub-clip."""
+        """ "ego/004", or "ego/004@12-90" for a sub-clip."""
         return f"{self.video.view}/{clip_name(self.video.id, *self.clip) if self.clip else self.video.id}"
 
     @property
@@ -70,24 +68,23 @@ class Segment:
 
 
 def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:
-    """What is scored of a split, in the manifest's order; videos that no encoder could read are left out."""
-    videos = [(video, video.frames) for video in manifest.videos if video.split == split]
+    """Return the scored segments of a split, in the order of the manifest; videos never extracted are left out."""
+    videos = [video for video in manifest.videos if video.split == split]
     if not videos:
-        there = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
-        raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {there}")
-    whole = [Segment(video, frames) for video, frames in videos if frames]
+        splits = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
+        raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {splits}")
+    whole = [Segment(video, video.frames) for video in videos if video.frames]
     if not whole:
         raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
     if protocol == "standard" or split == "train":
         return whole
-    return [clip for segment in whole for clip in _sub_clips(manifest.dataset, segment)]
+    return [
+        Segment(segment.video, segment.frames_of_video, clip)
+        for segment in whole
+        for clip in trimmed_clips(manifest.dataset, segment.video.view, segment.video.id, segment.frames_of_video)
+    ]
 
 
 def unread_videos(manifest: Manifest, splits: Sequence[str]) -> list[str]:
-    """Videos of these splits that were never decoded, and so are left out."""
+    """Return the names of videos that were never extracted."""
     return [f"{video.view}/{video.id}" for video in manifest.videos if video.split in splits and not video.frames]
-
-
-def _sub_clips(dataset: str, whole: Segment) -> list[Segment]:
-    clips = trimmed_clips(dataset, whole.video.view, whole.video.id, whole.frames_of_video)
-    return [Segment(whole.video, whole.frames_of_video, clip) for clip in clips]
