@@ -1,1 +1,1 @@
-"""Stage 3: how good frame embeddings are, by the benchmark's own measures."""
+"""Stage 3: metrics of frame embeddings, and the tables that compare them."""

@@ -27,7 +27,7 @@ def few_shot_f1(
     Args:
         train: Labeled training frames.
         test: Labeled frames to score.
-        fractions: Fractions of the training videos.  # paper, appendix
+        fractions: Fractions of the training videos; the defaults are those of the paper's appendix.
         seed: Random seed of the draws.
 
     Returns:
