@@ -1,0 +1,13 @@
+import doctest
+from importlib import import_module
+
+import pytest
+
+MODULES = ("classification", "embeddings", "few_shot", "frames", "kendalls_tau", "progression", "retrieval")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    ran = doctest.testmod(import_module(f"byov.evaluate.{name}"))
+    assert ran.attempted > 0
+    assert ran.failed == 0
