@@ -221,7 +221,7 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_
         (("--json",), "--task classification"),
         (("--task", "retrieval"), "byov-train --ratio 0.3"),
         (("--run", "gone", "--task", "tau"), "gone"),
-        (("--task", "tau", "--features", "cls"), "--encoder openai/clip-vit-base-patch16"),
+        (("--task", "tau", "--features", "cls"), "--encoder openai"),
         (("--task", "tau", "--features", "cls", "--encoder", "random/tiny"), "merged:0.3, merged:1.0"),
         (("--task", "tau", "--features", "cls", "--encoder", "other"), "other"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
