@@ -1,22 +1,19 @@
 """byov-cache: list, show and verify cached files."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
-from byov.cache.verify import Checked, count_files, summarize, verify_all
+from byov.cache.verify import EncoderSummary, count_files, summarize, verify_all
 from byov.cli import common
 from byov.cli.common import UsageError
-from byov.cli.terminal import PROGRESS, table_console
+from byov.cli.terminal import PROGRESS, rich_table, table_console
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
@@ -38,26 +35,16 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
     if not summaries:
         print(printable(f"No features in {features_dir}."))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("dataset", "encoder", "videos", "frames", "STM ratios", "size"):
-        table.add_column(heading, overflow="fold")
-    for summary in summaries:
-        videos = f"{summary.cached_videos}/{summary.dataset_videos}"
-        if summary.dataset_pairs:
-            videos += f", {summary.dataset_pairs} pairs"
-        if summary.unreadable:
-            videos += f", {summary.unreadable} unreadable"
-        if summary.failures:
-            videos += f", {summary.failures} failed"
-        table.add_row(
-            Text(printable(summary.dataset)),
-            Text(printable(summary.encoder)),
-            videos,
-            f"{summary.frames:,}",
-            " ".join(summary.ratios),
-            format_size(summary.disk_bytes),
-        )
-    table_console().print(table)
+    headings = ("dataset", "encoder", "videos", "frames", "STM ratios", "size")
+    table_console().print(rich_table(headings, [_row(summary) for summary in summaries]))
+
+
+def _row(summary: EncoderSummary) -> list[str]:
+    counts = {"pairs": summary.dataset_pairs, "unreadable": summary.unreadable, "failed": summary.failures}
+    videos = f"{summary.cached_videos}/{summary.dataset_videos}"
+    videos += "".join(f", {count} {name}" for name, count in counts.items() if count)
+    ratios, size = " ".join(summary.ratios), format_size(summary.disk_bytes)
+    return [summary.dataset, summary.encoder, videos, f"{summary.frames:,}", ratios, size]
 
 
 @app.command()
@@ -111,16 +98,12 @@ def verify(
         for file in bad:
             remedy = "" if file.remedy in str(file.problem) else f"; {file.remedy}"
             print(printable(f"{file.path}: {file.problem}{remedy}"))
-        _print_unchecked(unchecked)
+        if unchecked:
+            count = pluralize(len(unchecked), "file")
+            example = unchecked[0].path
+            print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {example}"))
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)
-
-
-def _print_unchecked(files: Sequence[Checked]) -> None:
-    """Report files without a digest: edited by hand, or metrics of an unfinished run."""
-    if files:
-        count = pluralize(len(files), "file")
-        print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {files[0].path}"))
 
 
 def main() -> None:

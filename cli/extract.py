@@ -8,8 +8,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from byov.cache.atomic import remove_abandoned, write_text
 from byov.cache.layout import check_name
@@ -25,7 +23,7 @@ from byov.cli.common import (
     run_on_cluster,
 )
 from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note, table_console
+from byov.cli.terminal import PROGRESS, note, rich_table, table_console
 from byov.cli.videos import MaxPixelsOption, OnCorruptOption, OnTruncatedOption, keep_freed_memory
 from byov.data.dataset import SPLITS, Dataset
 from byov.data.own_videos import (
@@ -291,14 +289,11 @@ def _estimate(
 
 
 def _print_checks(checks: Sequence[VideoCheck]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("video", overflow="fold")
-    for name in ("view", "split", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("header", "packets", "decoded", "labels", "size", "fps", "turned"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for check in checks:
-        table.add_row(*_check_row(check))
+    numbers = ("header", "packets", "decoded", "labels", "size", "fps", "turned")
+    table = rich_table(("video", "view", "split", "state", *numbers), [_check_row(check) for check in checks])
+    table.padding = (0, 1, 0, 0)  # 11 columns should fit into 80 characters
+    for column in table.columns[1:]:
+        column.no_wrap = True
     table_console().print(table)
     for check in checks:
         if check.problem:
@@ -314,7 +309,7 @@ def _check_row(check: VideoCheck) -> list[str]:
     decoded = "-" if job.frames is None else str(job.frames)
     events = video.event_seconds
     labels = str(job.label_count or "-") if events is None else pluralize(len(events), "event")
-    row = [escape(video.id), video.view, video.split, _state_name(job.state)]
+    row = [video.id, video.view, video.split, _state_name(job.state)]
     if probe is None:
         return [*row, "-", "-", decoded, labels, "unreadable", "-", "-"]
     rate = f"{probe.fps:.2f}" + (" var" if probe.variable_rate else "")

@@ -1,13 +1,10 @@
 """byov-runs: list, compare and delete runs."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from byov.cache.layout import encoder_slug
 from byov.cache.runs import (
@@ -24,7 +21,7 @@ from byov.cache.runs import (
 )
 from byov.cli import common
 from byov.cli.common import UsageError
-from byov.cli.terminal import note, table_console
+from byov.cli.terminal import note, rich_table, table_console
 from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
@@ -59,8 +56,8 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
     if not entries:
         print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
         return
-    rows = [_row(*entry) for entry in entries]
-    _print_table(("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"), rows)
+    headings = ("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size")
+    table_console().print(rich_table(headings, [_row(*entry) for entry in entries]))
 
 
 @app.command()
@@ -76,7 +73,7 @@ def compare(
         print(json.dumps({"runs": [first, second], "different": different}, indent=1))
     elif different:
         rows = [[key, *map(_value_text, values)] for key, values in different.items()]
-        _print_table(("", first, second), rows)
+        table_console().print(rich_table(("", first, second), rows))
     else:
         print(printable(f"{first} and {second} have the same settings, data and scores"))
 
@@ -161,15 +158,6 @@ def _confirm(question: str, *, yes: bool) -> None:
     if not confirmed:
         note("nothing was deleted")
         raise typer.Exit(common.FAILED)
-
-
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(Text(printable(heading)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table_console().print(table)
 
 
 def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:

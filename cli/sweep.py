@@ -12,14 +12,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from byov.cache.runs import read_progress, read_run
 from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_ray
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import Stopped, deferred_stop
-from byov.cli.terminal import note
+from byov.cli.terminal import note, rich_table
 from byov.cluster.grids import PaperChoice, PlannedRun, plan_runs, read_grid
 from byov.cluster.paper_tables import PAPER_TABLES, PaperResult, paper_results, plan_paper
 from byov.cluster.ray_pool import ClusterOptions
@@ -217,11 +216,8 @@ class TableObserver(LinesObserver):
             self._live.update(self._table(running), refresh=True)
 
     def _table(self, running: Sequence[str]) -> RichTable:
-        table = RichTable(box=None, pad_edge=False, caption_justify="left")
-        for heading in ("running", "epoch", "best val"):
-            table.add_column(heading)
-        for name in running:
-            table.add_row(*(Text(printable(cell)) for cell in (name, *self._progress(name))))
+        table = rich_table(("running", "epoch", "best val"), [(name, *self._progress(name)) for name in running])
+        table.caption_justify = "left"
         table.caption = f"{self.done} of {self.total} finished, {self.failed} failed"
         return table
 
