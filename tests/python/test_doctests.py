@@ -9,7 +9,7 @@ import byov
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("name", ["byov", "byov.folders", *sorted({*byov._HOMES.values()} - {"byov.errors"})])
+@pytest.mark.parametrize("name", ["byov", "byov.folders", *sorted({*byov._MODULES.values()} - {"byov.errors"})])
 def test_doctests(name):
     module = import_module(name)
     result = doctest.testmod(module, extraglobs={"byov": byov}, optionflags=doctest.NORMALIZE_WHITESPACE)

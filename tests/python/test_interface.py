@@ -52,8 +52,8 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom) and node.module.startswith("byov.")
         for alias in node.names
     }
-    assert imported == byov._HOMES
-    assert set(byov.__all__) == {"__version__", *byov._HOMES}
+    assert imported == byov._MODULES
+    assert set(byov.__all__) == {"__version__", *byov._MODULES}
 
 
 def test_features_are_read_on_access(project):

@@ -41,9 +41,7 @@ def test_python_page(project):
     assert namespace["video"].embedding.shape == (12, 32)
 
 
-@pytest.mark.parametrize(
-    ("page", "name"), [("cache.md", "tokens"), ("training.md", "model"), ("your-own-videos.md", "aligned")]
-)
+@pytest.mark.parametrize(("page", "name"), [("cache.md", "tokens"), ("training.md", "model")])
 def test_other_pages(namespace, page, name):
     assert run_page(page, namespace) >= 1
     assert name in namespace
@@ -52,7 +50,7 @@ def test_other_pages(namespace, page, name):
 def test_all_pages_with_python_are_tested():
     pages = {page.name for page in (ROOT / "docs").glob("*.md") if blocks(page.read_text(encoding="utf-8"), "python")}
     pages.discard("sweeps.md")  # starts worker processes; tests/cluster covers it
-    assert pages <= {"python.md", "cache.md", "training.md", "your-own-videos.md"}
+    assert pages <= {"python.md", "cache.md", "training.md"}
     assert not blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
 
 
