@@ -1,4 +1,4 @@
-"""Align two videos: the matching frame of B for each frame of A, as a video, a table and key events."""
+"""Align video B to video A: find the matching frame for each frame of A, and transfer A's key events to B."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Matching = Literal["dtw", "nearest"]
 
-MAX_CELLS = 2**30  # of the DTW table, one byte each
+MAX_CELLS = 2**30  # DTW table size; one byte per cell
 _DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
 _MILLISECOND = Decimal("0.001")
 
@@ -44,8 +44,7 @@ def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
     Args:
         a: Embeddings of A.
         b: Embeddings of B.
-        method: "dtw" keeps the order and matches both videos from beginning to end; "nearest" matches each frame on
-            its own.
+        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
     """
     nearest_in_b = nearest(a, b)
     frames = nearest_in_b if method == "nearest" else middle_frames(dtw_path(a, b))
@@ -54,20 +53,20 @@ def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
-    """Return the nearest frame of B for each frame of A, found by the evaluator's search."""
+    """Return the nearest frame of B for each frame of A, using the same search as the evaluation."""
     points, starts = Points(np.concatenate([a, b])), np.array([0, len(a)])
     rows = points.row_blocks(slice(0, len(a)))
     return np.concatenate([points.nearest_in_each(block, starts)[:, 1] for block in rows]) - len(a)
 
 
 def tau(matched: Indices) -> float | None:
-    """Return Kendall's tau of the order of the matched frames, or None if they are all the same."""
+    """Return Kendall's tau between the matched frames and their order; None if all matches are the same frame."""
     value = float(taus_of_columns(matched[:, None])[0])
     return None if np.isnan(value) else value
 
 
 def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
-    """Compute the dynamic time warping path of least total distance.
+    """Compute the dynamic time warping path with the smallest total distance.
 
     Returns:
         (P, 2) pairs of frames from (0, 0) to (Ta - 1, Tb - 1). Ties prefer the diagonal step, then the step in A.
@@ -79,12 +78,12 @@ def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
         )
     a, b = a.astype(np.float64), b.astype(np.float64)
     predecessors = np.empty((len(a), len(b)), np.uint8)
-    previous = np.full(len(b) + 1, np.inf)  # costs of the previous row, with a border on its left
+    previous = np.full(len(b) + 1, np.inf)  # costs of the previous row, padded on the left
     previous[0] = 0
     for row, frame in enumerate(a):
         diagonal, up = previous[:-1], previous[1:]
         entry = np.minimum(diagonal, up)
-        # c[j] = cost[j] + min(entry[j], c[j - 1]): minus the cumulative cost, this is a running minimum.
+        # c[j] = cost[j] + min(entry[j], c[j - 1]). Subtracting the cumulative cost turns this into a running minimum.
         cumulative = np.cumsum(cdist(frame[None], b)[0])
         current = cumulative + np.minimum.accumulate(entry - np.concatenate([[0.0], cumulative[:-1]]))
         left = np.concatenate([[np.inf], current[:-1]])
@@ -100,7 +99,7 @@ def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
 
 
 def middle_frames(path: Indices) -> Indices:
-    """Return one frame of B for each frame of A: the middle one of those that a DTW path pairs with it."""
+    """Return the middle one of the frames of B that a DTW path pairs with each frame of A."""
     _, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
     middle: Indices = path[first + (counts - 1) // 2, 1]
     return middle
@@ -143,7 +142,7 @@ class AlignedVideos:
             scratch: A folder for temporary files.
             height: Height in pixels, even.
             policy: How to handle truncated and corrupt videos, as in `align_videos`.
-            progress: Shows how far writing is.
+            progress: Progress of encoding.
         """
         b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
         write_side_by_side(
@@ -172,14 +171,14 @@ def align_videos(
     """Embed two videos and match their frames.
 
     Args:
-        embedder: The run to embed with.
-        a: The reference video.
-        b: The video to match to it.
-        scratch: An empty folder for features; not needed afterwards.
+        embedder: Embedder of a run.
+        a: Reference video.
+        b: Video to match to A.
+        scratch: Empty folder for temporary features.
         method: See `match`.
-        events: Times in A, in seconds, to transfer to B.
+        events: Event times in A, in seconds, to transfer to B.
         policy: How to handle truncated and corrupt videos.
-        progress: Shows how far decoding is.
+        progress: Progress of decoding.
     """
     failures, embedded = embedder.embed({"A": a, "B": b}, scratch, policy, progress)
     if failures:
@@ -198,13 +197,16 @@ def transfer_events(
     b_seconds: NDArray[np.float64],
     matched: Indices,
 ) -> tuple[float, ...]:
-    """Return the times of A's events in B: those of the matches of A's first frames at or after the events.
+    """Transfer events from A to B: the first frame of A at or after an event determines the matching frame of B.
 
     Args:
-        event_seconds: Times in A.
+        event_seconds: Event times in A.
         a_seconds: (Ta,) frame times of A.
         b_seconds: (Tb,) frame times of B.
-        matched: (Ta,) the matching frame of B for each frame of A.
+        matched: (Ta,) matching frame of B for each frame of A.
+
+    Returns:
+        Event times in B.
     """
     late = [event for event in event_seconds if event > a_seconds.max()]
     if late:
@@ -216,13 +218,13 @@ def transfer_events(
 
 
 def in_order(event_seconds: Sequence[float]) -> bool:
-    """Return whether the times do not decrease, as the events of a video must not."""
+    """Return whether event times are non-decreasing, as required for the events of a video."""
     return list(event_seconds) == sorted(event_seconds)
 
 
 def events_cell(event_seconds: Sequence[float]) -> str:
     """Format times for the events column of a CSV of videos: (2.5, 7.1) → "2.500;7.100".
 
-    Times are rounded down: an event slightly after its frame would start its phase one frame late.
+    Times are rounded down, since an event after its frame would start the phase one frame late.
     """
     return ";".join(str(Decimal(event).quantize(_MILLISECOND, ROUND_FLOOR)) for event in event_seconds)

@@ -1,4 +1,4 @@
-"""Embed videos outside any dataset with the encoder and the model of a run."""
+"""Embed arbitrary videos with the encoder and the model of a run."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from byov.progress import NO_PROGRESS, Progress
 from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
-NO_DATASET = "none"  # the dataset in the provenance of these embeddings
+NO_DATASET = "none"  # dataset name in the provenance of these embeddings
 _FOLDER_REVISION = "folder "  # prefix of the revision of an encoder that was loaded from a local folder
 
 
@@ -40,7 +40,7 @@ class EmbeddedVideo:
     source: EmbeddingProvenance
 
     def write(self, path: Path, view: str | None = None) -> None:
-        """Write an .npz file (NumPy arrays) or an HDF5 file as in a run, depending on the suffix of the path."""
+        """Write an .npz file, or an HDF5 file as in a run, depending on the suffix of the path."""
         if path.suffix.lower() != ".npz":
             write_embedding(path, self.embedding, self.pts_seconds, self.source, view=view)
             return
@@ -57,12 +57,12 @@ class RunEmbedder:
 
     Args:
         run: The run.
-        encoder: Where to find the run's encoder, if not where its record says.
+        encoder: Encoder id or local folder. Default: the encoder recorded in the run.
         device: Device of encoder and model.
-        progress: Shows the download of the encoder.
+        progress: Progress of the encoder download.
 
     Raises:
-        ApplyError: The encoder cannot be found, or is not the one that the run was trained on.
+        ApplyError: The encoder is unknown, or not the one that the run was trained on.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RunEmbedder:
             if trained_on != loaded:
                 raise ApplyError(
                     f"{run.name} was trained on {run.encoder} with {what} {trained_on!r}, but {self._name.source} has "
-                    f"{loaded!r}. Give the run's own encoder with --encoder."
+                    f"{loaded!r}. Pass the encoder of the run with --encoder."
                 )
         dtype = str(self._encoder.dtype).removeprefix("torch.")
         if compute_dtype != dtype:  # for example trained on a GPU and used on a robot
@@ -95,11 +95,6 @@ class RunEmbedder:
                 f"{self._encoder.device.type} computes in {dtype}: the embeddings differ slightly from the run's own"
             )
         self._model = Method.from_pretrained(run.folder, map_location=str(self._encoder.device))
-        if self._model.width != self._encoder.shape.width:
-            raise ApplyError(
-                f"{run.name} takes features of width {self._model.width}, {run.encoder} gives "
-                f"{self._encoder.shape.width}."
-            )
 
     def embed(
         self,
@@ -111,13 +106,13 @@ class RunEmbedder:
         """Embed videos.
 
         Args:
-            videos: Name → video file.
-            scratch: An empty folder for features, needed until the last video has been yielded.
+            videos: Video files by name.
+            scratch: Empty folder for temporary features. Keep it until the iterator is exhausted.
             policy: How to handle truncated and corrupt videos.
-            progress: Shows how far decoding is.
+            progress: Progress of decoding.
 
         Returns:
-            Name → reason for the videos that failed, and an iterator over the (name, embeddings) of the others.
+            The error messages of failed videos by name, and an iterator over (name, embeddings) of the others.
         """
         # View and split do not change the features.
         listed = tuple(Video(name, view="ego", split="test", path=path) for name, path in videos.items())
@@ -152,14 +147,14 @@ class RunEmbedder:
 def _recorded(run: RunRecord, key: str) -> str:
     value = run.training.get(key)
     if not isinstance(value, str):
-        raise ApplyError(f"{run.config}: {key} is {value!r}; the run's encoder is unknown without it.")
+        raise ApplyError(f"{run.config}: {key} is {value!r}; it is needed to load the run's encoder.")
     return value
 
 
 def _recorded_encoder(run: RunRecord, revision: str) -> EncoderName:
     if revision.startswith(_FOLDER_REVISION):
         raise ApplyError(
-            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Give it with --encoder FOLDER."
+            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it with --encoder FOLDER."
         )
     if run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX)):
         return parse_encoder(run.encoder)

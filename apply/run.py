@@ -1,4 +1,4 @@
-"""The Python interface to runs: train, load, embed, evaluate."""
+"""Python API for runs: train, load, embed, evaluate."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
 
     Attributes:
         dataset: Name of the dataset.
-        phases: Names of the phases that the labels of a video index.
-        videos: Video id → its entry in the manifest (view, split, frames, fps, labels).
+        phases: Phase names; the labels of a video are indices into them.
+        videos: Manifest entries (view, split, frames, fps, labels) by video id.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ def load_features(
     """Open the cached features of a dataset: (T, d) float16 arrays by video id, read on access.
 
     Args:
-        dataset: Dataset in the cache. Default: the only one.
+        dataset: Dataset in the cache. Optional if there is only one.
         split: Only the videos of this split.
         view: Only the videos of this view.
-        encoder: Encoder in the cache. Default: the only one.
+        encoder: Encoder in the cache. Optional if there is only one.
         ratio: STM ratio of the features.
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
 
@@ -110,7 +110,7 @@ class Run:
     """A trained run: its model, embeddings and scores. Create it with `load_run` or `train_run`.
 
     Attributes:
-        record: What the run was trained on, from its config.json.
+        record: Contents of its config.json: data, settings and training state.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class Run:
         """Embed a video file, or the (T, d) cached features of one video.
 
         Args:
-            video_or_features: Path of a video, or features of the width that the model was trained on.
-            on_truncated: "error", or "keep" to embed the frames of a video that ends early.
-            on_corrupt: "error", or "keep" to embed corrupt frames as they are decoded.
-            progress: Shows how far decoding is.
+            video_or_features: Path of a video, or features from the encoder that the run was trained on.
+            on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
+            on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
+            progress: Progress of decoding.
             stop: Checked between batches of frames; if true, Interrupted is raised.
 
         Returns:
@@ -247,8 +247,8 @@ class Run:
             split: "val" or "test".
             protocol: "standard", or "trimmed" for sub-clips embedded on their own.
             untrained: Score the model at its initialization.
-            options: Options of the tasks.
-            progress: Shows how far the evaluation is.
+            options: Task options.
+            progress: Progress of the evaluation.
             stop: Checked between tasks; if true, Interrupted is raised.
 
         Returns:
@@ -289,7 +289,7 @@ def load_run(
     Args:
         run: Name of the run. Default: the newest.
         device: Device of the model and, for videos, of the encoder.
-        encoder: Where the run's encoder is, if it was loaded from a local folder.
+        encoder: Local folder of the run's encoder, if it is not on the Hugging Face Hub.
         runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
         features_dir: The feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
 
@@ -312,14 +312,14 @@ def train_run(
 
     Args:
         run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`.
-        device: Where to train: "auto", "cuda", "mps" or "cpu".
+        device: Training device: "auto", "cuda", "mps" or "cpu".
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
         runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
         **options: The other arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress,
             stop, ...) and the settings of the method: the options of byov-train, with _ for -.
 
     Raises:
-        Interrupted: `stop` returned true. The same call with `resume=True` continues to the same numbers.
+        Interrupted: `stop` returned True. Resume with `resume=True`; the result is the same as without interruption.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run

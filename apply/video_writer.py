@@ -21,8 +21,8 @@ from byov.extract.extraction import decoder_threads
 from byov.progress import NO_PROGRESS, Progress, track
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix → FFmpeg's name
-TICK = Fraction(1, 90_000)  # seconds; frames of all usual rates last a whole number of ticks
-DEFAULT_FPS = Fraction(25)  # of a video with one frame
+TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are whole ticks
+DEFAULT_FPS = Fraction(25)  # for videos with one frame
 MIN_FPS = Fraction(1, 1000)
 GAP = 4  # pixels between the panels
 MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # width / height of a panel; other frames get black borders
@@ -36,18 +36,23 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
     Args:
         path: An .mp4, .mov or .mkv file.
         images: (height, width, 3) RGB images, all of one even size.
-        pts_seconds: (T,) their times. The first becomes 0; times that do not rise are moved.
+        pts_seconds: (T,) frame times. They are shifted to start at 0 and made strictly increasing.
     """
     order = np.arange(len(pts_seconds))
     ticks = np.round((pts_seconds - pts_seconds[0]) / float(TICK)).astype(np.int64)
-    ticks = np.maximum.accumulate(ticks - order) + order  # strictly rising, as containers need it
+    ticks = np.maximum.accumulate(ticks - order) + order  # strictly increasing, as containers require
     fps = DEFAULT_FPS
     if len(ticks) > 1:
         fps = max((Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001), MIN_FPS)
     durations = np.diff(ticks, append=ticks[-1] + round(1 / (fps * TICK)))
+    file_format = CONTAINERS[path.suffix.lower()]
     with replacing(path) as partial:
         try:
-            with _open(partial, CONTAINERS[path.suffix.lower()]) as container:
+            # The index comes first in MP4 files, so that browsers can play the video while it loads.
+            options = {} if file_format == "matroska" else {"movflags": "faststart"}
+            with creation:
+                opened = av.open(str(partial.absolute()), "w", format=file_format, options=options)
+            with opened as container:
                 stream = None
                 for image, start, duration in zip(images, ticks.tolist(), durations.tolist(), strict=True):
                     stream = stream or _add_stream(container, fps, image.shape[1], image.shape[0])
@@ -61,13 +66,6 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
             if isinstance(error, OSError):  # such as a full disk
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise ApplyError(f"{path}: FFmpeg cannot write it ({error.strerror}).") from error
-
-
-def _open(path: Path, container_format: str) -> av.container.OutputContainer:
-    # With the index first, a browser can play the video while it loads.
-    options = {} if container_format == "matroska" else {"movflags": "faststart"}
-    with creation:
-        return av.open(str(path.absolute()), "w", format=container_format, options=options)
 
 
 def _add_stream(container: av.container.OutputContainer, fps: Fraction, width: int, height: int) -> av.VideoStream:
@@ -95,7 +93,7 @@ class Side:
         return f"{text}   phase {np.searchsorted(self.event_seconds, seconds, side='right')}"
 
     def panels(self, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
-        """Decode the video and fit all frames into a panel of the shape of the first."""
+        """Decode the video and fit all frames into panels of the first frame's shape."""
         count, size = 0, None
         _, threads = decoder_threads(1)
         reader = FrameReader(self.path, threads=threads, policy=policy)
@@ -111,7 +109,7 @@ class Side:
 
 
 class PanelStore:
-    """Selected panels of a video, as JPEGs in one temporary file."""
+    """Selected panels of a video, stored as JPEGs in one temporary file."""
 
     def __init__(self, path: Path, panels: Iterable[Image.Image], wanted: set[int]) -> None:
         self._path = path
@@ -123,7 +121,7 @@ class PanelStore:
                     panel.save(jpeg, "JPEG", quality=JPEG_QUALITY)
                     try:
                         self._slices[frame] = (file.tell(), file.write(jpeg.getbuffer()))
-                    except OSError as error:  # a full disk does not name the file
+                    except OSError as error:  # A full disk: the error does not name the file.
                         error.filename = str(path)
                         raise
 
@@ -147,13 +145,13 @@ def write_side_by_side(
     scratch: Path,
     progress: Progress = NO_PROGRESS,
 ) -> None:
-    """Write a video of A, at its own times, next to the matching frames of B, with captions.
+    """Write a video of A next to the matching frames of B, with captions and the frame times of A.
 
     Args:
         path: The output file.
         a: The video on the left.
         b: The video on the right.
-        matched: (Ta,) the frame of B for each frame of A.
+        matched: (Ta,) matching frame of B for each frame of A.
         height: Height in pixels, even.
         policy: How to handle truncated and corrupt videos.
         scratch: A folder for a temporary file.
@@ -188,12 +186,12 @@ def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> No
 
 
 def _panel_size(aspect: float, height: int) -> tuple[int, int]:
-    """Return width and height of a panel; the width is even, as H.264 needs it."""
+    """Return width and height of a panel; the width is even, as H.264 requires."""
     return 2 * max(1, round(height * min(max(aspect, MIN_ASPECT), MAX_ASPECT) / 2)), height
 
 
 def _fit(image: Image.Image, aspect: float, size: tuple[int, int]) -> Image.Image:
-    """Scale an image to a panel, with black borders if its aspect ratio is another."""
+    """Scale an image to a panel, with black borders if the aspect ratio differs."""
     width, height = size
     stretch = width / height / aspect
     if abs(stretch - 1) > MAX_STRETCH:

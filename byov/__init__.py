@@ -1,4 +1,4 @@
-"""Frame embeddings from unpaired ego and exo videos: Bootstrap Your Own Views, from a feature cache.
+"""Bootstrap Your Own Views (BYOV): frame embeddings from unpaired ego and exo videos.
 
 >>> import byov
 >>> byov.extract_features("demo", encoder="random/tiny").failures
@@ -6,7 +6,7 @@
 >>> byov.load_run("demo-paper").embeddings("test")["pour_ego_015"].shape
 (12, 32)
 
-docs/python.md describes these names, docs/architecture.md the subpackages.
+docs/python.md documents this API, docs/architecture.md the subpackages.
 """
 
 import logging

@@ -29,6 +29,6 @@ def usable_cores() -> int:
 
 
 def computing_threads() -> int:
-    """Return the number of threads to compute with: OMP_NUM_THREADS, as in PyTorch and BLAS, else all usable cores."""
+    """Return the number of compute threads: OMP_NUM_THREADS, as in PyTorch and BLAS, else all usable cores."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(usable_cores(), int(limit)) if limit.isdecimal() and int(limit) else usable_cores()

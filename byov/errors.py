@@ -1,57 +1,57 @@
-"""Exceptions. The message of each error says in one line what is wrong and what to do."""
+"""Exceptions. Each message states in one line what is wrong and how to fix it."""
 
 
 class ByovError(Exception):
-    """Base class of all errors that a user can fix."""
+    """Base class of errors that the user can fix."""
 
 
 class DatasetError(ByovError):
-    """Invalid dataset."""
+    """Raised if a dataset is invalid."""
 
 
 class VideoError(DatasetError):
-    """Video that cannot be decoded."""
+    """Raised if a video cannot be decoded."""
 
 
 class CacheError(ByovError):
-    """File of the cache or of a run that cannot be used."""
+    """Raised if a file of the cache or of a run cannot be used."""
 
 
 class EncoderError(ByovError):
-    """Frame encoder that cannot be loaded or used."""
+    """Raised if a frame encoder cannot be loaded or used."""
 
 
 class TrainError(ByovError):
-    """Features, settings or a run that cannot be trained."""
+    """Raised if a run cannot be trained on the given features and settings."""
 
 
 class SettingsError(TrainError):
-    """Invalid or conflicting training settings."""
+    """Raised if training settings are invalid or conflict."""
 
 
 class EvaluationError(ByovError):
-    """Embeddings, labels or results that cannot be scored."""
+    """Raised if embeddings cannot be scored."""
 
 
 class ApplyError(ByovError):
-    """Run, video or output that cannot be used."""
+    """Raised if a run cannot be applied to a video, or its output cannot be written."""
 
 
 class ClusterError(ByovError):
-    """Cluster that cannot be reached, or workers that fail."""
+    """Raised if a cluster cannot be reached or its workers fail."""
 
 
 class SweepError(ByovError):
-    """Invalid grid of runs, or existing runs that conflict with it."""
+    """Raised if a grid of runs is invalid or conflicts with existing runs."""
 
 
 class Interrupted(Exception):
-    """Work that was stopped and can be resumed."""
+    """Raised if work was stopped; it can be resumed."""
 
 
 class Diverged(Exception):
-    """Training whose loss or weights are no longer finite, or whose processes disagree."""
+    """Raised if the loss or the weights are not finite, or the processes of a training job disagree."""
 
 
 class ProcessLost(Exception):
-    """Distributed work of which one process is gone."""
+    """Raised if a worker process died."""

@@ -1,4 +1,4 @@
-"""Default folders: an argument, else an environment variable, else a folder of the working directory."""
+"""Default folders: the argument if given, else an environment variable, else a folder of the working directory."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ Folder = str | os.PathLike[str] | None
 
 
 def datasets_folder(given: Folder = None) -> Path:
-    """Return the folder of videos and labels."""
+    """Return the folder that contains the datasets."""
     return _chosen(given, "BYOV_DATASETS", "datasets")
 
 

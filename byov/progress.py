@@ -1,7 +1,7 @@
 """Progress reporting and cancellation.
 
-Library functions take a `progress` argument and report to it. The caller decides what that does: draw a bar, write a
-log line, send a message to another machine, raise Interrupted, or nothing.
+Library functions report to their `progress` argument. The caller decides whether to draw a bar, write a log line, raise
+Interrupted, or do nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -15,26 +15,26 @@ Stop = Callable[[], bool]  # returns True when work should stop
 
 
 class Bar(Protocol):
-    """Progress of one piece of work."""
+    """Progress of one task."""
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
-        """Report `count` more units as done; `latest` describes the last one."""
+        """Report `count` more finished units; `latest` describes the last one."""
 
 
 class Progress(Protocol):
-    """Receiver of progress."""
+    """Interface for reporting progress."""
 
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> AbstractContextManager[Bar]:
-        """Start a piece of work.
+        """Open the progress bar of a task.
 
         Args:
-            name: Name of the work.
+            name: Name of the task.
             unit: Name of one unit, like "video".
             total: Number of units, if known.
-            done: Units that are already done.
-            brief: Whether to show nothing if the work is short.
+            done: Number of units already finished.
+            brief: Hide the bar if the task finishes quickly.
         """
 
 
@@ -60,7 +60,7 @@ NO_PROGRESS: Progress = _NoProgress()
 def track(
     items: Iterable[T], progress: Progress, name: str, *, unit: str, total: int | None = None, brief: bool = False
 ) -> Iterator[T]:
-    """Yield the items and report each as one unit."""
+    """Iterate over items and report each as one unit."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with progress.bar(name, unit=unit, total=total, brief=brief) as bar:
@@ -75,7 +75,7 @@ def never() -> bool:
 
 
 class Stoppable:
-    """Progress that raises Interrupted, at the start of a piece of work or after a unit, once `stop` returns True."""
+    """Progress that raises Interrupted at the start of a task or after a unit, once `stop` returns True."""
 
     def __init__(self, progress: Progress, stop: Stop) -> None:
         self._progress, self._stop = progress, stop

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from byov.text import pluralize
 
-UNLABELED = -1  # in place of a phase index
+UNLABELED = -1  # phase index of unlabeled frames
 # Dataclasses read from files: exact types, finite numbers; fields added by a later version are ignored.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -22,7 +22,7 @@ class Record(BaseModel):
 
 
 def problem(error: ValidationError) -> str:
-    """Return the first problem of a validation error in one line.
+    """Describe the first problem of a validation error in one line.
 
     >>> class Video(Record):
     ...     fps: float
@@ -43,7 +43,7 @@ def problem(error: ValidationError) -> str:
         return f"no {name!r}{parent}"
     if first["type"] == "extra_forbidden":
         return f"{name!r}{parent} is not known"
-    if first["type"] == "value_error":  # raised by a validator of ours
+    if first["type"] == "value_error":  # raised by our own validators
         return message.removeprefix("Value error, ")
     limits = [f"{_LIMITS[name]} {_plain(limit):,}" for name, limit in first.get("ctx", {}).items() if name in _LIMITS]
     expected = f"be {limits[0]}" if limits else _SHOULD.sub("", message).replace(" after validation", "")
@@ -51,7 +51,7 @@ def problem(error: ValidationError) -> str:
 
 
 def _plain(limit: float) -> float:
-    """Return 0 for 0.0."""
+    """Convert integral limits to int: 0.0 → 0."""
     return int(limit) if limit == int(limit) else limit
 
 

@@ -1,7 +1,7 @@
 """Charades-Ego, in the layout of its download: CharadesEgo_v1_{train,test}.csv and <id>.mp4.
 
-Labels are actions of whole videos (157 classes), not phases, and there is no val split. A pair is one script performed
-twice, once for each camera, not a simultaneous recording.
+Labels are video-level actions (157 classes) instead of phases, and there is no val split. A pair is one script
+performed twice, once for each camera, not a simultaneous recording.
 """
 
 import csv
@@ -33,7 +33,7 @@ def read_charades_ego(name: str, root: Path) -> Dataset:
 
 
 def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
-    """Pair each video with its partner in the other view of the same split; the first of several claims wins."""
+    """Pair each video with its partner in the other view of the same split; the first match wins."""
     videos = {video.id: video for video, _ in rows}
     pairs: dict[str, str] = {}
     for video, partner in rows:

@@ -109,7 +109,8 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name, or raise DatasetError if the name points outside of root.
 
-    Only the name is checked; symbolic links below root may point anywhere. Absolute names may reach root by a link.
+    Only the name is checked: symbolic links below root may point anywhere, and an absolute name may reach root through
+    a symbolic link.
 
     Args:
         root: Folder of the dataset.

@@ -1,8 +1,8 @@
 """Read label.pickle as plain data.
 
 A pickle is a program that may call any importable function. This reader follows the restricted-Unpickler pattern of the
-Python documentation: it resolves only the names below, and to stand-ins instead of NumPy's own functions, which trust
-the memory layout that a pickle claims.
+Python documentation: it resolves only the names below, and replaces NumPy's own functions by stand-ins, since NumPy
+trusts the memory layout that a pickle declares.
 """
 
 import io
@@ -44,7 +44,7 @@ def _from_buffer(content: bytes, dtype: _DType, shape: Any, *_: Any) -> NDArray[
 
 
 def _encode(text: str = "", encoding: str = "latin1") -> bytes:
-    """Bytes in protocols 0 to 2: text with one character per byte."""
+    """Decode bytes of pickle protocols 0 to 2, stored as text with one character per byte."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError("bytes in an encoding other than latin1")
     return text.encode("latin1")
@@ -65,7 +65,7 @@ def _load_short_tuple(size: int) -> Any:
     return load
 
 
-class _Unpickler(pickle._Unpickler):  # in Python: the C version allocates gigabytes for a single large memo index
+class _Unpickler(pickle._Unpickler):  # pure Python, since the C version allocates gigabytes for a large memo index
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}"[:120] + ", which is not plain data")

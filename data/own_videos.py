@@ -1,4 +1,4 @@
-"""Your own videos: from a CSV file that lists them, or from a folder whose names tell view and split.
+"""Your own videos: listed in a CSV file, or found in a folder, with view and split inferred from their paths.
 
 Columns of the CSV: path, view, split and optionally id, events, phases, pair.
 
@@ -55,7 +55,7 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^\w .,+=()\[\]#&@'-]")
 @dataclass(frozen=True)
 class _Events:
     seconds: tuple[float, ...] = ()
-    names: tuple[str, ...] = ()  # of the phases that begin at these times; empty if unnamed
+    names: tuple[str, ...] = ()  # names of the phases that begin at these times; empty if unnamed
     unlabeled: tuple[tuple[float, float], ...] = ()  # intervals (start, end) in seconds
 
 
@@ -74,7 +74,7 @@ def read_own_videos(
     Args:
         name: Name of the dataset.
         manifest: CSV file; columns may be separated by commas, semicolons or tabs.
-        phase_names: Used if the CSV does not name its phases and the number matches.
+        phase_names: Default names, used if the CSV names no phases and has the same number of them.
         folder: Folder that paths are relative to. Defaults to the folder of the CSV.
 
     Raises:
@@ -182,7 +182,7 @@ def _parse_events(text: str, source: str) -> _Events:
 
 
 def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that events and phases agree across videos and return the names of the phases."""
+    """Return the phase names after checking that events and phases agree across videos."""
     labeled = [(row.video.id, row.events) for row in rows if row.events is not None]
     if not labeled:
         return ()
@@ -221,6 +221,8 @@ def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...])
 
 @dataclass(frozen=True)
 class FolderVideo:
+    """A video found in a folder."""
+
     path: PurePath  # relative to the folder
     view: View
     split: Split
@@ -252,7 +254,7 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> Folde
         fractions: Fractions of train, val and test if no folder names a split. Defaults to DEFAULT_SPLIT_FRACTIONS.
 
     Raises:
-        DatasetError: A view has no videos, or only some videos are in a folder of a split.
+        DatasetError: A view has no videos, or only some of the videos are in split folders.
     """
     videos, others = video_files(folder)
     views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in videos}
@@ -295,14 +297,14 @@ def _splits_from_folders(folder: Path, videos: Sequence[PurePath]) -> dict[PureP
     if splits and len(splits) < len(found):
         other = next(path for path, split in found.items() if split is None)
         raise DatasetError(
-            f"{folder}: {next(iter(splits))} is in a folder of a split but {other} is not. Put all or none of the "
+            f"{folder}: {next(iter(splits))} is in a split folder but {other} is not. Put all or none of the "
             f"videos into folders called {', '.join(SPLITS)}."
         )
     return splits
 
 
 def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
-    """Return the meaning of the first part that contains exactly one of the words."""
+    """Look up the first part that contains exactly one of the words."""
     for part in parts:
         found = {words[word] for word in re.findall(r"[^\W\d_]+", part.lower()) if word in words}
         if len(found) == 1:
@@ -311,7 +313,7 @@ def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
 
 
 def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
-    """Assign consecutive videos to splits: each to the split that lacks most, the first always to train.
+    """Assign each video to the split that is furthest below its fraction; the first video goes to train.
 
     >>> assign_splits(5, (0.6, 0.2, 0.2))
     ['train', 'val', 'train', 'test', 'train']
@@ -327,7 +329,7 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
 
 
 def unique_ids(paths: Sequence[PurePath]) -> dict[PurePath, str]:
-    """Derive ids from file stems; stems that occur twice are prefixed by their folders ("ego-001")."""
+    """Derive ids from file stems; stems that are not unique are prefixed with their folders ("ego-001")."""
     stems = Counter(_valid_id(path.stem) for path in paths)
     ids: dict[PurePath, str] = {}
     taken: set[str] = set()
@@ -341,5 +343,5 @@ def unique_ids(paths: Sequence[PurePath]) -> dict[PurePath, str]:
 
 
 def _valid_id(text: str) -> str:
-    """Remove what ids must not contain, since they become file names."""
+    """Remove characters that are not allowed in ids, since ids become file names."""
     return re.sub(r"^[\W_]+|[ .]+$", "", _NOT_IN_FILE_NAMES.sub("", text)) or "video"

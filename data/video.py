@@ -1,4 +1,4 @@
-"""Video decoder: every frame of a file, first to last, as RGB.
+"""Video decoder: all frames of a file in order, as RGB.
 
 Frame counts in headers and seeking are unreliable, so frame t is the t-th frame obtained by decoding the whole file.
 """
@@ -36,7 +36,7 @@ _OPEN_OPTIONS = {
 }
 # These formats store frames in coding order without display times, and FFmpeg's guesses are wrong for B-frames.
 _FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
-# Formats whose header states the duration. For all others FFmpeg estimates it from the file, cut or not.
+# Formats whose header states the duration. For other formats FFmpeg estimates it, even if the file is truncated.
 _FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
 _MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; anything far beyond is a broken header
 
@@ -87,7 +87,7 @@ class FrameReader:
         self.pixel_aspect = 1.0
         self.truncated = False
         self.corrupt_frames = 0
-        # Multi-threaded decoders lose the frames in flight at an error; what is kept must not depend on threads.
+        # Multi-threaded decoders drop frames in flight on errors; the result must not depend on the thread count.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
 
@@ -134,7 +134,7 @@ class FrameReader:
         self._limit_pixels(stream)
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO"
-        packet_times: deque[float] = deque()  # for formats without display times: packet times in file order
+        packet_times: deque[float] = deque()  # in file order; used for formats without display times
         frames, end_seconds, problem = 0, 0.0, ""
 
         def timed(frame: av.VideoFrame) -> tuple[av.VideoFrame, float]:
@@ -199,7 +199,7 @@ class FrameReader:
 
 @dataclass(frozen=True)
 class Probe:
-    """Properties of a video determined without decoding it: packets are counted and the first frame is decoded.
+    """Properties of a video, determined by counting packets and decoding only the first frame.
 
     Attributes:
         header_frames: Frame count in the header; 0 if absent.
@@ -224,7 +224,7 @@ class Probe:
 
 
 def probe(path: Path) -> Probe:
-    """Inspect a video without decoding it.
+    """Inspect a video by counting packets and decoding only the first frame.
 
     Raises:
         VideoError: The file cannot be opened.
@@ -314,7 +314,7 @@ def _packet_end(packet: "av.Packet[av.VideoStream]") -> float:
 
 
 def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStream, end_seconds: float) -> str:
-    """Compare the end of the last packet with the duration in the header; describe what is missing, if anything."""
+    """Describe how much of the duration in the header is missing after the last packet; "" if nothing is."""
     if container.format.name not in _FORMATS_WITH_DURATION:
         return ""
     if stream.duration is not None and stream.time_base:
@@ -322,7 +322,7 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
     elif "DURATION" in stream.metadata:  # Matroska: "00:01:23.456000000"
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         declared = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-    elif container.duration is not None and len(container.streams) == 1:  # of the longest stream, which may be audio
+    elif container.duration is not None and len(container.streams) == 1:  # of the longest stream
         declared = container.duration / av.time_base
     else:
         return ""
@@ -334,7 +334,7 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
 
 
 def _varies(times: NDArray[np.float64], tick_seconds: float) -> bool:
-    """Whether frame intervals differ by more than rounding to the stream's clock explains."""
+    """Return whether frame intervals differ by more than the rounding to the stream's time base."""
     intervals = np.diff(times)
     return bool(len(intervals)) and bool(np.ptp(intervals) > 2.5 * tick_seconds + 1e-9)
 
@@ -347,7 +347,7 @@ def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
-    """Return how to display a frame upright: mirror left-right or not, then this many counter-clockwise quarter turns.
+    """Return whether to mirror a frame, and then by how many counter-clockwise quarter turns to rotate it.
 
     Call it only when the rotation changes: a frame whose side data was accessed is freed only by the garbage collector.
     """
