@@ -1,4 +1,4 @@
-"""Numerics of a report: sampling of frames, t-SNE, alignment, failures, token selection, 8-bit embeddings."""
+"""Numerics of a report: frame sampling, t-SNE, alignment, failures, token selection, quantization."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -12,15 +12,15 @@ from byov.cache.layout import selected_tokens
 from byov.report.content import FrameRef, Similarity
 
 PERPLEXITY = 30.0
-MAX_MATRIX_FRAMES = 400  # of each video in a distance matrix
+MAX_MATRIX_FRAMES = 400  # per video in a distance matrix
 DARKENED = 0.15  # brightness of excluded patches
 INT8_MAX = 127
 
 
-def spread(count: int, limit: int) -> tuple[int, ...]:
+def evenly_spaced(count: int, limit: int) -> tuple[int, ...]:
     """Return at most `limit` of the indices 0 ... count - 1, evenly spaced, including the first and the last.
 
-    >>> spread(3, 5), spread(10, 4)
+    >>> evenly_spaced(3, 5), evenly_spaced(10, 4)
     ((0, 1, 2), (0, 3, 6, 9))
     """
     chosen: list[int] = np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64).tolist()
@@ -41,7 +41,7 @@ def tsne_perplexity(points: int) -> float:
 
 
 def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """Embed (n, D) points in the plane. Single-threaded, since the order of summation would change the result.
+    """Compute a 2-D t-SNE of (n, D) points. Single-threaded, so that the result is reproducible.
 
     Returns:
         (n, 2) coordinates; all zeros if the points coincide.
@@ -62,7 +62,7 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
 
 def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArray[np.float64]:
-    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards; NaN counts as 0."""
+    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards; NaN becomes 0."""
     finite = np.where(np.isfinite(points), points, 0.0)
     low, high = finite.min(axis=0), finite.max(axis=0)
     scale = (size - 2 * margin) / max(float((high - low).max()), 1e-12)
@@ -90,8 +90,10 @@ def nearest_of_each(
 def compare_videos(
     rows: int, row_embeddings: NDArray[np.float32], columns: int, column_embeddings: NDArray[np.float32]
 ) -> Similarity:
-    """Return distances and alignment of two videos, given by index and (T, D) embeddings."""
-    row_frames, column_frames = (spread(len(part), MAX_MATRIX_FRAMES) for part in (row_embeddings, column_embeddings))
+    """Compute distances and alignment of two videos, given by index and (T, D) embeddings."""
+    row_frames, column_frames = (
+        evenly_spaced(len(part), MAX_MATRIX_FRAMES) for part in (row_embeddings, column_embeddings)
+    )
     a, b = row_embeddings[list(row_frames)], column_embeddings[list(column_frames)]
     matched = nearest(a, b)
     distances = cdist(a, b).astype(np.float32)
@@ -99,7 +101,7 @@ def compare_videos(
 
 
 def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average (V, V) taus over each video's pairs, as query and as candidate; NaN for a video without a tau."""
+    """Average (V, V) taus over the pairs of each video, as query and as candidate; NaN if it has none."""
     known = ~np.isnan(taus)
     values = np.where(known, taus, 0)
     sums, counts = values.sum(axis=0) + values.sum(axis=1), known.sum(axis=0) + known.sum(axis=1)
@@ -118,7 +120,7 @@ def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArr
 
 
 def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool_]:
-    """Return the (side, side) mask of the patches that a ratio selects, for (N,) tokens by decreasing change."""
+    """Return the (side, side) mask of selected patches, given (N,) token indices by decreasing change."""
     side = isqrt(len(order))
     selected = np.zeros(len(order), np.bool_)
     selected[order[: selected_tokens(len(order), ratio)]] = True
@@ -135,7 +137,7 @@ def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cr
     """
 
     def patch_of_pixel(length: int) -> NDArray[np.int64]:
-        """(length,) indices into the padded mask; 0 and side + 1 are outside."""
+        """Return (length,) indices into the padded mask; 0 and side + 1 are padding."""
         covered = min(pixels.shape[:2]) if cropped else length
         center = np.arange(length) + 0.5 - (length - covered) / 2
         patch = np.floor(center / covered * len(patches)).clip(-1, len(patches))
@@ -151,7 +153,7 @@ def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
     """Quantize (n, D) embeddings to 8 bits, around their mean, with one step size for all dimensions.
 
     Returns:
-        The (n, D) integers and the step: distances are those of the integers times the step.
+        The (n, D) integers and the step size, by which distances between the integers are scaled.
     """
     rows = np.nan_to_num(embeddings.astype(np.float64), posinf=0, neginf=0)
     centered = rows - rows.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Gather what a report shows from a run and the feature cache."""
+"""Collect the contents of a report from a run and the feature cache."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ from byov.evaluate.tasks import NEED_TRAINING, EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import UNLABELED
 from byov.report import analysis, provenance
-from byov.report.analysis import centers, spread
+from byov.report.analysis import centers, evenly_spaced
 from byov.report.content import (
     Content,
     Curve,
@@ -56,10 +56,10 @@ from byov.report.pictures import SourceVideos, TileRequest, Tiles, make_sheets, 
 LOGGER = logging.getLogger(__name__)
 
 SPLITS = ("test", "val", "train")  # in order of preference
-MAX_VIDEOS = 60  # of each view
-MAX_SAMPLES, MIN_SAMPLES = 100, 8  # frames of a video in the page
+MAX_VIDEOS = 60  # per view
+MAX_SAMPLES, MIN_SAMPLES = 100, 8  # sampled frames per video
 MIN_TILE_BYTES = 2500  # about 180 x 135 pixels
-OTHER_BYTES = 1_200_000  # of the page, besides pictures and embeddings
+OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3
 TSNE_POINTS, MIN_TSNE_POINTS = 600, 5
 QUERIES, RETRIEVED = 3, 5  # queries per direction, frames per query
@@ -68,18 +68,18 @@ WORST_VIDEOS, WORST_FRAMES = 3, 5
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
 NEED_LABELS = ("retrieval", "trimmed", "both")
-NO_CURVE = ("epoch", "step", "lr")
+NO_CURVE = ("epoch", "step", "lr")  # columns that are not plotted
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to report on.
+    """Run and options of a report.
 
     Args:
-        compared: Other runs in the tables; the first one also in the rest of the page.
+        compared: Other runs to show in the tables; the first one is also shown in the figures.
         split: Default: the first of test, val and train that has videos.
-        videos: Folder to search for the videos. Default: where they were extracted from.
-        seed: Seed of t-SNE.
+        videos: Folder to search for the videos. Default: their location at extraction.
+        seed: Random seed of t-SNE.
         max_mb: Size limit of the page in megabytes.
     """
 
@@ -95,7 +95,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbeddings:
-    """A run's embeddings of the shown videos of a split. Videos are referred to by index."""
+    """Embeddings of the videos of a split that the report shows. Videos are referred to by index."""
 
     runs_dir: Path
     features_dir: Path
@@ -123,7 +123,7 @@ class SplitEmbeddings:
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
     def labels(self, video: int) -> tuple[int, ...] | None:
-        """Return the phase of each frame, or None if the labels do not fit the dataset's phases."""
+        """Return the phase of each frame, or None if the labels do not match the frames or the phases."""
         labels, phases = self.segments[video].labels, len(self.reader.manifest.phases)
         if not labels or len(labels) != self.length(video) or min(labels) < UNLABELED or max(labels) >= phases:
             return None
@@ -154,7 +154,7 @@ class SplitEmbeddings:
         return header
 
     def hide_paths(self, error: Exception) -> str:
-        """Return an error's message without the folders of this machine, since reports are shared."""
+        """Return an error message without local paths, since reports are shared."""
         text = str(error)
         for folder, name in ((self.features_dir, "features"), (self.runs_dir, "runs")):
             if folder != Path():
@@ -163,7 +163,7 @@ class SplitEmbeddings:
 
 
 def collect(request: Request, progress: Progress = NO_PROGRESS) -> Content:
-    """Gather the parts of a report. Parts that cannot be shown become `Unavailable`.
+    """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
     Raises:
         EvaluationError: If the run has no current embeddings of the split.
@@ -182,12 +182,12 @@ def collect(request: Request, progress: Progress = NO_PROGRESS) -> Content:
         width = max(run.frames.embeddings.shape[1] for run in runs)
         lengths = [len(segment) for segment in data.segments]
         max_samples, picture_bytes = page_budget(lengths, width * len(runs), int(request.max_mb * 1e6))
-        sampled = [spread(length, max_samples) for length in lengths]
+        sampled = [evenly_spaced(length, max_samples) for length in lengths]
         steps.advance(latest="t-SNE")
         points = choose_points(sampled)
         projection = project(runs, points, request.seed)
         steps.advance(latest="frames")
-        samples = _with_frames_of_parts(sampled, strips, failures, token_frames)
+        samples = _add_referenced_frames(sampled, strips, failures, token_frames)
         sources = SourceVideos(data.feature_folder.parent, request.videos)
         wanted = [_tile_request(data, sources, video, frames) for video, frames in enumerate(samples)]
         tiles = read_tiles(wanted, picture_bytes, progress)
@@ -218,7 +218,7 @@ def collect(request: Request, progress: Progress = NO_PROGRESS) -> Content:
 
 
 def read_split(request: Request) -> SplitEmbeddings:
-    """Read the run's embeddings of a split, of at most MAX_VIDEOS videos per view."""
+    """Read the run's embeddings of a split, for at most MAX_VIDEOS videos per view."""
     reader = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
     split = request.split
     if split is None:
@@ -235,16 +235,16 @@ def read_split(request: Request) -> SplitEmbeddings:
 
 
 def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
-    """Return at most MAX_VIDEOS of each view, evenly spaced, in their order."""
+    """Select at most MAX_VIDEOS evenly spaced videos per view."""
     kept: set[int] = set()
     for view in VIEWS:
         of_view = [index for index, segment in enumerate(everything) if segment.video.view == view]
-        kept |= {of_view[index] for index in spread(len(of_view), MAX_VIDEOS)}
+        kept |= {of_view[index] for index in evenly_spaced(len(of_view), MAX_VIDEOS)}
     return [everything[index] for index in sorted(kept)]
 
 
 def compared_runs(data: SplitEmbeddings, runs: Sequence[RunRecord]) -> list[SplitEmbeddings]:
-    """Return the same videos by other runs, without runs whose embeddings cannot be read."""
+    """Read the embeddings of other runs; runs whose embeddings cannot be read are skipped."""
     read = []
     for run in runs:
         try:
@@ -255,11 +255,11 @@ def compared_runs(data: SplitEmbeddings, runs: Sequence[RunRecord]) -> list[Spli
 
 
 def page_budget(lengths: Sequence[int], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
-    """Divide the page between frames and picture quality.
+    """Choose how many frames to show within the size limit of the page.
 
     Args:
         lengths: Number of frames of each video.
-        bytes_per_frame: Size of the embeddings of one frame.
+        bytes_per_frame: Size of a frame's embeddings.
         page_bytes: Size limit of the page.
 
     Returns:
@@ -275,7 +275,7 @@ def page_budget(lengths: Sequence[int], bytes_per_frame: int, page_bytes: int) -
 
 
 def _tables(request: Request, data: SplitEmbeddings, progress: Progress) -> tuple[Table, ...] | Unavailable:
-    """As byov-eval --task all prints them."""
+    """Compute the tables of byov-eval --task all."""
     manifest, runs = data.reader.manifest, (request.run, *request.compared)
     split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
     if split is None:
@@ -294,7 +294,7 @@ def _tables(request: Request, data: SplitEmbeddings, progress: Progress) -> tupl
 
 
 def choose_strips(data: SplitEmbeddings) -> tuple[Strip, ...]:
-    """Retrieve across views for some frames of some videos, both evenly spaced; () if there is only one view."""
+    """Retrieve across views for evenly spaced videos and frames; () if there is only one view."""
     strips = {}
     for query_view, candidate_view in (VIEWS, VIEWS[::-1]):
         queries, candidates = data.of_view(query_view), data.of_view(candidate_view)
@@ -310,23 +310,23 @@ def choose_strips(data: SplitEmbeddings) -> tuple[Strip, ...]:
 def _strips_with_pictures(
     strips: Sequence[Strip], sheets: Sequence[Sheet | Unavailable]
 ) -> tuple[Strip, ...] | Unavailable:
-    """Strips of which the query and at least one retrieved frame have pictures."""
+    """Keep the strips with pictures of the query and of at least one retrieved frame."""
 
-    def seen(ref: FrameRef) -> bool:
+    def has_picture(ref: FrameRef) -> bool:
         return isinstance(sheets[ref.video], Sheet)
 
-    shown = tuple(strip for strip in strips if seen(strip.query) and any(map(seen, strip.retrieved)))
+    shown = tuple(strip for strip in strips if has_picture(strip.query) and any(map(has_picture, strip.retrieved)))
     return shown or next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
 
 
 def _similarity(data: SplitEmbeddings) -> Similarity:
-    """Of the first video of each view."""
+    """Compare the first videos of both views."""
     ego, exo = (data.of_view(view)[0] for view in VIEWS)
     return analysis.compare_videos(ego, data.embeddings(ego), exo, data.embeddings(exo))
 
 
 def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64] | None) -> Failures | Unavailable:
-    """Return the videos with the lowest mean tau. taus: (V, V), or None if there is only one video."""
+    """Find the videos with the lowest mean tau, given (V, V) taus, or None if there is only one video."""
     manifest = data.reader.manifest
     if taus is None:
         return Unavailable(f"the {data.split} split has only one video")
@@ -351,15 +351,17 @@ def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64] | None) -> Fa
 
 
 def choose_points(sampled: Sequence[tuple[int, ...]]) -> list[FrameRef]:
-    """Return the frames for t-SNE: the same number of each video's samples."""
+    """Choose the frames for t-SNE: at most the same number of samples from each video."""
     limit = max(TSNE_POINTS // len(sampled), 2)
     return [
-        FrameRef(video, frames[index]) for video, frames in enumerate(sampled) for index in spread(len(frames), limit)
+        FrameRef(video, frames[index])
+        for video, frames in enumerate(sampled)
+        for index in evenly_spaced(len(frames), limit)
     ]
 
 
 def project(runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: int) -> Projection | Unavailable:
-    """Project frozen features, the untrained model and the runs. runs: this run first."""
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs; the reported run is the first."""
     data, run = runs[0], runs[0].reader.run
     if len(points) < MIN_TSNE_POINTS:
         return Unavailable(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
@@ -373,7 +375,7 @@ def project(runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: i
     try:
         features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
         for video in range(len(data)):
-            data.feature_header(video)  # raises if they are not what the run embedded
+            data.feature_header(video)  # raises if the features have changed
         embeddings = {f"Frozen: {features.name}": read(features)}
     except (CacheError, EvaluationError) as error:
         return Unavailable(data.hide_paths(error))
@@ -386,13 +388,13 @@ def project(runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: i
     return Projection(tuple(points), maps, len(data.frames.embeddings))
 
 
-def _with_frames_of_parts(
+def _add_referenced_frames(
     sampled: Sequence[tuple[int, ...]],
     strips: Sequence[Strip],
     failures: Failures | Unavailable,
     token_frames: Mapping[int, tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Add the frames that the parts refer to, so that each video is decoded once."""
+    """Add the frames that other parts show, so that each video is decoded only once."""
     frames = [set(each) for each in sampled]
     for strip in strips:
         for ref in (strip.query, *strip.retrieved):
@@ -421,7 +423,7 @@ def _tile_request(
 def token_selections(
     data: SplitEmbeddings, frames: Mapping[int, tuple[int, ...]], tiles: Sequence[Tiles | Unavailable]
 ) -> tuple[TokenSelection, ...] | Unavailable:
-    """Return the token selection of some videos, or the first reason if none can be shown."""
+    """Return the token selection of some videos; `Unavailable` if none can be shown."""
     selections = [_token_selection(data, video, chosen, tiles[video]) for video, chosen in frames.items()]
     shown = tuple(one for one in selections if isinstance(one, TokenSelection))
     return shown or next(one for one in selections if isinstance(one, Unavailable))
@@ -522,10 +524,10 @@ def _curve(records: Sequence[dict[str, Any]], name: str) -> Curve:
 
 
 def _kept_epoch(records: Sequence[dict[str, Any]], metric: str) -> int | None:
-    """The first trained epoch with the best value of the selection metric."""
+    """Return the first epoch with the best value of the selection metric."""
     trained = [record for record in records if record["epoch"] > 0]
     if metric in NEED_LABELS and not any(metric in record for record in trained):
-        metric = "tau"  # as byov-train does without labels
+        metric = "tau"  # like byov-train without labels
     candidates = [record for record in trained if metric in VALIDATION and metric in record]
     best = max(candidates, key=lambda record: record[metric], default=None)
     return None if best is None else int(best["epoch"])
@@ -548,9 +550,9 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[ManifestRow
 
 
 def events_cell(video: VideoEntry, phases: int) -> str:
-    """Return the start of each phase in seconds; "" if the labels are not consecutive phases.
+    """Format the start times of the phases in seconds; "" if the labels are not consecutive phases.
 
-    Times are half a frame before the first frame of a phase, so that they are read back as that frame.
+    Times are half a frame before the first frame of a phase, so that rounding does not shift the phase.
     """
     known = [label for label in video.labels or () if label != UNLABELED]
     if not known or not video.fps or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
@@ -579,7 +581,7 @@ def _events(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
 
 
 def _relative_paths(dataset_folder: Path) -> Mapping[str, str]:
-    """Paths of the source videos by id, relative to their common folder, since reports are shared."""
+    """Return source paths by video id, relative to their common folder, since reports are shared."""
     try:
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])

@@ -1,4 +1,4 @@
-"""What a report shows, as data: drawn for the browser by `byov.report.page` and for print by `byov.report.figures`.
+"""Contents of a report. `byov.report.page` renders them as HTML, `byov.report.figures` as figures for a paper.
 
 A part that cannot be shown is an `Unavailable` with the reason. Videos are referred to by their index in
 `Content.videos`, frames by their number in the video.
@@ -21,7 +21,7 @@ LOG_SCALE_RATIO = 20  # highest to lowest loss
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why a part is missing, in one line for the reader."""
+    """A part that cannot be shown, with a one-line reason for the reader."""
 
     reason: str
 
@@ -30,7 +30,7 @@ class Unavailable:
 class Sheet:
     """Thumbnails of one video: one JPEG per row of tiles.
 
-    A browser decodes an image as a whole, so one image for all tiles of a long video would be slow to show.
+    Browsers decode whole images, so a single image of all tiles of a long video would be slow.
     """
 
     frames: tuple[int, ...]  # ascending; frame i is in row i // columns, column i % columns
@@ -48,15 +48,15 @@ class Sheet:
 
 @dataclass(frozen=True)
 class ShownVideo:
-    """A video of the split."""
+    """A video shown in the report."""
 
     name: str  # "ego/004"
     view: str
     frames: int
     pts_seconds: NDArray[np.float64]  # (frames,)
     labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
-    samples: tuple[int, ...]  # ascending; the frames whose pictures and embeddings are in the page
-    tau: float | None  # mean over its pairs with all other videos, as query and as candidate
+    samples: tuple[int, ...]  # ascending; frames with pictures and embeddings in the page
+    tau: float | None  # Kendall's tau, averaged over all pairs with this video
     sheet: Sheet | Unavailable  # thumbnails of the samples
 
     def seconds(self, frame: int) -> float | None:
@@ -72,7 +72,7 @@ class ShownVideo:
         return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
 
     def phase_runs(self) -> list[tuple[int, int, int]]:
-        """Return (first frame, end frame, phase) of each labeled stretch."""
+        """Return (first frame, end frame, phase) of each labeled segment."""
         runs, first = [], 0
         for phase, stretch in groupby(self.labels or ()):
             end = first + len(list(stretch))
@@ -139,7 +139,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class TokenSelection:
-    """What selective token merging keeps: a row of frames per ratio, with excluded patches darkened."""
+    """Tokens kept by selective token merging: a row of frames per ratio, with excluded patches darkened."""
 
     video: int
     frames: tuple[int, ...]  # F
@@ -166,7 +166,7 @@ class Similarity:
 
 @dataclass(frozen=True)
 class WorstVideo:
-    """A video with a low Kendall's tau, and the video it is matched worst to."""
+    """A video with a low Kendall's tau, and the partner with which its tau is lowest."""
 
     video: int
     tau: float  # mean over its pairs
@@ -187,7 +187,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class RunVectors:
-    """A run's embeddings of the sampled frames, from which the page finds nearest frames and alignments."""
+    """A run's embeddings of the sampled frames, used by the page to compute nearest frames and alignments."""
 
     name: str
     of_video: tuple[NDArray[np.float32], ...]  # (samples, D) per video
@@ -224,7 +224,7 @@ class Content:
     tokens: tuple[TokenSelection, ...] | Unavailable
     similarity: Similarity | Unavailable
     failures: Failures | Unavailable
-    vectors: tuple[RunVectors, ...] | Unavailable  # of this run and of the first run it is compared with
+    vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
     manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset
     provenance: tuple[tuple[str, str], ...]
 

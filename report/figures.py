@@ -1,4 +1,4 @@
-"""The static charts of a report, for the page and as PNG and PDF files for a paper; and the score curves of a sweep."""
+"""Figures of a report, as SVG for the page and as PNG and PDF for a paper; score curves of a sweep."""
 
 import io
 import math
@@ -59,7 +59,7 @@ RATIO_INCHES = 0.35  # row labels of the token selection
 WORST_INCHES = 1.05  # row labels of the failures
 SOFTMAX_INCHES = 1.9  # the plot below the failures, with its labels
 
-CSS_PX_PER_INCH = 125  # makes 8 points as large as the page's own text, 14 px
+CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
 # --ink, --muted and --hair of the dark style in page.css
 DARK_COLORS = {INK: "#e3e6e9", FAINT: "#a1a9b2", style.RULE: "#343a41"}
 
@@ -75,7 +75,7 @@ def figure_files(folder: Path) -> list[Path]:
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
     """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR template.
 
-    The same content gives the same bytes. Figures of other parts, left by an earlier report, are removed.
+    Output is deterministic. Other figures of an earlier report are removed.
 
     Returns:
         The written files.
@@ -129,7 +129,7 @@ def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
-    """Yield one figure at a time, so that only one is in memory."""
+    """Yield the figures one at a time to save memory."""
     thumbnails = Thumbnails(content)
     figure: Figure | None
     if not isinstance(content.curves, Unavailable) and (figure := draw_curves(content.curves)):
@@ -247,7 +247,7 @@ def _scatter(
     views: NDArray[np.str_],
     colors: NDArray[np.object_] | NDArray[np.float64],
 ) -> None:
-    """colors: hex colors, or numbers from 0 to 1."""
+    """Plot (n, 2) points; colors are hex strings, or numbers from 0 to 1."""
     scale = {"cmap": TIME_COLORS, "vmin": 0, "vmax": 1} if colors.dtype == np.float64 else {}
     for view, marker in VIEW_MARKERS.items():
         of_view = views == view
@@ -272,7 +272,7 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
     axes = figure.add_subplot()
     distances = np.ma.masked_invalid(similarity.distances)
     extent = (*_extent(similarity.column_frames), *_extent(similarity.row_frames)[::-1])
-    image = axes.imshow(distances, cmap="Greys_r", aspect="auto", extent=extent)  # gray, below colored lines
+    image = axes.imshow(distances, cmap="Greys_r", aspect="auto", extent=extent)  # gray below colored lines
     for draw, video in ((axes.axhline, rows), (axes.axvline, columns)):
         for boundary in _phase_boundaries(video):
             draw(boundary, color=style.PHASES[4], linestyle="--", linewidth=0.6)
@@ -296,13 +296,13 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
 
 
 def _phase_boundaries(video: ShownVideo) -> list[float]:
-    """Positions between consecutive labeled frames of different phases."""
+    """Return the positions between consecutive labeled frames of different phases."""
     pairs = pairwise(video.phase(frame) for frame in range(video.frames))
     return [frame + 0.5 for frame, pair in enumerate(pairs) if None not in pair and pair[0] != pair[1]]
 
 
 def _extent(frames: Sequence[int]) -> tuple[float, float]:
-    """Outer edges of the first and last pixel on an axis of frame numbers."""
+    """Return the outer edges of the first and last pixel on an axis of frame numbers."""
     step = (frames[-1] - frames[0]) / max(len(frames) - 1, 1) or 1.0
     return frames[0] - step / 2, frames[-1] + step / 2
 
@@ -323,7 +323,7 @@ def _plot_softmax(axes: Axes, content: Content, failures: Failures, width: float
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
     (reference,) = axes.plot([frame], [values[frame]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(0, 1.1 * max(float(values.max()), 1 / count))  # from 0, so that nearly uniform looks uniform
+    axes.set_ylim(0, 1.1 * max(float(values.max()), 1 / count))  # from 0, so that small differences look small
     axes.set_ylabel("softmax similarity\nto the reference")
     name = content.videos[failures.reference.video].name
     axes.set_xlabel(f"frame of {fit_text(name, width / 2, style.TEXT_POINTS)}")
@@ -372,7 +372,7 @@ def draw_score_curves(panels: Sequence[ScorePanel], setting: str) -> Figure:
 
 @dataclass(frozen=True)
 class GridCell:
-    """A picture of a grid, with the lines below it."""
+    """A picture in a grid, with caption lines below it."""
 
     picture: Picture | None
     caption: tuple[str, ...] = ()
@@ -385,14 +385,14 @@ class GridCell:
 
 
 class Thumbnails:
-    """Decoded tiles of the videos' sheets. Each row of tiles is decoded once."""
+    """Tiles of the videos' sheets. Each row of tiles is decoded once."""
 
     def __init__(self, content: Content) -> None:
         self._videos = content.videos
         self._decoded: dict[tuple[int, int], Picture] = {}  # by video and row
 
     def picture(self, ref: FrameRef) -> Picture | None:
-        """Return a frame's tile, or None if it has none."""
+        """Return the tile of a frame, or None if there is none."""
         sheet = self._videos[ref.video].sheet
         position = sheet.position(ref.frame) if isinstance(sheet, Sheet) else None
         if position is None or isinstance(sheet, Unavailable):
@@ -406,7 +406,7 @@ class Thumbnails:
 
 
 class Grid:
-    """A figure of pictures of equal width, as large as a page allows. All lengths are inches from the top left.
+    """A figure of pictures of equal width, scaled to fit a page. Lengths are in inches, from the top left.
 
     Args:
         rows: The cells.
@@ -440,7 +440,7 @@ class Grid:
         return self._left + column * (self._cell_width + GAP_INCHES)
 
     def row_middle(self, row: int) -> float:
-        """Middle of the pictures, without their captions."""
+        """Return the vertical center of a row's pictures, without captions."""
         return self._baselines[row] - self._heights[row] / 2
 
     def text(self, left: float, top: float, text: str, **options: object) -> None:
@@ -495,7 +495,7 @@ def _cell(
     named: bool = False,
     mark: str = "",
 ) -> GridCell:
-    """A frame with its time below, and above that its video's name if `named`."""
+    """Return a frame with its time as caption, preceded by the video's name if `named`."""
     video = content.videos[ref.video]
     time = f"{video.time(ref.frame)}{mark}"
     return GridCell(thumbnails.picture(ref), (video.name, time) if named else (time,), border)

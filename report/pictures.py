@@ -25,15 +25,15 @@ MAX_SIDE, MAX_AREA = 400, 400 * 300  # pixels of a tile
 BYTES_PER_PIXEL = 0.1  # lower estimate for a JPEG; sheets that turn out larger are scaled down
 MIN_SCALE = 0.1
 COLUMNS = 8
-QUALITY = 72  # of the JPEG
+QUALITY = 72  # JPEG
 
 
 class SourceVideos:
     """The video files that features were extracted from.
 
     Args:
-        dataset_folder: The dataset's folder in the feature cache, which records where the videos were.
-        search_folder: A folder to search first, at any depth.
+        dataset_folder: The dataset's folder in the feature cache, which records the paths of the videos.
+        search_folder: A folder to search first, recursively.
     """
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
@@ -49,7 +49,7 @@ class SourceVideos:
             self._recorded = {}
 
     def find(self, video_id: str, provenance: Provenance) -> Path | Unavailable:
-        """Return the file of a video, compared by size and fingerprint."""
+        """Return the file of a video, verified by size and fingerprint."""
         name, recorded = provenance.source_name, self._recorded.get(video_id)
         candidates = self._by_name.get(name, []) + ([recorded] if recorded is not None else [])
         changed = False
@@ -76,7 +76,7 @@ class TileRequest:
 
     path: Path
     frames: tuple[int, ...]  # ascending
-    truncated: bool  # the features cover a file that ends early
+    truncated: bool  # the features were extracted from a truncated file
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_tiles(
 
 
 def decode_tiles(request: TileRequest, area: int = MAX_AREA) -> Tiles | Unavailable:
-    """Decode up to the last requested frame. All tiles get the size of the first."""
+    """Decode the requested frames and scale all of them to the tile size of the first."""
     tiles: list[NDArray[np.uint8]] = []
     first, size = 0, (0, 0)
     # Extraction has already decided whether to accept corrupt frames.
@@ -134,7 +134,7 @@ def tile_size(width: float, height: float, area: int = MAX_AREA) -> tuple[int, i
 
 
 def make_sheets(tiles: Sequence[Tiles | Unavailable], picture_bytes: int) -> list[Sheet | Unavailable]:
-    """Pack all tiles into JPEG sheets of at most `picture_bytes` in total, scaling them down alike if necessary."""
+    """Pack all tiles into JPEG sheets of at most `picture_bytes` in total, scaled down uniformly if necessary."""
     scale = 1.0
     while True:
         with ThreadPoolExecutor(usable_cores()) as pool:
@@ -155,7 +155,7 @@ def make_sheet(tiles: Tiles | Unavailable, scale: float = 1.0) -> Sheet | Unavai
 
 
 def _row_jpeg(pixels: NDArray[np.uint8], columns: int, size: tuple[int, int]) -> bytes:
-    """Tiles side by side; an incomplete last row is padded to the same width."""
+    """Encode a row of tiles; an incomplete last row is padded."""
     picture = Image.new("RGB", (columns * size[0], size[1]))
     for column, tile in enumerate(pixels):
         image = Image.fromarray(tile)

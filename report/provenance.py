@@ -1,4 +1,4 @@
-"""What a run is, for the header of a report, and what its figures depend on. Contains no paths and no timestamps."""
+"""Header and provenance of a report, without paths and timestamps."""
 
 import platform
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PACKAGES = ("numpy", "scipy", "scikit-learn", "av", "pillow")
 
 
 def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
-    """Return the facts below the title."""
+    """Return the key facts of a run, shown below the title."""
     ego = int(frames.is_ego.sum())
     videos = f"{ego} ego and {len(frames.is_ego) - ego} exo videos"
     kind, label = run.label
@@ -40,7 +40,7 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
 def provenance(
     reader: RunEmbeddings, split: str, points: int, sheets: Sequence[Sheet | Unavailable], seed: int
 ) -> Lines:
-    """Return everything the figures depend on. points: number of frames in the t-SNE maps."""
+    """Return everything that the figures depend on; `points` is the number of frames in the t-SNE maps."""
     run, origin = reader.run, reader.origin()
     kind, label = run.label
     packages = {name: version(name) for name in PACKAGES}
@@ -68,7 +68,7 @@ def provenance(
 
 
 def _unfinished(run: RunRecord) -> Lines:
-    """A line for a run that has not finished training."""
+    """Return a line for runs that have not finished training."""
     text = unfinished_text(run)
     return () if text is None else (("Training", text),)
 

@@ -48,14 +48,14 @@ _STYLE: dict[Any, Any] = {
     "axes.labelcolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # names may contain $
     "pdf.fonttype": 42,  # TrueType; some publishers reject Type 3
 }
 
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Apply matplotlib's defaults and the style above, whatever the user's matplotlibrc says."""
+    """Apply matplotlib's defaults and the style above, ignoring the user's matplotlibrc."""
     with matplotlib.rc_context():
         defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
         del defaults["backend"]
@@ -77,7 +77,7 @@ def fonts() -> list[str]:
 
 @cache
 def _drawable() -> frozenset[int]:
-    """Code points with a glyph in one of the fonts."""
+    """Return the code points that have a glyph in one of the fonts."""
     return frozenset[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
 
 
@@ -90,7 +90,7 @@ def literal(text: str) -> str:
 
 
 def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
-    """Return `literal(text)`, shortened at the start if it is too wide: video names differ at the end."""
+    """Return `literal(text)`, truncated at the start if it is too wide, since video names differ at the end."""
     whole = literal(text)
     if _width_inches(whole, points) <= inches:
         return whole
@@ -133,7 +133,7 @@ def legend_columns(names: Sequence[str]) -> int:
 
 
 def legend(owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any) -> None:
-    """Draw a legend with literal names. matplotlib itself would omit names that start with an underscore."""
+    """Draw a legend. Names are set afterwards, since matplotlib omits entries that start with an underscore."""
     handles, numbers = [artist for artist, _ in entries], [str(index) for index in range(len(entries))]
     drawn = owner.legend(handles, numbers, frameon=False, **options)
     for text, (_, name) in zip(drawn.get_texts(), entries, strict=True):

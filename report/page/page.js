@@ -200,7 +200,7 @@ class State {
     try {
       history[method](null, "", address);
     } catch {
-      // Some browsers do not allow it for local files; the page works without.
+      // Some browsers forbid this for local files; the page works without it.
     }
   }
 
@@ -383,7 +383,7 @@ class Player {
     this.button.textContent = reducedMotion.matches ? "Step" : "Play";
   }
 
-  /** At the speed of the video; along the path at a constant speed. */
+  /** Play at the speed of the video, or along the warp path at a constant speed. */
   wait() {
     const { seconds } = data.videos[this.state.now.video];
     const average = (seconds.at(-1) - seconds[0]) / this.last;

@@ -1,4 +1,4 @@
-"""Render a report as one HTML file that needs nothing else: styles, script, data and pictures are inside."""
+"""Render a report as a self-contained HTML file with inline styles, script, data and pictures."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ MEANINGS = {
     "loss": "weighted sum of the losses",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
     "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
-    "cycle": "cycle consistency, not in the paper: going to a video of the other view and back should end at the start",
+    "cycle": "cycle consistency, not in the paper: mapping a frame to the other view and back should return to it",
     "retrieval": "map@10 across views on whole videos, averaged over both directions",
     "trimmed": "the same on sub-clips",
     "both": "mean of retrieval and trimmed",
@@ -39,7 +39,7 @@ MEANINGS = {
 
 
 def render_page(content: Content) -> str:
-    """Return the page. The same content gives the same text."""
+    """Render the page. The output is deterministic."""
     environment = Environment(
         loader=PackageLoader("byov.report.page", ""),
         autoescape=True,
@@ -97,7 +97,7 @@ def _data_uri(kind: str, content: bytes) -> str:
 
 
 def _tables(content: Content) -> list[dict[str, Any]]:
-    """Only tables of several tasks are open, or the first if there is none; the others are folded."""
+    """Return the tables as HTML. Tables of several tasks are expanded, or else the first; the others are folded."""
     if isinstance(content.tables, Unavailable):
         return []
     main = [table for table in content.tables if _is_main(table)] or list(content.tables[:1])
@@ -112,7 +112,7 @@ def _is_main(table: Table) -> bool:
 
 
 def _charts(content: Content) -> dict[str, dict[str, Any] | None]:
-    """Draw the charts that need no interaction, as SVG for light and dark pages."""
+    """Draw the static charts as SVG for light and dark pages."""
     drawn: dict[str, Figure | None] = {"curves": None, "softmax": None}
     if not isinstance(content.curves, Unavailable):
         drawn["curves"] = figures.draw_curves(content.curves)
@@ -135,7 +135,7 @@ def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def _address(videos: Sequence[ShownVideo], query: FrameRef, other: int | None) -> str:
-    """The address of a frame in the player; page.js reads it."""
+    """Return the URL fragment that shows a frame in the player; page.js parses it."""
     parts = {"video": videos[query.video].name, "frame": str(query.frame)}
     if other is not None:
         parts["with"] = videos[other].name
@@ -143,7 +143,7 @@ def _address(videos: Sequence[ShownVideo], query: FrameRef, other: int | None) -
 
 
 def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
-    """CSS classes that show one tile of a sheet, as in page.js; None without a picture."""
+    """Return the CSS classes of a tile, as in page.js; None if the frame has no picture."""
     sheet = videos[ref.video].sheet
     position = sheet.position(ref.frame) if isinstance(sheet, Sheet) else None
     if position is None or isinstance(sheet, Unavailable):
@@ -153,7 +153,7 @@ def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
 
 
 def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
-    """One style sheet per video, placed at the end of the page so that text appears before pictures are decoded."""
+    """Return one style sheet per video. They are at the end of the page, so that text appears before pictures."""
     sheets = {index: video.sheet for index, video in enumerate(videos) if isinstance(video.sheet, Sheet)}
     styles = []
     for columns in sorted({sheet.columns for sheet in sheets.values()}):
@@ -171,12 +171,12 @@ def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
 
 
 def _zoom(tile_px: int, tiles: int) -> str:
-    """Size of the sheet relative to the window, cut by half a pixel per side to hide the edges of neighboring tiles."""
+    """Return the sheet size relative to the tile, cropped by half a pixel per side to hide neighboring tiles."""
     return f"{100 * tiles * tile_px / max(tile_px - 1, 1):.4f}%"
 
 
 def _page_data(content: Content) -> dict[str, Any]:
-    """The data that page.js works with."""
+    """Return the data for page.js."""
     projection = None if isinstance(content.projection, Unavailable) else content.projection
     return {
         "dataset": printable(content.dataset),

@@ -7,13 +7,13 @@ from byov.report.analysis import (
     centers,
     compare_videos,
     darken_excluded,
+    evenly_spaced,
     fit_points,
     mean_taus,
     nearest_of_each,
     quantize,
     selected_patches,
     softmax_similarity,
-    spread,
     tsne,
 )
 from byov.report.content import FrameRef
@@ -21,14 +21,14 @@ from byov.report.content import FrameRef
 
 @pytest.mark.parametrize("count", [101, 199, 1000])
 def test_spread_includes_both_ends_without_duplicates(count):
-    chosen = spread(count, 100)
+    chosen = evenly_spaced(count, 100)
     assert len(set(chosen)) == 100
     assert (chosen[0], chosen[-1]) == (0, count - 1)
 
 
 def test_spread_and_centers_of_few():
-    assert spread(5, 5) == (0, 1, 2, 3, 4)
-    assert spread(1, 100) == (0,)
+    assert evenly_spaced(5, 5) == (0, 1, 2, 3, 4)
+    assert evenly_spaced(1, 100) == (0,)
     assert centers(100, 5) == (10, 30, 50, 70, 90)
     assert centers(1, 5) == (0,)
 
@@ -70,7 +70,7 @@ def test_long_videos_are_subsampled_in_the_matrix():
     similarity = compare_videos(0, a, 1, b)
     assert similarity.distances.shape == (400, 400)
     rows, columns = similarity.row_frames, similarity.column_frames
-    assert (rows, columns) == (spread(1000, 400), spread(450, 400))
+    assert (rows, columns) == (evenly_spaced(1000, 400), evenly_spaced(450, 400))
     assert similarity.distances[7, 311] == pytest.approx(np.linalg.norm(a[rows[7]] - b[columns[311]]), rel=1e-5)
     assert similarity.path[-1].tolist() == [399, 399]
 
