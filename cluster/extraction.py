@@ -1,4 +1,4 @@
-"""Feature extraction on a Ray cluster. Files are byte-identical to those of one process."""
+"""Feature extraction on a Ray cluster. The files are byte-identical to those of a single process."""
 
 import logging
 import time
@@ -27,8 +27,8 @@ from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
-CHUNKS_PER_WORKER = 8  # enough for workers to finish at about the same time
-MAX_VIDEOS = 16  # per chunk; a whole chunk is redone if its worker dies
+CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
+MAX_VIDEOS = 16  # per chunk; a chunk is repeated if its worker dies
 
 
 def extract_on_cluster(
@@ -41,8 +41,8 @@ def extract_on_cluster(
 ) -> Outcome:
     """Extract the jobs of a plan on the workers of a Ray cluster.
 
-    Nothing is written before all workers have loaded the same encoder. Videos whose worker dies are extracted again one
-    by one; a video whose worker dies three times is recorded as a failure.
+    Nothing is written before all workers have loaded the same encoder. If a worker dies, its videos are retried one by
+    one; a video fails after its worker has died three times.
 
     Args:
         stop: Polled several times a second; once true, Interrupted is raised. Finished videos are kept.
@@ -55,10 +55,9 @@ def extract_on_cluster(
     one_per_folder = {job.video.path.parent: job.video.path for job in jobs}.values()
     prepare = partial(_load_identity, plan.encoder, options)
     try:
-        with ray_workers(cluster, plan.folder, list(one_per_folder), most=len(jobs), prepare=prepare, stop=stop) as (
-            workers,
-            identities,
-        ):
+        with ray_workers(
+            cluster, plan.folder, list(one_per_folder), prepare=prepare, stop=stop, max_workers=len(jobs)
+        ) as (workers, identities):
             identity = identities[0]
             for other in identities[1:]:
                 _refuse_difference(identity, other)
@@ -68,7 +67,13 @@ def extract_on_cluster(
             outcome, started = Outcome(), time.monotonic()
             with job_bars(jobs, progress) as (videos, frames):
                 for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
-                    for video in _outcomes(finished.task, finished.result, finished.error):
+                    if isinstance(finished.error, ProcessLost):
+                        results = [_lost_video(finished.task.jobs[0])]
+                    elif finished.error is not None:  # such as a full disk, which would affect other videos too
+                        raise finished.error
+                    else:
+                        results = finished.result
+                    for video in results:
                         outcome.add(video)
                         frames.advance(video.frames)
                         videos.advance(latest=video.video_id)
@@ -80,11 +85,11 @@ def extract_on_cluster(
 
 @dataclass(frozen=True)
 class ExtractVideos:
-    """Task that extracts some videos and returns a VideoOutcome for each."""
+    """Task that extracts a chunk of videos."""
 
     encoder: EncoderName
     options: ExtractionOptions
-    identity: Mapping[str, str]  # expected of the loaded encoder
+    identity: Mapping[str, str]  # identity that the loaded encoder must have
     jobs: tuple[Job, ...]
 
     @property
@@ -99,14 +104,14 @@ class ExtractVideos:
             return list(extracted_videos(encoder, self.jobs, self.options, frames))
 
     def split(self) -> list["ExtractVideos"]:
-        """Return one task per video, if there are several."""
+        """Return one task per video; empty if there is only one."""
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
 def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
     """Split jobs into chunks of similar size in bytes, largest videos first.
 
-    Batches are filled across the videos of a chunk, so that short videos do not waste half a batch each.
+    Chunks hold several short videos, since batches are filled across the videos of a chunk.
     """
     sizes = {job.video.id: job.video.path.stat().st_size for job in jobs}
     enough = sum(sizes.values()) / (CHUNKS_PER_WORKER * workers)
@@ -121,18 +126,13 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
     return [tuple(chunk) for chunk in chunks]
 
 
-def _outcomes(task: ExtractVideos, result: list[VideoOutcome], error: Exception | None) -> list[VideoOutcome]:
-    if error is None:
-        return result
-    if not isinstance(error, ProcessLost):  # such as a full disk, which other videos would meet as well
-        raise error
-    (job,) = task.jobs
-    reason = f"{job.video.path}: its worker died three times; check whether memory suffices and try without --cluster"
-    return [VideoOutcome(job.video.id, failure=reason)]
+def _lost_video(job: Job) -> VideoOutcome:
+    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
+    return VideoOutcome(job.video.id, failure=reason)
 
 
 def _absolute(job: Job) -> Job:
-    """Return a job with absolute paths, without its manifest entry, which workers do not need."""
+    """Return a job for a worker: with absolute paths and without its manifest entry."""
     video = replace(job.video, path=job.video.path.absolute())
     return replace(job, video=video, folder=job.folder.absolute(), entry=None)
 
@@ -140,7 +140,7 @@ def _absolute(job: Job) -> Job:
 @lru_cache(maxsize=1)
 def _load(name: EncoderName, options: ExtractionOptions) -> TokenEncoder:
     if name.is_imagenet:
-        name = parse_encoder(name.id)  # The weights come with a package, whose path differs between machines.
+        name = parse_encoder(name.id)  # The path of the packaged weights differs between machines.
     encoder = load_encoder(name, resize=options.resize, device=options.device)
     if options.compile:
         encoder.compile()
@@ -154,4 +154,6 @@ def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) ->
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
     for what, value in expected.items():
         if found[what] != value:
-            raise ClusterError(f"workers differ in {what}: {value!r} and {found[what]!r}. Make all machines alike.")
+            raise ClusterError(
+                f"workers differ in {what}: {value!r} and {found[what]!r}. Use the same software and hardware."
+            )

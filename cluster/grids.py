@@ -1,14 +1,14 @@
-"""Grids of runs: a TOML file whose lists are combined, each combination being a run with a name of its own.
+"""Grids of runs: a TOML file of settings. Each combination of the values in its lists is one run.
 
     dataset = "demo"
     ratio = [0.1, 0.3]
     seed = [0, 1, 2]
 
-    [[runs]]                        # settings of some of the runs; any number of such blocks
+    [[runs]]                        # optional blocks with settings for some of the runs
     method = "tcc"
     lr = [1e-4, 1e-3]
 
-Keys are dataset, encoder, ratio, method, and the settings of byov-train. The paper's grids are in experiments/.
+Keys are dataset, encoder, ratio, method, title and the settings of byov-train. The paper's grids are in experiments/.
 """
 
 import hashlib
@@ -58,16 +58,16 @@ _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) 
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
 
-# Settings of `--small`: quick models, for a look at all tables on a few cores.
+# Settings of `--small`: small models, to try all tables on a few cores.
 _SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
 SMALL_SETTINGS: dict[str, dict[str, Any]] = {
     "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
-    "carl": _SHORT | {"epochs": 20},  # its clips are more than twice as long
+    "carl": _SHORT | {"epochs": 20},  # CARL's clips are more than twice as long
 }
 
 
 class EvaluationChoice(Record):
-    """The table [evaluation] of a grid: what is scored of every run."""
+    """The [evaluation] table of a grid: how to score its runs."""
 
     tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
@@ -84,7 +84,7 @@ class EvaluationChoice(Record):
 
 
 class GridFile(Record, extra="allow"):
-    """A grid file. Other keys are settings of all runs."""
+    """A grid file. All other keys are settings shared by its runs."""
 
     name: str = ""
     runs: list[dict[str, Any]] = Field(default=[{}], min_length=1)
@@ -93,10 +93,10 @@ class GridFile(Record, extra="allow"):
 
 @dataclass(frozen=True)
 class GridBlock:
-    """Settings whose combinations are runs. A list holds the values of a setting."""
+    """Settings whose combinations are runs; a list holds alternative values of a setting."""
 
     values: Mapping[str, Any]
-    unnamed: Mapping[str, Any] = field(default_factory=dict)  # values that the grid's name stands for in run names
+    unnamed: Mapping[str, Any] = field(default_factory=dict)  # settings left out of run names
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RunGrid:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a grid: its data, its settings, and what is scored of it."""
+    """A run of a grid: its data, its settings, and how to score it."""
 
     name: str
     dataset: str
@@ -121,14 +121,14 @@ class PlannedRun:
     encoder: str
     scope: Scope
     untrained: bool  # also score the model at initialization
-    title: str = ""  # name of its row in tables
+    title: str = ""  # row name in tables
 
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """Deviations from the paper's experiments."""
+    """Changes to the paper's experiments."""
 
-    datasets: tuple[str, ...] = ()  # instead of the paper's
+    datasets: tuple[str, ...] = ()  # replace the paper's
     encoder: str | None = None
     seeds: int | None = None
     small: bool = False
@@ -153,7 +153,7 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
         source: File name, for error messages.
     """
     try:
-        file = GridFile.model_validate_json(json.dumps(raw, default=str))  # JSON, since its arrays may become tuples
+        file = GridFile.model_validate_json(json.dumps(raw, default=str))  # strict mode accepts JSON arrays as tuples
         common = _settings(file.model_extra or {})
         values = {key: _values(key, value) for key, value in common.items() if key in _FIELDS}
         single = {key: of_key[0] for key, of_key in values.items() if len(of_key) == 1}
@@ -170,7 +170,7 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
 
 
 def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their full names; raise SweepError for unknown ones."""
+    """Expand short setting names; raise SweepError for unknown settings."""
     known = {*_FIELDS, *_DATA_KEYS, "title"}
     settings = {}
     for key, value in raw.items():
@@ -184,7 +184,7 @@ def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    """Return the values of a setting. A list of two numbers is one value if the setting is a pair."""
+    """Return the alternative values of a setting. If the setting is a pair, a list of two numbers is one value."""
     is_pair = name in _PAIRS and isinstance(value, list) and not any(isinstance(item, list) for item in value)
     values = value if isinstance(value, list) and not is_pair else [value]
     if not values:
@@ -201,10 +201,10 @@ def _value(name: str, value: Any) -> Any:
 
 
 def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:
-    """Return the runs of all grids, each once, with everything that any grid scores of it.
+    """Return the distinct runs of all grids. A run in several grids is scored for all of them.
 
     Raises:
-        SweepError: For invalid settings or missing features, before anything is trained.
+        SweepError: If settings are invalid or features are missing.
     """
     _first_header.cache_clear()
     _scope.cache_clear()
@@ -220,7 +220,7 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:
 
 
 def joint_scope(scopes: Sequence[Scope]) -> Scope:
-    """Return the union of the tasks and protocols of some scopes."""
+    """Return the union of tasks and protocols."""
     if len({scope.split for scope in scopes}) > 1:
         raise SweepError("all grids of a sweep must score the same split of a dataset")
     return replace(
@@ -296,12 +296,12 @@ def _run_name(
 ) -> str:
     """Return DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
 
-    SETTINGS are those that differ from the defaults of the method, recipe and dataset. Where the name gets too long, a
+    SETTINGS are those that differ from the defaults of the method, recipe and dataset. If the name is too long, a
     digest replaces the last of them.
     """
     dataset, kind = folder.parent.name, type(settings)
     label = {name: getattr(settings, name) for name in _IN_LABEL if name in kind.model_fields}
-    # Not validated: the defaults need not fit together with the values that the grid's name stands for.
+    # Not validated, since the defaults may conflict with the settings that the grid's name implies.
     usual = kind.model_construct(**(kind.presets(dataset, label) | label | dict(block.unnamed)))
     different = [
         _setting_text(name, value, "-") for name, value in settings if name != "seed" and value != getattr(usual, name)
@@ -317,7 +317,7 @@ def _run_name(
 
 
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Give runs without a title one that names the settings in which runs of their method differ."""
+    """Add missing titles, which list the settings that vary between runs of the same method."""
     several_ratios = len({run.ratio for run in runs}) > 1
     found: dict[tuple[str, str], set[Any]] = {}
     for run in runs:
@@ -335,7 +335,7 @@ def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _setting_text(name: str, value: Any, separator: str) -> str:
-    """Return "decoder-depth2" and "no-causal", or with " " as the separator "decoder depth 2" and "no causal"."""
+    """Format a setting: "decoder-depth2" and "no-causal", or "decoder depth 2" and "no causal" if separator is " "."""
     shown = option_name(name).replace("-", separator)
     if isinstance(value, bool):
         return shown if value else f"no{separator}{shown}"
@@ -349,28 +349,28 @@ def _value_text(value: Any) -> str:
 
 
 def _filled(title: str, values: Mapping[str, Any]) -> str:
-    """Fill in settings: "latent {latent}" becomes "latent 64"."""
+    """Insert settings into a title: "latent {latent}" → "latent 64"."""
     for name, value in values.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
     return title
 
 
 def paper_grid(name: str, features_dir: Path, choice: PaperChoice, *, keep_encoders: bool = False) -> RunGrid | None:
-    """Return the grid of a file of experiments/, limited to the datasets in the cache.
+    """Read a grid of experiments/, restricted to the datasets in the cache.
 
     Args:
         name: File name without suffix.
-        choice: Deviations from the paper.
-        keep_encoders: Ignore `choice.encoder`, since the grid compares encoders.
+        choice: Changes to the experiments.
+        keep_encoders: Ignore `choice.encoder`, for grids that compare encoders.
 
     Returns:
-        None if the cache has no features for it.
+        The grid, or None if the cache has no features for it.
     """
     path = EXPERIMENTS / f"{name}.toml"
     grid = read_grid(path)
     blocks = [changed for block in grid.blocks for changed in _paper_blocks(block, features_dir, choice, keep_encoders)]
     if not blocks:
-        LOGGER.info(f"{name}: left out, since the cache has no features for it")
+        LOGGER.info(f"{name}: skipped, since the cache has no features for it")
         return None
     return replace(grid, source=path.name, name="small" if choice.small else grid.name, blocks=tuple(blocks))
 
@@ -390,7 +390,7 @@ def _paper_blocks(
         values = {**block.values, "dataset": dataset, "encoder": encoder}
         if choice.seeds is not None:
             values["seed"] = list(range(choice.seeds))
-        if choice.small:  # What the experiment varies stays as it is.
+        if choice.small:  # Settings of the experiment take precedence.
             small = SMALL_SETTINGS.get(values.get("method", DEFAULT_METHOD), _SHORT)
             yield GridBlock(small | values, small)
         else:
@@ -398,7 +398,7 @@ def _paper_blocks(
 
 
 def _only_encoder(cached: Sequence[str], dataset: str, paper_encoder: str) -> str:
-    """Return the paper's encoder if its features are cached, else the only one that is."""
+    """Return the paper's encoder if its features are cached, else the only cached one."""
     if encoder_slug(paper_encoder) in cached:
         return paper_encoder
     if len(cached) > 1:

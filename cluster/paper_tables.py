@@ -1,4 +1,4 @@
-"""The paper's tables from a sweep: our rows, and the published ones where the dataset is the paper's."""
+"""The paper's tables: results of a sweep next to the published rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from byov.report.content import ScoreCurve, ScorePanel
 from byov.text import pluralize
 
 STANDARD: Protocol = "standard"
-FROZEN_COLUMNS = ("cls", "merged/1.0")  # compared in every table of frozen features
+FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
 _OTHER_ENCODERS = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)", "CLIP features (ViT-L/14)")
 _UNPAIRED = "TCN (unpaired multi-view)"
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
@@ -37,11 +37,11 @@ class PaperTable:
     Attributes:
         subject: Start of its title.
         files: Its grids in experiments/.
-        columns: Returns its columns.
-        published: Returns the published rows of a dataset.
-        baselines: Show frozen features, Time only and untrained models.
-        curve: A setting to draw scores against, and its name in the figure.
-        keep_encoders: It compares encoders, so that `PaperChoice.encoder` does not apply.
+        columns: Function that returns its columns.
+        published: Function that returns the published rows of a dataset.
+        baselines: Whether to show frozen features, Time only and untrained models.
+        curve: Setting on the x-axis of its figure, and the axis label; None for no figure.
+        keep_encoders: Ignore `PaperChoice.encoder`, since the table compares encoders.
     """
 
     subject: str
@@ -108,7 +108,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
 class PaperResult:
     """A table for one dataset, its JSON document, and the panels of its figure."""
 
-    name: str  # such as "stm-ratio-break_eggs"
+    name: str  # for example "stm-ratio-break_eggs"
     table: Table
     document: dict[str, Any]
     panels: tuple[ScorePanel, ...] = ()
@@ -116,13 +116,13 @@ class PaperResult:
 
 
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Return the grids of those of the paper's tables that the cache has features for.
+    """Return the grids of the paper's tables, without tables that the cache has no features for.
 
     Args:
         names: Keys of PAPER_TABLES; empty for all.
 
     Raises:
-        SweepError: If a table does not exist, or the cache has features for none.
+        SweepError: If a table does not exist, or the cache has no features for any of them.
     """
     for name in names:
         if name not in PAPER_TABLES:
@@ -141,14 +141,13 @@ def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) ->
 
 
 def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders) -> list[PaperResult]:
-    """Return each table for each of its datasets that has a finished run."""
+    """Return one result for each table and dataset with finished runs."""
     results = []
     for name, grids in plan.items():
         runs = plan_runs(grids, folders.features)
         for dataset in dict.fromkeys(run.dataset for run in runs):
             of_dataset = [run for run in runs if run.dataset == dataset]
-            groups = [_with_means(group) for group in row_groups(of_dataset, result, folders)]
-            if groups:
+            if groups := row_groups(of_dataset, result, folders):
                 results.append(_paper_result(name, of_dataset, groups, result, folders))
     return [one for one in results if one.table.measured]  # A dataset may have none of the table's scores.
 
@@ -157,7 +156,7 @@ def _paper_result(
     name: str, runs: Sequence[PlannedRun], groups: Sequence[RowGroup], result: SweepResult, folders: Folders
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
-    measured = [group.mean(STANDARD) for group in groups]
+    measured = [_with_means(group).mean(STANDARD) for group in groups]
     if paper.baselines:
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
         frozen = baseline_rows(result.baselines.get(dataset, []), STANDARD)
@@ -183,7 +182,7 @@ def _paper_result(
 
 
 def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
-    """Draw our scores against a setting, and the published ones, whose names end in its value."""
+    """Return curves of our and the published scores. Names of published rows end with the value of the setting."""
     ours = {
         group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean(STANDARD)
         for group in groups
@@ -202,15 +201,13 @@ def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], 
 
 
 def _with_means(group: RowGroup) -> RowGroup:
-    """Add to each run the means over the three settings, which Table 3 shows."""
-    trained = [{protocol: _with_mean_scores(row) for protocol, row in rows.items()} for rows in group.trained]
+    """Add the means over the three evaluation settings, which Table 3 reports, to each run."""
+    trained = []
+    for row in (rows[STANDARD] for rows in group.trained):
+        scores = dict(row.scores)
+        for name, prefix in ((MEAN_F1, "classification"), (MEAN_MAP, "retrieval/map@10")):
+            values = [value for setting in SETTINGS if (value := row.value(f"{prefix}/{setting}")) is not None]
+            if len(values) == len(SETTINGS):
+                scores[name] = Score(fmean(values))
+        trained.append({STANDARD: replace(row, scores=scores)})
     return replace(group, trained=trained)
-
-
-def _with_mean_scores(row: Row) -> Row:
-    scores = dict(row.scores)
-    for name, prefix in ((MEAN_F1, "classification"), (MEAN_MAP, "retrieval/map@10")):
-        values = [value for setting in SETTINGS if (value := row.value(f"{prefix}/{setting}")) is not None]
-        if len(values) == len(SETTINGS):
-            scores[name] = Score(fmean(values))
-    return replace(row, scores=scores)

@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster: connecting to it, checking its machines, running tasks in actors.
+"""Workers on a Ray cluster: connect to it, check its machines, run tasks in actors.
 
-Ray is an optional dependency and takes a second to import, so it is imported where it is used. `ray.init` replaces the
-SIGTERM handler of the main thread; callers with handlers of their own open the session in another thread, which must
-live as long as the session.
+Ray is an optional dependency and slow to import, so it is imported where it is used. `ray.init` replaces the SIGTERM
+handler when called from the main thread; callers with their own handlers must open the session in another thread, which
+must live as long as the session.
 """
 
 import logging
@@ -33,18 +33,18 @@ LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 12.0
-START_SECONDS = 60.0  # for a worker to get its CPUs and start
+START_SECONDS = 60.0  # timeout for a worker to start
 OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
 PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "h5py", "av")  # results may depend on their versions
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
-_TOKEN = secrets.token_hex(32)  # for all sessions of this process: Ray reads it once
+_TOKEN = secrets.token_hex(32)  # shared by all sessions of this process, since Ray reads it once
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
     """A cluster, and the workers to start on it."""
 
-    address: str = LOCAL  # "local": start one on this machine; "auto": the one running on this machine; or HOST:PORT
+    address: str = LOCAL  # "local" starts a cluster, "auto" uses the one running on this machine; or HOST:PORT
     workers: int | None = None  # None: as many as fit
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
@@ -64,7 +64,7 @@ def require_ray() -> None:
 
 @contextmanager
 def ray_session(cluster: ClusterOptions) -> Iterator[None]:
-    """Connect this process to a Ray cluster. A local cluster is started, and ended afterwards."""
+    """Connect this process to a Ray cluster. A local cluster is started and shut down."""
     check_address(cluster.address)
     require_ray()
     # No usage statistics; workers get the same scheduling priority as this process.
@@ -88,7 +88,7 @@ def _init(address: str, **settings: Any) -> None:
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level="critical", **settings)
-    except Exception as error:  # Ray raises many types, with messages of many lines.
+    except Exception as error:  # Ray raises various types with multi-line messages.
         reason = " ".join(str(error).split()) or type(error).__name__
         if address == AUTO and isinstance(error, ConnectionError):
             reason = "no Ray cluster runs on this machine"
@@ -129,9 +129,9 @@ def _join(address: str) -> None:
 
 @contextmanager
 def _private_token() -> Iterator[None]:
-    """Require a token from whoever connects, unless the user's environment configures authentication.
+    """Require a token to connect, unless the environment configures authentication.
 
-    The file is readable by this user only; a token that Ray generates is not.
+    The token file is readable only by this user, unlike the one that Ray generates.
     """
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, so it stays set.
@@ -149,18 +149,18 @@ def _private_token() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a worker must have: the driver's package versions and files."""
+    """Package versions and files that a worker must share with the driver."""
 
     versions: dict[str, str]
     files: tuple[tuple[Path, int], ...]  # shared files and their sizes in bytes
 
     def check(self) -> None:
-        """Raise ClusterError if this machine lacks something."""
+        """Raise ClusterError if this machine does not meet the requirements."""
         for package, expected in self.versions.items():
             if version(package) != expected:
                 raise ClusterError(
-                    f"{node()} has {package} {version(package)}, this machine {expected}. Install the same versions "
-                    "on all machines."
+                    f"{node()} has {package} {version(package)}, but the driver has {expected}. Install the same "
+                    "versions on all machines."
                 )
         for path, size in self.files:
             if not path.is_file() or path.stat().st_size != size:
@@ -175,19 +175,19 @@ def ray_workers(
     *,
     prepare: Callable[[Stop], T],
     stop: Stop,
-    most: int | None = None,
+    max_workers: int,
 ) -> Iterator[tuple[list["RayWorker"], list[T]]]:
-    """Open a Ray session, and start workers that can do the work.
+    """Open a Ray session and start workers.
 
     Args:
-        output: Folder that all machines must share. It need not exist yet.
+        output: Folder that all machines must share; it may not exist yet.
         files: Files that all machines must share.
         prepare: Called once in every worker, before any task.
         stop: Polled while workers start; once true, Interrupted is raised.
-        most: Number of workers to start at most.
+        max_workers: Maximum number of workers.
 
     Yields:
-        The workers, and what `prepare` returned in each.
+        The workers, and the result of `prepare` in each of them.
 
     Raises:
         ClusterError: If no worker fits, or a worker does not meet the requirements.
@@ -195,15 +195,14 @@ def ray_workers(
     with ray_session(cluster), _marker_in(output) as marker:
         shared = tuple((path.absolute(), path.stat().st_size) for path in (marker, *files))
         requirements = Requirements({name: version(name) for name in PACKAGES}, shared)
-        capacity = _capacity(cluster)
-        workers = _start_workers(cluster, requirements, min(most or capacity, capacity))
+        workers = _start_workers(cluster, requirements, min(max_workers, _capacity(cluster)))
         prepared = {worker.submit(prepare): worker for worker in workers}
         while wait(prepared, timeout=STEP_SECONDS).not_done:
             raise_if_stopped(stop)
         try:
             results = [worker.result(future) for future, worker in prepared.items()]
         except ProcessLost as error:
-            raise ClusterError(f"a worker died while starting ({error}); check whether memory suffices") from error
+            raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
         yield workers, results
 
 
@@ -215,7 +214,7 @@ def _start_workers(cluster: ClusterOptions, requirements: Requirements, count: i
         worker = RayWorker(cluster, requirements)
         workers[worker.ready()] = worker
     ready, late = ray.wait(list(workers), num_returns=count, timeout=START_SECONDS) if count else ([], [])
-    for reference in late:  # Another job has taken its CPUs.
+    for reference in late:  # Another job took its CPUs.
         workers[reference].close()
     if not ready:
         total, free = ray.cluster_resources(), ray.available_resources()
@@ -228,7 +227,7 @@ def _start_workers(cluster: ClusterOptions, requirements: Requirements, count: i
 
 
 def _capacity(cluster: ClusterOptions) -> int:
-    """Return how many workers to start: as many as requested, and at most as many as fit on an idle cluster."""
+    """Return the number of workers to start: the requested number, limited to what fits on an idle cluster."""
     import ray
 
     needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
@@ -244,7 +243,7 @@ def _capacity(cluster: ClusterOptions) -> int:
 
 @contextmanager
 def _marker_in(folder: Path) -> Iterator[Path]:
-    """Keep a temporary file in a folder or, if it does not exist yet, in its closest parent."""
+    """Create a temporary file in a folder or, if it does not exist yet, in its closest existing parent."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     marker = PartialFile(existing.absolute() / "cluster")
     try:
@@ -254,7 +253,7 @@ def _marker_in(folder: Path) -> Iterator[Path]:
 
 
 class RayWorker:
-    """An actor of the current Ray session."""
+    """Worker that runs tasks in a Ray actor."""
 
     def __init__(self, cluster: ClusterOptions, requirements: Requirements) -> None:
         import ray
@@ -262,7 +261,7 @@ class RayWorker:
         self._actor_class: Any = ray.remote(
             num_cpus=cluster.cpus_per_worker,
             num_gpus=cluster.gpus_per_worker,
-            max_concurrency=2,  # so that `stop` is heard while `run` runs
+            max_concurrency=2,  # allows `stop` to be called while `run` is running
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": thread_variables(cluster.cpus_per_worker)},
         )(_Actor)
@@ -292,7 +291,7 @@ class RayWorker:
             raise ProcessLost(type(error).__name__) from error
 
     def restart(self) -> None:
-        self.close()  # It may still run on a machine that is out of reach.
+        self.close()  # The actor may still run on an unreachable machine.
         self._start()
 
     def stop(self) -> None:
@@ -305,11 +304,11 @@ class RayWorker:
 
 
 class _Actor:
-    """Runs tasks in a process of the cluster.
+    """Process that runs tasks.
 
     Args:
-        driver_folder: Working directory of the driver. Ray puts it on sys.path, where folders like `data` or
-            `evaluate` would hide packages of that name.
+        driver_folder: Working directory of the driver, which Ray adds to sys.path. It is removed, since folders like
+            `data` or `evaluate` would shadow packages.
     """
 
     def __init__(self, driver_folder: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of a sweep: train and score a run; score what needs no training. Scores are cached in files.
+"""Tasks of a sweep: train and score a run, score a baseline. Scores are cached in files.
 
 runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its model at initialization
 runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
@@ -30,7 +30,7 @@ from byov.evaluate.tasks import task_of
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
 
 SCORES_NAME, UNTRAINED_NAME, SWEEP_FOLDER = "scores.json", "scores-untrained.json", ".sweep"
-FAILURE_NAME = ".failure.json"  # hidden, so that a folder that holds nothing else is free for a run of that name
+FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
 SCHEMA_VERSION = 1
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 RunState = Literal["to train", "to resume", "finished", "failed", "stopped"]
@@ -39,7 +39,7 @@ Rows = dict[Protocol, Row]
 
 @dataclass(frozen=True)
 class Folders:
-    """Absolute paths of the cache and of the runs."""
+    """Absolute paths of the feature cache and of the runs."""
 
     features: Path
     runs: Path
@@ -51,7 +51,7 @@ class RunStatus:
 
     name: str
     state: RunState
-    detail: str = ""  # why it failed, or how far it is
+    detail: str = ""  # reason of a failure, or training progress
     seconds: float = 0.0  # spent in this sweep
 
 
@@ -70,13 +70,13 @@ class RunTask:
     def __call__(self, stop: Stop) -> RunStatus:
         started, folder = time.monotonic(), self.folders.runs / self.name
         if not _wait_until_free(folder, stop):
-            return RunStatus(self.name, "failed", "another process is training this run; wait for it and sweep again")
+            return RunStatus(self.name, "failed", "another process is training this run; sweep again when it is done")
         try:
             self._train(folder, stop)
             self._score(stop)
         except Interrupted:
             return RunStatus(self.name, "stopped")
-        except OSError as error:  # A problem of this machine: the next sweep tries again without --retry.
+        except OSError as error:  # A problem of this machine, so the next sweep retries the run without --retry.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
         except (ByovError, Diverged) as error:
             return write_failure(folder, str(error))
@@ -112,7 +112,7 @@ class RunTask:
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """Task that scores frozen features, or Time only."""
+    """Task that scores a baseline: frozen features or Time only."""
 
     dataset: str
     folders: Folders
@@ -139,7 +139,7 @@ class BaselineTask:
 
 
 def write_failure(run: Path, reason: str, trace: str = "") -> RunStatus:
-    """Record a failure, so that the run is not tried again without --retry."""
+    """Record a failure, so that later sweeps skip the run unless --retry is given."""
     write_text(run / FAILURE_NAME, json.dumps({"reason": reason, "traceback": trace}, indent=1) + "\n")
     return RunStatus(run.name, "failed", reason)
 
@@ -155,7 +155,7 @@ def read_failure(run: Path) -> str | None:
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
-    """Wait for a process of a killed sweep, which ends by itself."""
+    """Wait until no other process trains the run. Processes of a killed sweep end by themselves."""
     deadline = time.monotonic() + LOCK_SECONDS
     while is_training(folder):
         if stop() or time.monotonic() > deadline:
@@ -169,7 +169,7 @@ class ScoreFile:
     """Contents of a score file."""
 
     schema_version: int
-    inputs: dict[str, Any]  # what the scores were computed from
+    inputs: dict[str, Any]  # digests and options that the scores depend on
     tasks: tuple[str, ...]
     rows: Rows
 
@@ -221,7 +221,7 @@ def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[s
 
 
 def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Digest of a run's model, or of the digests that feature files record of themselves."""
+    """Return the digest of a run's model, or of the digests recorded in feature files."""
     if isinstance(reader, RunEmbeddings):
         return reader.model_sha256
     column: str = getattr(reader, "column", "")

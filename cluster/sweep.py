@@ -1,8 +1,8 @@
-"""Sweeps: which runs of a grid are done, run the others on workers, score what stands beside them in tables."""
+"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines."""
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,14 +31,14 @@ from byov.progress import Stop, never
 from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
-GRACE_SECONDS = 60.0  # for running tasks to write a checkpoint after a stop
+GRACE_SECONDS = 60.0  # time to write checkpoints after a stop
 
 
 class Observer:
     """Receives the events of a sweep. Override what you need."""
 
     def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None:
-        """Called before anything runs, with the number of runs to do."""
+        """Called at the start with the status of all runs and the number of runs to do."""
 
     def on_finish(self, status: RunStatus) -> None:
         """Called after every run."""
@@ -49,7 +49,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep has come to."""
+    """Result of a sweep."""
 
     runs: list[RunStatus]  # in the order of the grid
     baselines: dict[str, list[Rows]]  # by dataset: frozen features and Time only
@@ -69,8 +69,11 @@ def sweep_workers(
             yield workers
         return
     manifests = [manifest_path(folders.features, dataset) for dataset in dict.fromkeys(run.dataset for run in runs)]
-    with ray_workers(where, folders.runs, manifests, prepare=_no_preparation, stop=stop, most=len(runs)) as (ray, _):
-        yield ray
+    with ray_workers(where, folders.runs, manifests, prepare=_no_preparation, stop=stop, max_workers=len(runs)) as (
+        workers_on_ray,
+        _,
+    ):
+        yield workers_on_ray
 
 
 def _no_preparation(stop: Stop) -> None:
@@ -92,8 +95,8 @@ def sweep(
     Args:
         runs: From `plan_runs`.
         workers: From `sweep_workers`.
-        retry: Try failed runs again.
-        stop: Polled several times a second. Once true, running runs write a checkpoint and Interrupted is raised.
+        retry: Retry failed runs.
+        stop: Polled several times a second. Once true, active runs write a checkpoint and Interrupted is raised.
 
     Raises:
         SweepError: If another sweep uses the folder of runs, or a run exists with other settings.
@@ -119,7 +122,7 @@ def sweep(
         for finished in run_tasks(workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS, on_step=observer.on_step):
             name, error = finished.task.name, finished.error
             if isinstance(finished.task, RunTask):
-                # A lost process is not the run's fault, so no failure is recorded: the next sweep resumes the run.
+                # A lost process is not recorded as a failure, so that the next sweep resumes the run.
                 results[name] = RunStatus(name, "failed", str(error)) if error else finished.result
                 observer.on_finish(results[name])
             elif error is None:
@@ -134,7 +137,7 @@ def sweep(
 
 
 def run_statuses(runs: Sequence[PlannedRun], folders: Folders) -> list[RunStatus]:
-    """Return how far each run is. Raises SweepError if one exists with other settings."""
+    """Return the status of each run. Raises SweepError if a run exists with other settings."""
     return [_status(run, folders) for run in runs]
 
 
@@ -155,7 +158,7 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
 
 
 def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
-    """Return the scores of a run, or None if there are none, or none that are current."""
+    """Return the scores of a run; None if they are missing or outdated."""
     path, reader = run_scores(run, folders, untrained=untrained)
     return cached_scores(path, reader, folders.features, run.scope)
 
@@ -170,24 +173,17 @@ def _status(run: PlannedRun, folders: Folders) -> RunStatus:
         return RunStatus(run.name, "failed", failure)
     if not exists:
         return RunStatus(run.name, "to train")
-    if _is_finished(run, folders):
-        return RunStatus(run.name, "finished")
+    models = (False, True) if run.untrained else (False,)
+    with suppress(CacheError):  # The model does not exist yet, or is damaged, which training reports.
+        if all(finished_rows(run, folders, untrained=untrained) is not None for untrained in models):
+            return RunStatus(run.name, "finished")
     progress = read_progress(read_run(folders.runs, run.name))
-    return RunStatus(
-        run.name, "to resume", "trained, not scored" if progress.state == "finished" else progress.description
-    )
-
-
-def _is_finished(run: PlannedRun, folders: Folders) -> bool:
-    wanted = (False, True) if run.untrained else (False,)
-    try:
-        return all(finished_rows(run, folders, untrained=untrained) is not None for untrained in wanted)
-    except CacheError:  # There is no model yet, or a damaged one, which training reports.
-        return False
+    detail = "trained, not scored" if progress.state == "finished" else progress.description
+    return RunStatus(run.name, "to resume", detail)
 
 
 def _refuse_other_settings(run: PlannedRun, folders: Folders) -> None:
-    """Raise SweepError if a run of this name exists that is not this run."""
+    """Raise SweepError if the existing run of this name has other settings."""
     record = read_run(folders.runs, run.name)
     ours = {"dataset": run.dataset, "encoder_folder": run.encoder_folder, "column": f"merged/{ratio_key(run.ratio)}"}
     found = {name: getattr(record, name) for name in ours}

@@ -1,4 +1,4 @@
-"""Results of a sweep: the mean of each setting over its seeds, next to what needs no training."""
+"""Result tables of a sweep: means over seeds, next to the baselines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class RowGroup:
     """Finished runs that differ only in their seed."""
 
     run: PlannedRun  # one of them
-    planned: int  # number of runs in the grid
+    planned: int  # number of seeds in the grid
     trained: list[Rows]
     untrained: list[Rows]
 
@@ -62,7 +62,7 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
 def sweep_results(
     runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
 ) -> list[tuple[Results, dict[str, Any]]]:
-    """Return for each dataset its results, and their JSON document, which lists the single runs too."""
+    """Return the results of each dataset and their JSON document, which also lists individual runs."""
     found = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
@@ -83,13 +83,13 @@ def sweep_results(
 
 
 def baseline_rows(baselines: Sequence[Rows], protocol: Protocol) -> list[Row]:
-    """Return the rows of frozen features and Time only, in the order of tables."""
+    """Return the rows of frozen features and Time only, in table order."""
     rows = [rows[protocol] for rows in baselines if protocol in rows]
     return sorted(rows, key=lambda row: KIND_ORDER.index(row.kind))
 
 
 def untrained_rows(groups: Sequence[RowGroup], protocol: Protocol) -> list[Row]:
-    """Return one row for all settings that start from the same models."""
+    """Return the rows of untrained models; settings with the same initialization share a row."""
     found: dict[str, list[RowGroup]] = {}
     for group in groups:
         if group.untrained:

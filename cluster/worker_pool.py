@@ -1,6 +1,6 @@
-"""Run tasks in worker processes: processes of this machine, or actors of a Ray cluster (ray_pool.py).
+"""Run tasks in worker processes on this machine, or in Ray actors (ray_pool.py).
 
-Every worker runs one task at a time. If a worker dies, it is restarted and its task runs again.
+Each worker runs one task at a time. If a worker dies, it is restarted and its task is retried.
 """
 
 import logging
@@ -21,19 +21,19 @@ from byov.errors import Interrupted, ProcessLost
 from byov.progress import Stop, never
 
 LOGGER = logging.getLogger(__name__)
-STEP_SECONDS = 0.2  # between two checks of `stop`
-MAX_LOSSES = 3  # after which a task has failed
+STEP_SECONDS = 0.2  # interval between checks of `stop`
+MAX_LOSSES = 3  # a task fails when its worker has died this often
 
 
 class PoolTask(Protocol):
-    """A picklable piece of work."""
+    """A picklable task."""
 
     @property
     def name(self) -> str:
         """Unique name, for messages."""
 
     def __call__(self, stop: Stop) -> Any:
-        """Run the task. Returns early, in a state that can be resumed, once `stop()` is true."""
+        """Run the task. Return early, in a resumable state, once `stop()` is true."""
 
 
 TaskT = TypeVar("TaskT", bound=PoolTask)
@@ -59,7 +59,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Finished(Generic[TaskT]):
-    """A task that has ended, with its result or the exception that it raised."""
+    """A finished task with its result or exception."""
 
     task: TaskT
     result: Any = None
@@ -77,12 +77,12 @@ def run_tasks(
 ) -> Iterator[Finished[TaskT]]:
     """Run tasks on the workers and yield each as it finishes.
 
-    A task whose worker died runs again, and fails with ProcessLost when this happens for the third time.
+    A task is retried if its worker dies, and fails with ProcessLost the third time.
 
     Args:
         stop: Polled several times a second. Once true, running tasks are asked to stop and Interrupted is raised.
         grace_seconds: How long running tasks may take to stop.
-        split: Smaller tasks to run in place of one whose worker died; empty to run the same task again.
+        split: Returns smaller tasks to run instead of a task whose worker died; empty to retry the same task.
         on_step: Called several times a second with the names of the running tasks.
     """
     waiting, idle = deque(tasks), list(workers)
@@ -92,7 +92,7 @@ def run_tasks(
         while waiting and idle:
             worker, task = idle.pop(), waiting.popleft()
             running[worker.submit(task)] = worker, task
-        while idle:  # Frees its CPUs for a worker that is restarting elsewhere.
+        while idle:  # Free the CPUs for workers that are restarting.
             idle.pop().close()
         done, _ = wait(running, timeout=STEP_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
@@ -125,7 +125,7 @@ def run_tasks(
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, for this process and those that it starts."""
+    """Set environment variables for this process and its subprocesses."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -139,13 +139,13 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """Return the environment variables of a number of compute threads, on which the last bits of results depend."""
+    """Return environment variables that fix the number of compute threads, for reproducible results."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 @contextmanager
 def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
-    """Processes of this machine with one compute thread each. A process starts with its first task."""
+    """Create workers on this machine with one compute thread each. Processes start with their first task."""
     workers = [LocalWorker() for _ in range(count)]
     with environment(thread_variables(1)):
         try:
@@ -156,9 +156,9 @@ def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
 
 
 class LocalWorker:
-    """A process of this machine.
+    """Worker process on this machine.
 
-    Each worker has an executor of its own: when a process dies, ProcessPoolExecutor fails the tasks of all others.
+    Each worker has its own ProcessPoolExecutor, since an executor fails all of its tasks when one process dies.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class LocalWorker:
         try:
             return future.result()
         except BrokenProcessPool:
-            raise ProcessLost("its process was killed or crashed; check whether memory suffices") from None
+            raise ProcessLost("its process was killed or crashed; check the available memory") from None
 
     def stop(self) -> None:
         self._stop.set()
@@ -196,7 +196,7 @@ _running = threading.Lock()  # held while a task runs
 def _start_process(stop: Event) -> None:
     global _stop_event
     _stop_event = stop
-    os.setsid()  # Ctrl-C in a terminal is for the parent, which asks its workers to stop.
+    os.setsid()  # Ctrl-C in a terminal must reach only the parent, which stops its workers.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     warnings.simplefilter("ignore")
     logging.getLogger("byov").addHandler(logging.NullHandler())
@@ -204,7 +204,7 @@ def _start_process(stop: Event) -> None:
 
 
 def _exit_with_parent() -> None:
-    """End when the parent is killed, after the running task has saved its state."""
+    """Exit when the parent is killed, after the running task has saved its state."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

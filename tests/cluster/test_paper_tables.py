@@ -87,7 +87,7 @@ def test_tables_without_features_are_left_out(features, caplog):
     caplog.set_level("INFO", "byov")
     plan = plan_paper([], features, PaperChoice(seeds=1))
     assert plan.keys() == PAPER_TABLES.keys() - {"charades-ego"}
-    assert "charades-ego: left out" in caplog.text
+    assert "charades-ego: skipped" in caplog.text
     assert titles(planned(features, "backbones")) == ["BYOV (ViT-B/16)"]
 
 
