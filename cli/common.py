@@ -124,8 +124,7 @@ def _load_config(context: typer.Context, path: Path | None) -> None:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = describe_os_error(error) if isinstance(error, OSError) else error
-        raise UsageError(f"--config {path}: cannot read this TOML file ({reason}).") from None
+        raise UsageError(f"--config {path}: cannot read this TOML file ({error}).") from None
     options: dict[str, Any] = {name.lstrip("-"): option for option in context.command.params for name in option.opts}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
@@ -239,29 +238,14 @@ def run_on_cluster(work: Callable[[Stop], T], message: str) -> T:
 # Checks before work begins
 
 
-def check_ratio(option: str, ratio: float, *, prefix: str = "") -> None:
-    """Raise unless 0 < ratio <= 1.
-
-    Args:
-        option: Name of the option, for the error message.
-        ratio: Value to check.
-        prefix: Text before the number in the option's value.
-    """
-    if 0 < ratio <= 1:
-        return
-    advice = f"Did you mean {prefix}{ratio / 100:g}?" if 5 <= ratio <= 100 else f"Use a value like {prefix}0.3."
-    raise UsageError(f"{option} {prefix}{ratio:g}: a ratio must be above 0 and at most 1. {advice}")
+def check_ratio(option: str, ratio: float) -> None:
+    """Raise unless 0 < ratio <= 1."""
+    if not 0 < ratio <= 1:
+        raise UsageError(f"{option} {ratio:g}: a ratio must be above 0 and at most 1, such as 0.3.")
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise if an output cannot be written or would overwrite an input.
-
-    Args:
-        outputs: Files to be written.
-        inputs: Files to be read.
-        overwrite: Whether existing outputs may be replaced.
-        option: Name of the option that chooses the outputs, for error messages.
-    """
+    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input."""
     sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():

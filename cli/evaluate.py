@@ -12,7 +12,7 @@ from byov.cache.layout import cached_files, encoder_folders, ratio_key
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
-from byov.cli.common import UsageError, check_ratio, note_unfinished
+from byov.cli.common import UsageError, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
@@ -124,7 +124,7 @@ def evaluate(
     if task == ALL and not features:
         baselines = frozen_columns(features_dir, name, [record.column for record in runs])
         if not any(folder.startswith("random--") for folder, _ in baselines):
-            note(f"no row for random features; extract them with {_extract_command(name)}")
+            note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
     readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
     results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
@@ -142,15 +142,14 @@ def parse_ks(text: str) -> tuple[int, ...]:
 def parse_column(text: str) -> str:
     """Return the name in the cache: "merged/0.3" for "merged:0.3"."""
     name, _, ratio = text.replace("/", ":").partition(":")
+    if (name, ratio) == ("cls", ""):
+        return "cls"
     try:
-        if (name, ratio) == ("cls", ""):
-            return "cls"
-        if name == "merged":
-            check_ratio("--features", float(ratio), prefix="merged:")
+        if name == "merged" and 0 < float(ratio) <= 1:
             return f"merged/{ratio_key(float(ratio))}"
     except ValueError:
         pass
-    raise UsageError(f"--features {text}: expected cls or merged:RATIO, such as merged:0.3.")
+    raise UsageError(f"--features {text}: expected cls or merged:RATIO with a ratio in (0, 1], such as merged:0.3.")
 
 
 def choose_dataset(features_dir: Path, dataset: str | None, runs: Sequence[RunRecord]) -> str:
@@ -198,13 +197,6 @@ def note_differences(runs: Sequence[RunRecord]) -> None:
     }.items():
         if len(values) > 1:
             note(f"no mean over all runs, because they differ in {what} ({', '.join(sorted(values))})")
-
-
-def _extract_command(dataset: str) -> str:
-    from byov.data.registry import READERS  # imports av, which scoring does not need
-
-    source = f"--dataset {dataset}" if dataset in READERS else "--manifest FILE or --folder FOLDER as before"
-    return f"byov-extract {source} --encoder random/clip-vit-base-patch16"
 
 
 def _note_no_run(runs_dir: Path, task: str | None) -> None:

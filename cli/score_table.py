@@ -21,15 +21,9 @@ _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠ�
 def print_and_save(
     results: Mapping[str, Any], tables: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
 ) -> None:
-    """Print results and write them to a folder.
+    """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
-    Args:
-        results: JSON document.
-        tables: The same results as tables. If they are also written to a folder, only those with the columns of the
-            first table are printed.
-        folder: Where to write `stem`.json, .md and .tex; None writes nothing.
-        stem: File name without suffix.
-        as_json: Print the document instead of the tables.
+    If the tables are written to a folder, only those with the columns of the first one are printed.
     """
     if as_json:
         print(json.dumps(results, indent=1))

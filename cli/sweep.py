@@ -3,8 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,7 +109,9 @@ def run(
     Args:
         where: A Ray cluster, or the number of processes on this machine.
     """
-    with deferred_stop() as stop, watching(folders) as observer:
+    console = Console(stderr=True, force_terminal=sys.stderr is not None and sys.stderr.isatty())
+    with deferred_stop() as stop, Live(console=console, auto_refresh=False, transient=True) as live:
+        observer = SweepObserver(live, folders)
 
         def work() -> SweepResult:
             with sweep_workers(where, runs, folders, stop) as workers:
@@ -184,10 +185,11 @@ def _entry(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
     }
 
 
-class LinesObserver(Observer):
-    """Prints a line for each finished run."""
+class SweepObserver(Observer):
+    """Prints a line for each finished run and, in a terminal, shows a table of the running ones below."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: Live, folders: Folders) -> None:
+        self._live, self._folders, self._drawn = live, folders, 0.0
         self.total = self.done = self.failed = 0
 
     def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None:
@@ -201,17 +203,9 @@ class LinesObserver(Observer):
         text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
         note(f"[{self.done + self.failed} of {self.total}] {status.name}: {text}")
 
-
-class TableObserver(LinesObserver):
-    """Shows a table of the running tasks below the lines."""
-
-    def __init__(self, live: Live, folders: Folders) -> None:
-        super().__init__()
-        self._live, self._folders, self._drawn = live, folders, 0.0
-
     def on_step(self, running: Sequence[str]) -> None:
         now = time.monotonic()
-        if now - self._drawn >= REDRAW_SECONDS:
+        if self._live.console.is_terminal and now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
             self._live.update(self._table(running), refresh=True)
 
@@ -230,15 +224,6 @@ class TableObserver(LinesObserver):
             return "scoring", "-"
         best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
         return f"{progress.epoch or 0} of {progress.epochs or '?'}", best
-
-
-@contextmanager
-def watching(folders: Folders) -> Iterator[Observer]:
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield LinesObserver()
-        return
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield TableObserver(live, folders)
 
 
 def main() -> None:

@@ -128,14 +128,13 @@ def test_handlers_are_restored_after_a_deferred_stop(run_command):
     assert (done.stdout, done.stderr, done.returncode) == ("restored\n", "interrupted\n", 143)
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda point: point.name)
-def test_ctrl_c_during_imports_gives_no_traceback(run_python, script, module):
+def test_ctrl_c_during_imports_gives_no_traceback(run_python, script):
     done = run_python(f"""
 import os, signal, sys
 sys.argv = ["/somewhere/bin/{script.name}", "--help"]
 def interrupt(event, arguments):
-    if event == "import" and arguments[0] == {module!r}:
+    if event == "import" and arguments[0] == "pydantic":
         os.kill(os.getpid(), signal.SIGINT)
 sys.addaudithook(interrupt)
 from {script.module} import {script.attr}
