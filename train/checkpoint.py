@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from byov.cache.atomic import write_bytes
 from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
-from byov.records import Record, problem
+from byov.records import Record
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -109,11 +109,9 @@ def load_checkpoint(
                 raise TrainError(f"{path} is the checkpoint of step {state.step}")
             _restore(load_file(path), model, optimizer, memory or {})
             return state
-        except (CacheError, TrainError) as error:
-            LOGGER.warning(f"{error}; falling back to the previous checkpoint")
-        except (SafetensorError, RuntimeError, KeyError, ValidationError) as error:
-            reason = problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())[:300]
-            LOGGER.warning(f"{path} is not usable ({reason}); falling back to the previous checkpoint")
+        except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
+            reason = " ".join(str(error).split())[:300]
+            LOGGER.warning(f"{path.name} is not usable: {reason}; falling back to the previous checkpoint")
     if paths:
         raise TrainError(
             f"{folder} has {pluralize(len(paths), 'checkpoint')}, none usable. Start the run again under another name."

@@ -1,8 +1,9 @@
 """Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,35 +11,29 @@ import torch
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.layout import VIEWS
-from byov.cache.runs import embedding_path, embeddings_folder
+from byov.cache.runs import embedding_path, embeddings_folder, model_digest
 from byov.errors import Diverged, Interrupted
 from byov.evaluate.protocols import trimmed_clips
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.train.feature_store import FeatureStore, TrainingData
+from byov.train.methods import build_method
 from byov.train.methods.base import Method
+from byov.train.settings import TrainSettings
 
 TRIMMED_SPLITS = ("val", "test")  # the splits that are evaluated
 
 
-@dataclass(frozen=True)
-class EmbeddingModel:
-    """A model to embed with: the trained one of a run, or the same model at its initialization."""
-
-    model: Method
-    sha256: str
-    untrained: bool
-
-
 def embed_videos(
     run: Path,
-    models: Sequence[EmbeddingModel],
+    settings: TrainSettings,
+    training: Mapping[str, Any],
     data: TrainingData,
     store: FeatureStore,
     device: torch.device,
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
-    """Embed every video, and the sub-clips of val and test videos on their own.
+    """Embed every video, and the sub-clips of val and test videos on their own, with the saved and the untrained model.
 
     Files of videos that are no longer in the dataset are deleted.
 
@@ -49,8 +44,11 @@ def embed_videos(
         Interrupted: `stop` returned true; it is checked before each video.
         Diverged: An embedding is not finite.
     """
-    for embedder in models:
-        embedder.model.to(device).eval()
+    digest = model_digest(run, training)  # before loading: its errors are the clearest
+    models = [
+        (False, digest, Method.from_pretrained(run).to(device).eval()),
+        (True, training["untrained_sha256"], build_method(data.width, settings).to(device).eval()),
+    ]
     written: set[Path] = set()
     for video in track(data.videos, progress, "embedding", unit="video"):
         if stop():
@@ -61,15 +59,15 @@ def embed_videos(
         clips: list[tuple[int, int] | None] = [None]  # the whole video
         if video.split in TRIMMED_SPLITS:
             clips += trimmed_clips(data.dataset, video.view, video.id, video.frames)
-        for embedder in models:
+        for untrained, model_sha256, model in models:
             for clip in clips:
                 first, last = clip or (0, video.frames - 1)
-                embedding = embedder.model.embed(features[first : last + 1]).cpu().numpy()
+                embedding = model.embed(features[first : last + 1]).cpu().numpy()
                 if not np.isfinite(embedding).all():
                     raise Diverged(f"The embeddings of {video.id} are not finite; the model is unusable.")
                 provenance = EmbeddingProvenance(
                     run=run.name,
-                    model_sha256=embedder.sha256,
+                    model_sha256=model_sha256,
                     dataset=data.dataset,
                     video=video.id,
                     encoder=data.identity["encoder"],
@@ -80,7 +78,7 @@ def embed_videos(
                     column_sha256=features_sha256,
                     first_frame=first,
                 )
-                folder = embeddings_folder(run, untrained=embedder.untrained, trimmed=clip is not None)
+                folder = embeddings_folder(run, untrained=untrained, trimmed=clip is not None)
                 path = embedding_path(folder, video.view, video.id, clip)
                 write_embedding(path, embedding, pts_seconds[first : last + 1], provenance)
                 written.add(path)
@@ -89,9 +87,7 @@ def embed_videos(
 
 
 def _delete_others(run: Path, written: set[Path]) -> None:
-    for untrained in (False, True):
-        for trimmed in (False, True):
-            folder = embeddings_folder(run, untrained=untrained, trimmed=trimmed)
-            for view in VIEWS:
-                for path in set((folder / view).glob("*.h5")) - written:
-                    path.unlink(missing_ok=True)
+    for untrained, trimmed, view in product((False, True), (False, True), VIEWS):
+        folder = embeddings_folder(run, untrained=untrained, trimmed=trimmed) / view
+        for path in set(folder.glob("*.h5")) - written:
+            path.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Models in folders and on the Hugging Face Hub: config.json and model.safetensors, read as data."""
 
-from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,9 +47,14 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
 
     @classmethod
-    @abstractmethod
     def kind(cls, settings: TrainSettings) -> type[Self]:
-        """Return the class of a model with these settings; raises TrainError if it is not a subclass of this one."""
+        """Return the class of the settings' method; raise TrainError if it is not a subclass of this one."""
+        from byov.train.methods import METHODS  # imports this module
+
+        method = METHODS[settings.method]
+        if not issubclass(method, cls):
+            raise TrainError(f"a model of method {settings.method}, not a {cls.__name__}")
+        return method
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         return ModelCard(card_text(self))

@@ -22,19 +22,17 @@ from byov.cache.runs import (
     MODEL_NAME,
     RunRecord,
     list_runs,
-    model_digest,
-    read_progress,
     read_run,
     run_folder,
 )
 from byov.device import Device, pick_device
-from byov.errors import CacheError, Interrupted, ProcessLost, TrainError
+from byov.errors import Interrupted, ProcessLost, TrainError
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
 from byov.train.checkpoint import model_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
-from byov.train.embedding_pass import EmbeddingModel, embed_videos
+from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
@@ -133,7 +131,7 @@ def train_run(
         with _locked(folder):
             _write_config(folder, model, training)
             store = FeatureStore(data, (), 0)
-            files = _embed(folder, data, chosen, training, store, torch_device, progress, stop)
+            files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
         return summary | {"embedding_files": files}
 
     _check_processes(processes, model)
@@ -189,7 +187,7 @@ def train_run(
             return {}
         training |= {"validation": trainer.state.best_metrics, FILES_KEY: _file_digests(folder)}
         _write_config(folder, model, training)
-        files = _embed(folder, data, chosen, training, store, torch_device, progress, stop)
+        files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
     last = {name: value for name, value in trainer.state.records[-1].items() if name not in ("epoch", "step", "lr")}
     return summary | {
         "steps": trainer.state.step,
@@ -240,15 +238,6 @@ def _check_new(runs_dir: Path, name: str) -> str:
     """Return the name of a new run; raises TrainError if the run exists."""
     folder = run_folder(runs_dir, name)
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        try:
-            finished = read_progress(read_run(runs_dir, folder.name)).state == "finished"
-        except CacheError:
-            finished = False
-        if finished:
-            raise TrainError(
-                f"{folder} exists and is finished. Choose another name with --run, or evaluate it with "
-                f"byov-eval --run {folder.name}."
-            )
         raise TrainError(
             f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
         )
@@ -359,22 +348,3 @@ def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None
 def _file_digests(folder: Path) -> dict[str, str]:
     paths = (folder / name for name in (MODEL_NAME, LAST_MODEL_NAME, METRICS_NAME))
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}
-
-
-def _embed(
-    folder: Path,
-    data: TrainingData,
-    settings: TrainSettings,
-    training: dict[str, Any],
-    store: FeatureStore,
-    device: torch.device,
-    progress: Progress,
-    stop: Stop,
-) -> int:
-    """Embed all videos with the saved model and with the untrained one; returns the number of files."""
-    digest = model_digest(folder, training)  # first: its errors are the clearest
-    models = (
-        EmbeddingModel(Method.from_pretrained(folder), digest, untrained=False),
-        EmbeddingModel(build_method(data.width, settings), training["untrained_sha256"], untrained=True),
-    )
-    return embed_videos(folder, models, data, store, device, progress, stop)

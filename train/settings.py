@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
@@ -31,12 +31,6 @@ def _check_crop(crop: tuple[float, float]) -> tuple[float, float]:
     return crop
 
 
-def _check_pair(crop: Any) -> Any:
-    if not isinstance(crop, tuple | list) or len(crop) != 2:
-        raise ValueError(f"crop is {crop!r:.80}; it must be LOW,HIGH, like 0.5,1.0")
-    return crop
-
-
 Size = Annotated[int, Field(ge=1, le=LARGEST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -46,7 +40,6 @@ NonNegative = Annotated[float, Field(ge=0)]
 Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
 Crop = Annotated[
     tuple[float, float],
-    BeforeValidator(_check_pair),
     AfterValidator(_check_crop),
     Field(description="Sample frames from a random part of the video; its length is this fraction of the video."),
 ]

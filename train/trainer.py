@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +14,15 @@ from byov.cache.digests import check_weights
 from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Bar, Progress, Stop, never
-from byov.train.checkpoint import TrainingState, checkpoints, load_checkpoint, model_bytes, save_checkpoint
+from byov.train.checkpoint import TrainingState, load_checkpoint, model_bytes, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
-from byov.train.sampling import Batch
+from byov.train.sampling import Batch, BatchSource
 from byov.train.settings import OptimizerSettings
 from byov.train.trackers import Tracker
 
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
-
-
-class Batches(Protocol):
-    """The batches of a run, by step."""
-
-    steps_per_epoch: int
-
-    def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]: ...
 
 
 def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
@@ -62,7 +54,7 @@ class Trainer:
     def __init__(
         self,
         method: Method,
-        batches: Batches,
+        batches: BatchSource,
         *,
         folder: Path,
         device: torch.device,
@@ -230,10 +222,7 @@ class Trainer:
             raise self._diverged("The weights are no longer finite")
 
     def _diverged(self, what: str) -> Diverged:
-        has_checkpoint = bool(checkpoints(self._folder / CHECKPOINTS_NAME))
-        kept = "The last checkpoint is kept." if has_checkpoint else "There is no checkpoint yet."
         epoch = self.state.step // self._batches.steps_per_epoch
         return Diverged(
-            f"{what} at step {self.state.step} (epoch {epoch}). {kept} "
-            "Start another run with a lower --lr or with --clip-grad 1."
+            f"{what} at step {self.state.step} (epoch {epoch}). Start another run with a lower --lr or --clip-grad 1."
         )

@@ -157,8 +157,8 @@ def test_files_that_are_no_checkpoint_are_refused(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("encoder\nweights\n")
     assert refused(text).startswith(f"{text}: not a readable checkpoint (")
-    assert refused(tmp_path / "none.ckpt") == f"{tmp_path / 'none.ckpt'}: no such file"
-    assert refused(tmp_path).startswith(f"{tmp_path}: not a readable checkpoint (")
+    for path in (tmp_path, tmp_path / "none.ckpt"):
+        assert refused(path).startswith(f"{path}: not a readable checkpoint (")
     for content in ([1, 2], torch.zeros(3), {"state_dict": 3}, 7):
         assert "not a readable checkpoint" in refused(saved(content, tmp_path / "a.ckpt"))
     assert "not an encoder of the published code (no 'pos_embed')" in refused(saved({}, tmp_path / "a.ckpt"))

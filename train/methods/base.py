@@ -12,7 +12,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from byov.cache.features import standardize
-from byov.errors import TrainError
 from byov.train.backbones import ClipEncoder, ClipTransformer, FrameBackbone, FrameHead
 from byov.train.feature_store import CachedVideo
 from byov.train.hub import HubModel
@@ -49,16 +48,6 @@ class Method(HubModel):
 
     def reset_training_state(self, num_videos: int) -> None:
         """Allocate the training-only state for a number of training videos."""
-
-    @classmethod
-    def kind(cls, settings: TrainSettings) -> type[Self]:
-        """Return the class of the settings' method; raise TrainError if it is not a subclass of this one."""
-        from byov.train.methods import METHODS  # imports this module
-
-        method = METHODS[settings.method]
-        if not issubclass(method, cls):
-            raise TrainError(f"a model of method {settings.method}, not a {cls.__name__}")
-        return method
 
     @abstractmethod
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
@@ -170,17 +159,8 @@ class PairMethod(BackboneMethod):
 
 
 def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:
-    return Encoder(
-        width=width,
-        frames=frames,
-        latent=settings.latent,
-        depth=settings.depth,
-        heads=settings.heads,
-        position=settings.position,
-        position_in=settings.position_in,
-        norm=settings.norm,
-        attention_window=settings.attention_window,
-    )
+    options = {name: getattr(settings, name) for name in EncoderSettings.model_fields}
+    return Encoder(width=width, frames=frames, **options)
 
 
 def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbone:

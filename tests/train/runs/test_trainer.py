@@ -164,7 +164,7 @@ def infinite_gradient(model, loss):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(trainer, tmp_path, value):
-    with pytest.raises(Diverged, match=rf"became {value} at step 6 \(epoch 1\).* checkpoint is kept"):
+    with pytest.raises(Diverged, match=rf"became {value} at step 6 \(epoch 1\)"):
         trainer(loss=at_step(6, lambda _, loss: loss * value)).train()
     (kept,) = checkpoints(tmp_path / "checkpoint")
     assert kept.name == "step-000000004.safetensors"
@@ -173,11 +173,6 @@ def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(trainer, tmp_path, 
     resumed.train()
     trainer(folder=tmp_path / "whole").train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-
-
-def test_without_a_checkpoint_none_is_promised(trainer):
-    with pytest.raises(Diverged, match=r"at step 2 \(epoch 0\).*no checkpoint yet"):
-        trainer(loss=at_step(2, lambda _, loss: loss * float("nan"))).train()
 
 
 @pytest.mark.parametrize(("step", "stop_at", "noticed"), [(7, None, 8), (5, 5, 6)])
