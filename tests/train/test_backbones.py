@@ -41,12 +41,6 @@ def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkey
     torch.testing.assert_close(backbone.embed(features[0]), found[0], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_clip_has_its_output(kind, with_context):
-    clips = [with_context(2, 6, seed=1), with_context(3, 6, seed=2)]
-    assert [tuple(z.shape) for z in build(kind).eval()(clips, generator())] == [(2, 6, 8), (3, 6, 8)]
-
-
 def test_the_frame_head_sees_a_frame_and_its_context(with_context):
     head, clip = build("frame"), with_context(1, 6)
     (before,) = head([clip], generator())
@@ -98,14 +92,6 @@ def test_seeded_uses_and_restores_the_global_generator():
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert torch.equal(torch.rand(2), expected)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_eval_mode_is_undone(training):
-    network = torch.nn.Sequential(torch.nn.Dropout()).train(training)
-    with eval_mode(network):
-        assert not network[0].training
-    assert network[0].training == training
 
 
 def test_sizes():

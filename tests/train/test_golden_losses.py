@@ -154,9 +154,8 @@ TCC = load_cases("tcc")
 TCC_LOSSES = {"regression_mse_var": "variance", "regression_mse": "mse", "classification": "classification"}
 
 
-@pytest.mark.parametrize("behind", [0, 3], ids=["full", "padded"])
 @pytest.mark.parametrize("case", TCC)
-def test_tcc(case, behind, lengthen):
+def test_tcc(case):
     golden, constants = TCC[case]
     names = {"variance_lambda": "variance_weight", "label_smoothing": "label_smoothing"}
     options = {ours: constants[theirs] for theirs, ours in names.items() if theirs in constants}
@@ -165,15 +164,14 @@ def test_tcc(case, behind, lengthen):
         pairs = [(i, i + 1) for i in range(0, len(clips), 2)]
         if constants["pairs"].startswith("every ordered pair"):
             pairs = [(i, j) for i in range(len(clips)) for j in range(len(clips)) if i != j]
-        home, home_padding = lengthen(torch.cat([clips[i] for i, _ in pairs]), behind)
-        away, away_padding = lengthen(torch.cat([clips[j] for _, j in pairs]), 2 * behind, seed=1)
+        home, away = torch.cat([clips[i] for i, _ in pairs]), torch.cat([clips[j] for _, j in pairs])
         times = [golden[f"frames_{i}"].double() / golden["video_lengths"][i].double() for i, _ in pairs]
         return tcc_loss(
             home,
             away,
-            lengthen(torch.stack(times), behind)[0],
-            home_padding,
-            away_padding,
+            torch.stack(times),
+            no_padding(home),
+            no_padding(away),
             loss=TCC_LOSSES[constants["loss_type"]],
             similarity={"l2": "l2", "cosine": "dot"}[constants["similarity_type"]],
             temperature=constants["temperature"],
@@ -190,19 +188,17 @@ GTA = {
 }
 
 
-@pytest.mark.parametrize("behind", [0, 3], ids=["full", "padded"])
 @pytest.mark.parametrize("case", GTA)
-def test_gta(case, behind, lengthen):
+def test_gta(case):
     golden, constants = GTA[case]
 
     def loss_of(clips):
-        first, first_padding = lengthen(torch.cat([clips[0]] * (len(clips) - 1)), behind)
-        second, second_padding = lengthen(torch.cat(clips[1:]), 2 * behind, seed=1)
+        first, second = torch.cat([clips[0]] * (len(clips) - 1)), torch.cat(clips[1:])
         losses = gta_losses(
             first,
             second,
-            first_padding,
-            second_padding,
+            no_padding(first),
+            no_padding(second),
             gamma=constants["gamma_s"],
             temperature=constants["gamma_f"],
             label_smoothing=constants["label_smoothing"],
@@ -216,9 +212,8 @@ def test_gta(case, behind, lengthen):
 AE2 = load_cases("ae2_alignment")
 
 
-@pytest.mark.parametrize("behind", [0, 3], ids=["full", "padded"])
 @pytest.mark.parametrize("case", AE2)
-def test_ae2(case, behind, lengthen):
+def test_ae2(case):
     golden, constants = AE2[case]
     assert constants["scale_factor"] == SCALE
 
@@ -230,13 +225,12 @@ def test_ae2(case, behind, lengthen):
             if constants["cyclic_half"] is not None:
                 later = torch.tensor([constants["cyclic_half"] == 1] * len(pairs))
                 subsets = [take_half(subset, later) for subset in subsets]
-        first, first_padding = lengthen(torch.cat([clips[i] for i, _ in pairs]), behind)
-        second, second_padding = lengthen(torch.cat([clips[j] for _, j in pairs]), 2 * behind, seed=1)
+        first, second = torch.cat([clips[i] for i, _ in pairs]), torch.cat([clips[j] for _, j in pairs])
         alignment, hinge = ae2_losses(
             first,
             second,
-            first_padding,
-            second_padding,
+            no_padding(first),
+            no_padding(second),
             subsets,
             hinge_weight=constants["ratio"],
             margin=constants["beta"],

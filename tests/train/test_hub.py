@@ -12,7 +12,6 @@ from byov.errors import TrainError
 from byov.train.hub import card_text
 from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov, ByovSettings
-from byov.train.methods.timeline import Timeline
 
 RECORD = {
     "dataset": "pour_milk",
@@ -88,14 +87,6 @@ def test_weights_of_another_architecture_are_refused(make_method, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
     with pytest.raises(TrainError, match=r"model\.safetensors does not hold"):
         Method.from_pretrained(tmp_path)
-
-
-def test_the_class_of_a_model_is_checked(make_method, tmp_path):
-    make_method("timeline").save_pretrained(tmp_path)
-    assert type(Method.from_pretrained(tmp_path)) is Timeline
-    assert type(Timeline.from_pretrained(tmp_path)) is Timeline
-    with pytest.raises(TrainError, match="timeline"):
-        Byov.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(

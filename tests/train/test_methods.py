@@ -9,7 +9,6 @@ from torch import Tensor
 
 from byov.cache.features import standardize
 from byov.errors import TrainError
-from byov.train import networks
 from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov
@@ -172,14 +171,6 @@ def test_embeddings_have_no_gradient_and_ignore_the_training_mode(make):
     assert torch.equal(embedding, method.eval().embed(features))
 
 
-@pytest.mark.parametrize("frames", [1, 5, 23])
-def test_long_clips_are_embedded_in_chunks(make, monkeypatch, frames):
-    method, features = make(), torch.randn(frames, make().width)
-    whole = method.embed(features)
-    monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
-    torch.testing.assert_close(method.embed(features), whole, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_numpy_features_are_embedded_like_tensors(make, dtype):
     method = make(standardize="video")
@@ -312,19 +303,3 @@ def test_sampling_settings_change_the_clips(make_method, training_data, method, 
         ]
 
     assert drawn() != drawn(**{setting: value})
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "message"),
-    [
-        ("tcn", {"tcn": "multi"}, "the same performance, and --tcn multi"),
-        ("actor-observer", {}, "the same performance, and actor-observer"),
-        ("byov", {}, "no exo video, and the paper recipe"),
-        ("gta", {"pairs": "views"}, "no exo video, and --pairs is views"),
-        ("tcn", {"tcn": "unpaired"}, "no exo video, and --tcn unpaired"),
-    ],
-)
-def test_missing_videos_are_reported(make_method, training_data, method, settings, message):
-    ego = [replace(video, pair=None) for video in training_data.of("train", "ego")]
-    with pytest.raises(TrainError, match=message):
-        make_method(method, width=training_data.width, **settings).sampler(ego)

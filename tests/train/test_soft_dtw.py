@@ -50,16 +50,6 @@ def test_tables_and_gradients_are_finite_in_float32(gamma, scale):
     assert costs.grad.isfinite().all()
 
 
-def test_half_precision_and_autocast_compute_in_float32():
-    first, second = random_frames(2, 6, 8, dtype=torch.bfloat16), random_frames(2, 5, 8, seed=1, dtype=torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        costs = matching_costs(first, second, 0.1, no_padding(first))
-        table = soft_dtw(costs, 0.1)
-    assert (costs.dtype, table.dtype) == (torch.float32, torch.float32)
-    assert torch.equal(costs, matching_costs(first.float(), second.float(), 0.1, no_padding(first)))
-    assert torch.equal(table, soft_dtw(costs, 0.1))
-
-
 def test_tables_of_several_sizes_in_one_pass():
     costs = [random_costs(batch, *size, seed=batch) for batch, size in ((2, (5, 6)), (1, (3, 3)), (3, (2, 7)))]
     for table, own in zip(soft_dtw_tables(costs, 0.1), costs, strict=True):
@@ -80,15 +70,15 @@ def test_padded_cells_change_nothing_and_have_no_gradient():
     assert not gradient[paddings[0][:, :, None] | paddings[1][:, None]].any()
 
 
-def test_costs_are_normalized_over_the_frames_of_the_first_clip(lengthen):
+def test_costs_are_normalized_over_the_frames_of_the_first_clip():
     first, second = random_frames(2, 4, 8), random_frames(2, 5, 8, seed=1)
     costs = matching_costs(first, second, 0.5, no_padding(first))
     torch.testing.assert_close((-costs).exp().sum(dim=1), torch.ones(2, 5, dtype=torch.float64))
     torch.testing.assert_close(costs[0, 1, 2] - costs[0, 0, 2], (first[0, 0] - first[0, 1]) @ second[0, 2] / 0.5)
-    longer, padding = lengthen(first, 3)
-    padded = matching_costs(longer, second, 0.5, padding)
-    torch.testing.assert_close(padded[:, :4], costs)
-    assert not padded[:, 4:].any()
+    padding = torch.arange(4).expand(2, -1) >= 3
+    padded = matching_costs(first, second, 0.5, padding)
+    torch.testing.assert_close(padded[:, :3], matching_costs(first[:, :3], second, 0.5, padding[:, :3]))
+    assert not padded[:, 3:].any()
 
 
 def test_the_same_order_costs_least():
