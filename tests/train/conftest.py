@@ -1,6 +1,6 @@
 """Tiny models, clips of random frames, and small caches of features."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.factories import write_cache
+from tests.factories import write_features
 from torch import Tensor
 
+from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.methods import METHODS
 from byov.train.methods.base import Method
@@ -19,6 +20,8 @@ from byov.train.sampling import BatchSource, Clips
 from byov.train.settings import resolve_settings
 
 ROOT = Path(__file__).parents[2]
+WIDTH, RATIOS = 16, (0.3, 1.0)
+ENCODER = "openai--clip-vit-base-patch16"
 SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "subset": 4}
 ENCODER_SIZES = ("depth", "heads")  # which not every method has a use for
 
@@ -129,8 +132,25 @@ def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor
 def make_cache(tmp_path: Path) -> Callable[..., Path]:
     """make_cache({(split, view, id): frames}): a cache with features of every video, and phases unless phases=()."""
 
-    def make(videos: Mapping[tuple[str, str, str], int], **options: Any) -> Path:
-        write_cache(tmp_path / "features", videos, **options)
+    def make(
+        videos: Mapping[tuple[str, str, str], int],
+        *,
+        dataset: str = "demo",
+        encoder: str = ENCODER,
+        width: int = WIDTH,
+        ratios: Sequence[float] = RATIOS,
+        phases: Sequence[str] = ("reach", "pour", "put"),
+        pairs: Mapping[tuple[str, str], str] | None = None,
+    ) -> Path:
+        folder = tmp_path / "features" / dataset
+        entries = []
+        for number, ((split, view, video), frames) in enumerate(videos.items()):
+            random = np.random.default_rng(number)
+            merged = {ratio: random.normal(size=(frames, width)).astype(np.float16) for ratio in ratios}
+            write_features(folder / encoder / view / f"{video}.h5", merged)
+            labels = tuple(frame * len(phases) // frames for frame in range(frames)) if phases else None
+            entries.append(VideoEntry(video, view, split, frames, 30.0, labels, None, (pairs or {}).get((view, video))))
+        Manifest(dataset, tuple(phases), (), tuple(entries)).save(folder / "manifest.json")
         return tmp_path / "features"
 
     return make
