@@ -214,7 +214,8 @@ def test_ctrl_c_leaves_nothing_half_done(command, trained, start_paused, tmp_pat
     _, err = signal_and_end(process, signal.SIGINT)
     assert process.returncode == 128 + signal.SIGINT, err
     assert list(scratch.glob("byov-*")) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "b.mp4", "scratch"]
+    assert [path for path in tmp_path.rglob("*") if ".partial" in path.name] == []
+    assert not (tmp_path / "out.mp4").is_file()
 
 
 COMMANDS = {
