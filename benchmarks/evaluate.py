@@ -103,7 +103,7 @@ def bench_retrieval() -> None:
 def bench_classification() -> None:
     train, test = break_eggs()
     title = f"classification, {len(train.embeddings)} and {len(test.embeddings)} frames, three settings"
-    compare(title, lambda: naive.phase_f1(train, test), lambda: phase_f1(train, test), ">= 1x", 2)
+    compare(title, lambda: naive.phase_f1(train, test), lambda: phase_f1(train, test), ">= 2x", 2)
 
 
 def bench_all() -> None:
@@ -127,7 +127,7 @@ def bench_all() -> None:
     for task in ours:
         print(f"  {task}: as AE2 {slow[task]:.2f} s, ours {fast[task]:.2f} s", flush=True)
     total, total_ours = sum(slow.values()), sum(fast.values())
-    print(f"AE2's four tasks: {total:.1f} s, ours {total_ours:.2f} s: {total / total_ours:.1f}x (want >= 3x)")
+    print(f"AE2's four tasks: {total:.1f} s, ours {total_ours:.2f} s: {total / total_ours:.1f}x (want >= 10x)")
 
 
 def bench_equal() -> None:
