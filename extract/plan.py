@@ -16,7 +16,7 @@ from typing import Any, Literal
 from byov.cache.digests import file_sha256, fingerprint
 from byov.cache.features import Provenance, read_header
 from byov.cache.hdf5 import read_array, stored_rows
-from byov.cache.layout import encoder_dir, ratio_key, video_path
+from byov.cache.layout import check_name, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import Probe, probe
@@ -177,6 +177,7 @@ def make_plan(
     reader = CacheReader(folder)
     jobs = []
     for video in dataset.videos[shard[0] - 1 :: shard[1]]:
+        check_name(video.id, "video id")  # before the try: no extraction can mend it
         try:
             found = reader.read(video, verify_source=verify_sources)
             state, reason = _compare(video, found, folder, encoder, resize, device, ratios, on_mismatch)
