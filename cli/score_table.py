@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from byov.cli.terminal import note, table_console
-from byov.evaluate.table import PUBLISHED, Cell, Row, Table, write_results
+from byov.evaluate.table import PUBLISHED, Cell, Table, write_results
 from byov.text import printable
 
 NAME_WIDTH = 20  # minimum width of the row names; longer ones wrap
@@ -46,14 +46,13 @@ def print_table(table: Table, console: Console) -> None:
         console.print(_rich_table(table, columns), width=width, crop=False, soft_wrap=False)
     for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
-    for line in table.all_notes:
+    for line in table.notes:
         console.print(Text(printable(line)))
 
 
 def _rich_table(table: Table, columns: Sequence[int]) -> RichTable:
-    def add_row(row: Row, cells: Sequence[Cell], style: str = "") -> None:
-        texts = [_cell_text(cells[column]) for column in columns]
-        rich_table.add_row(Text(printable(row.name)), *texts, style=style)
+    def add_row(name: str, cells: Sequence[Cell], style: str = "") -> None:
+        rich_table.add_row(Text(printable(name)), *(_cell_text(cells[column]) for column in columns), style=style)
 
     rich_table = RichTable(box=None, pad_edge=False)
     rich_table.add_column("", overflow="fold", min_width=NAME_WIDTH)
@@ -61,12 +60,12 @@ def _rich_table(table: Table, columns: Sequence[int]) -> RichTable:
         width = _column_width(table, column)
         rich_table.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=width)
     for row, cells in table.measured:
-        add_row(row, cells)
+        add_row(row.name, cells)
     if table.published:
         rich_table.add_row()
         rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
         for row, cells in table.published:
-            add_row(row, cells, "dim")
+            add_row(row.name, cells, "dim")
     return rich_table
 
 
@@ -92,8 +91,8 @@ def _column_width(table: Table, column: int) -> int:
 
 def _heading(table: Table, column: int) -> Text:
     heading = table.headings[column]
-    return Text(f"{table.columns[column].short}\n{heading.text}{heading.marks.translate(_SUPERSCRIPTS)}")
+    return Text(f"{table.columns[column].short}\n{heading.text}{heading.mark.translate(_SUPERSCRIPTS)}")
 
 
 def _cell_text(cell: Cell) -> Text:
-    return Text("\n".join((cell.text + cell.marks.translate(_SUPERSCRIPTS), *cell.extra)))
+    return Text("\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra)))

@@ -15,10 +15,10 @@ from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untra
 from byov.errors import SweepError
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import MEANS, count_videos, options_for
-from byov.evaluate.frames import SETTINGS
+from byov.evaluate.frames import SETTINGS, Score
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
-from byov.evaluate.table import Column, Row, Score, Table
+from byov.evaluate.table import Column, Row, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
 from byov.text import pluralize

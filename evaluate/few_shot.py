@@ -1,27 +1,17 @@
 """Few-shot classification: phase classification from a fraction of the training videos."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.classification import phase_f1
-from byov.evaluate.frames import SETTINGS, Frames, Missing
-
-
-@dataclass(frozen=True)
-class FewShotScore:
-    """Mean and sample standard deviation of F1 over the draws that could be scored."""
-
-    mean: float | Missing
-    std: float | None = None  # None for fewer than two draws
-    draws: int = 0
+from byov.evaluate.frames import SETTINGS, Frames, Missing, Score
 
 
 def few_shot_f1(
     train: Frames, test: Frames, *, fractions: Sequence[float] = (0.1, 0.5, 1.0), seed: int = 0
-) -> dict[float, dict[str, FewShotScore]]:
+) -> dict[float, dict[str, Score]]:
     """Compute `phase_f1` from disjoint draws of a fraction of the training videos.
 
     Args:
@@ -31,13 +21,12 @@ def few_shot_f1(
         seed: Random seed of the draws.
 
     Returns:
-        Scores by fraction and setting.
+        Mean and sample standard deviation over the draws that could be scored, by fraction and setting.
     """
     scores = {}
     for fraction in fractions:
-        draws = (
-            [train] if fraction == 1 else [train.select(videos) for videos in draw_videos(train.is_ego, fraction, seed)]
-        )
+        sets = draw_videos(train.is_ego, fraction, seed)
+        draws = [train] if fraction == 1 else [train.select(videos) for videos in sets]
         f1 = [phase_f1(draw, test) for draw in draws]
         scores[fraction] = {setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS}
     return scores
@@ -74,9 +63,9 @@ def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[N
     return [videos for videos in sets if len(videos)]
 
 
-def _summarize(scores: Sequence[float | Missing]) -> FewShotScore:
+def _summarize(scores: Sequence[float | Missing]) -> Score:
     values = [score for score in scores if isinstance(score, float)]
     if not values:
-        return FewShotScore(next(iter(scores), Missing("no training videos")))
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return FewShotScore(float(np.mean(values)), std, len(values))
+        return Score.of(next(iter(scores), Missing("no training videos")))
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Score.of(float(np.mean(values)), deviation=deviation, draws=len(values))

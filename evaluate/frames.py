@@ -1,11 +1,11 @@
-"""Frame embeddings of several videos as flat arrays: the input of every metric.
+"""Input and output of every metric: frame embeddings of several videos as flat arrays, and scores.
 
 Shapes: V videos, F frames in total, D dimensions, C actions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,37 @@ class Missing:
     """A score that cannot be computed, with the reason; printed as n/a."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score, or None with the reason why it is missing.
+
+    Attributes:
+        value: Fraction or correlation, not percent.
+        missing: Why there is no value.
+        deviation: Sample standard deviation over draws or runs.
+        draws: Number of draws the mean is over.
+        interval: 95% interval from resampling videos.
+        pairs: Number of video pairs (Kendall's tau).
+        pairs_with_tau: Number of pairs that have a tau.
+        remark: Footnote for this score.
+    """
+
+    value: float | None
+    missing: str | None = None
+    deviation: float | None = None
+    draws: int | None = None
+    interval: tuple[float, float] | None = None
+    pairs: int | None = None
+    pairs_with_tau: int | None = None
+    remark: str | None = None
+
+    @classmethod
+    def of(cls, value: float | Missing, **details: Any) -> Self:
+        if isinstance(value, Missing):
+            return cls(None, missing=value.reason, **details)
+        return cls(float(value), **details)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +145,8 @@ class Frames:
 
     def every(self, stride: int) -> Self:
         """Return every stride-th frame of each video, starting with its first."""
+        if stride < 1:
+            raise ValueError(f"stride must be at least 1, not {stride}")
         return self._keep(self.index_in_video % stride == 0)
 
     def select(self, videos: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
@@ -122,14 +155,15 @@ class Frames:
         frames = np.concatenate(
             [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen] or [np.empty(0, np.int64)]
         )
-        return type(self)(
-            self.embeddings[frames],
-            None if self.labels is None else self.labels[frames],
-            self.lengths[chosen],
-            self.is_ego[chosen],
-            tuple(self.names[v] for v in chosen),
-            None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
-            None if self.actions is None else self.actions[chosen],
+        return replace(
+            self,
+            embeddings=self.embeddings[frames],
+            labels=None if self.labels is None else self.labels[frames],
+            lengths=self.lengths[chosen],
+            is_ego=self.is_ego[chosen],
+            names=tuple(self.names[v] for v in chosen),
+            recordings=None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
+            actions=None if self.actions is None else self.actions[chosen],
         )
 
     def merge_recordings(self) -> Self:
@@ -143,15 +177,14 @@ class Frames:
 
     def _keep(self, frames: NDArray[np.bool_]) -> Self:
         """Return the frames of an (F,) mask that keeps at least one frame of each video."""
-        return type(self)(
-            self.embeddings[frames],
-            None if self.labels is None else self.labels[frames],
-            np.add.reduceat(frames, self.starts, dtype=np.int64),
-            self.is_ego,
-            self.names,
-            self.recordings,
-            self.actions,
-        )
+        labels = None if self.labels is None else self.labels[frames]
+        lengths = np.add.reduceat(frames, self.starts, dtype=np.int64)
+        return replace(self, embeddings=self.embeddings[frames], labels=labels, lengths=lengths)
+
+
+def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
+    """Return which videos are of a view; None selects both."""
+    return np.ones_like(is_ego) if view is None else is_ego == view
 
 
 def missing_view(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:

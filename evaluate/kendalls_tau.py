@@ -1,11 +1,9 @@
 """Kendall's tau: whether the nearest frames in another video come in the order of the query frames."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.frames import Frames, Missing, missing_view
+from byov.evaluate.frames import Frames, Missing, Score, missing_view, view_mask
 from byov.evaluate.neighbors import Points
 
 PAIRS: dict[str, tuple[bool | None, bool | None]] = {  # is_ego of the query video and of the candidate video
@@ -17,16 +15,7 @@ PAIRS: dict[str, tuple[bool | None, bool | None]] = {  # is_ego of the query vid
 }
 
 
-@dataclass(frozen=True)
-class MeanTau:
-    """Mean tau over the ordered pairs of different videos that have one."""
-
-    mean: float | Missing
-    pairs: int = 0
-    pairs_with_tau: int = 0
-
-
-def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, MeanTau]:
+def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
     """Compute the mean Kendall's tau over ordered pairs of different videos.
 
     For a query and a candidate video, tau-b compares the order of the query frames with the order of their nearest
@@ -43,11 +32,11 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, MeanTau]:
     Example:
         >>> x = np.array([0, 1, 2, 0, 1, 2], np.float32)[:, None]
         >>> frames = Frames(x, None, np.array([3, 3]), np.array([True, False]), ("a", "b"))
-        >>> kendalls_tau(frames, stride=1)["ego-exo"].mean
+        >>> kendalls_tau(frames, stride=1)["ego-exo"].value
         1.0
     """
-    recordings, taus = test.recording_of_video, tau_of_each_pair(_strided(test, stride))
-    return {pairs: _mean(taus, test.is_ego, recordings, *views) for pairs, views in PAIRS.items()}
+    taus = tau_of_each_pair(test.every(stride))
+    return {pairs: _mean(taus, test, *views) for pairs, views in PAIRS.items()}
 
 
 def tau_for_selection(test: Frames, *, stride: int = 5) -> float | Missing:
@@ -57,7 +46,7 @@ def tau_for_selection(test: Frames, *, stride: int = 5) -> float | Missing:
     """
     if len(test.lengths) < 2:
         return missing_view(test.is_ego, None, "test") or Missing("only one test video")
-    taus = np.nan_to_num(tau_of_each_pair(_strided(test, stride)))  # the diagonal becomes 0
+    taus = np.nan_to_num(tau_of_each_pair(test.every(stride)))  # the diagonal becomes 0
     return float(taus.sum() / (len(taus) * (len(taus) - 1)))
 
 
@@ -94,30 +83,18 @@ def taus_of_columns(values: NDArray[np.int64]) -> NDArray[np.float64]:
     return taus
 
 
-def _strided(test: Frames, stride: int) -> Frames:
-    if stride < 1:
-        raise ValueError(f"stride must be at least 1, not {stride}")
-    return test.every(stride)
-
-
-def _mean(
-    taus: NDArray[np.float64],
-    is_ego: NDArray[np.bool_],
-    recordings: NDArray[np.int64],
-    query_view: bool | None,
-    candidate_view: bool | None,
-) -> MeanTau:
-    missing = missing_view(is_ego, query_view, "test") or missing_view(is_ego, candidate_view, "test")
+def _mean(taus: NDArray[np.float64], test: Frames, query_view: bool | None, candidate_view: bool | None) -> Score:
+    missing = missing_view(test.is_ego, query_view, "test") or missing_view(test.is_ego, candidate_view, "test")
     if missing:
-        return MeanTau(missing)
-    queries = np.ones_like(is_ego) if query_view is None else is_ego == query_view
-    candidates = np.ones_like(is_ego) if candidate_view is None else is_ego == candidate_view
+        return Score.of(missing)
+    recordings = test.recording_of_video
+    queries, candidates = view_mask(test.is_ego, query_view), view_mask(test.is_ego, candidate_view)
     if query_view is candidate_view and len(np.unique(recordings[queries])) == 1:
         view = "" if query_view is None else "ego " if query_view else "exo "
-        return MeanTau(Missing(f"only one {view}test video"))
+        return Score.of(Missing(f"only one {view}test video"))
     pairs = int((recordings[queries, None] != recordings[candidates]).sum())
     values = taus[np.ix_(queries, candidates)]
     values = values[~np.isnan(values)]
-    if not len(values):
-        return MeanTau(Missing("no pair of videos has a tau: the nearest frame never changes"), pairs)
-    return MeanTau(float(values.mean()), pairs, len(values))
+    mean = values.mean() if len(values) else Missing("no pair of videos has a tau: the nearest frame never changes")
+    remark = f"{len(values)} of {pairs} pairs have a tau" if 0 < len(values) < pairs else None
+    return Score.of(mean, pairs=pairs, pairs_with_tau=len(values), remark=remark)

@@ -1,19 +1,12 @@
 """Frame retrieval: how many of a frame's nearest frames in other videos are of its phase."""
 
-import logging
-import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, missing_view
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, missing_view, view_mask
 from byov.evaluate.neighbors import Indices, Points
-from byov.text import format_duration
-
-LOGGER = logging.getLogger(__name__)
-
-MANY_FRAMES = 10**6  # log an estimate of the duration from here on
 
 
 def mean_average_precision(
@@ -63,7 +56,7 @@ def _means(
         missing = Missing("only one test video")
     if missing:
         return dict.fromkeys(ks, missing)
-    queries = precisions if query_view is None else precisions[test.is_ego[test.video_of_frame] == query_view]
+    queries = precisions[view_mask(test.is_ego, query_view)[test.video_of_frame]]
     return {k: float(mean) for k, mean in zip(ks, queries.mean(axis=0), strict=True)}
 
 
@@ -111,16 +104,6 @@ def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArra
     return gains[:, last] / np.maximum(hits[:, last], 1)
 
 
-def fewest_candidates(test: Frames, setting: str) -> int:
-    """Return the smallest number of candidates of any query; 0 if there are no queries."""
-    test = test.merge_recordings()
-    query_view, candidate_view = VIEWS[setting]
-    is_candidate = np.ones_like(test.is_ego) if candidate_view is None else test.is_ego == candidate_view
-    is_query = np.ones_like(test.is_ego) if query_view is None else test.is_ego == query_view
-    candidates = test.lengths[is_candidate].sum() - np.where(is_candidate, test.lengths, 0)[is_query]
-    return int(candidates.min(initial=len(test.embeddings))) if len(candidates) else 0
-
-
 def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
     """Return (Q,) distinct query frames and (F,) the query of each frame: equal frames of a video rank alike.
 
@@ -135,7 +118,6 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
 def _nearest(test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]) -> dict[str, Indices]:
     """Return (Q, count) nearest candidates of each query by setting, nearest first; -1 where there are no more."""
     found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
-    started, done = time.monotonic(), 0
     everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))
     exo = slice(ego.stop, everything.stop)
@@ -156,8 +138,4 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
             for setting, columns in candidates.items():
                 within = distances[:, columns.start - searched.start : columns.stop - searched.start]
                 found[setting][block] = points.nearest(rows, within, columns.start, count)
-            if not done and everything.stop > MANY_FRAMES:
-                seconds = (time.monotonic() - started) * len(queries) / len(block)
-                LOGGER.info(f"Comparing {everything.stop:,} frames pairwise takes about {format_duration(seconds)}.")
-            done += len(block)
     return found

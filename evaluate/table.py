@@ -8,15 +8,14 @@ import html
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
 from string import ascii_lowercase
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from byov.cache.atomic import write_text
-from byov.evaluate.frames import Missing
+from byov.evaluate.frames import Score
 from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
@@ -34,55 +33,15 @@ _LATEX = {
 
 
 @dataclass(frozen=True)
-class Score:
-    """One score, or None with the reason why it is missing.
-
-    Attributes:
-        value: Fraction or correlation, not percent.
-        missing: Why there is no value.
-        deviation: Sample standard deviation over draws or runs.
-        draws: Number of draws the mean is over.
-        interval: 95% interval from resampling videos.
-        pairs: Number of video pairs (Kendall's tau).
-        pairs_with_tau: Number of pairs that have a tau.
-        remark: Footnote for this score.
-    """
-
-    value: float | None
-    missing: str | None = None
-    deviation: float | None = None
-    draws: int | None = None
-    interval: tuple[float, float] | None = None
-    pairs: int | None = None
-    pairs_with_tau: int | None = None
-    remark: str | None = None
-
-    @classmethod
-    def of(cls, value: float | Missing, **details: Any) -> Self:
-        if isinstance(value, Missing):
-            return cls(None, missing=value.reason, **details)
-        return cls(float(value), **details)
-
-
-@dataclass(frozen=True)
 class Row:
-    """Scores of one set of embeddings.
-
-    Attributes:
-        name: First column of tables.
-        kind: Where the embeddings come from.
-        scores: Score by name.
-        origin: Run, model digest, encoder and so on; written to JSON.
-        notes: Lines printed below the table.
-        time_column: Progression was scored with AE2's time column.
-    """
+    """Scores of one set of embeddings."""
 
     name: str
     kind: Kind
     scores: dict[str, Score]
-    origin: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    time_column: bool = False
+    origin: dict[str, Any] = field(default_factory=dict)  # run, model digest, encoder, ...
+    notes: tuple[str, ...] = ()  # lines below tables
+    time_column: bool = False  # progression was scored with AE2's time column
 
     def value(self, name: str) -> float | None:
         """Return a score's value; None if it is missing."""
@@ -150,7 +109,6 @@ class Column:
         short: Shorter form of `group`, for terminals.
         percent: Print as percent with two digits; otherwise with four digits.
         saturated_by_time: Normalized time alone can reach the maximum; show Time only's score when it does.
-        footnote: Footnote of the heading.
         note: Line below tables with this column.
     """
 
@@ -160,7 +118,6 @@ class Column:
     short: str
     percent: bool = True
     saturated_by_time: bool = False
-    footnote: str = ""
     note: str = ""
 
     def format(self, value: float) -> str:
@@ -169,15 +126,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell: `marks` are footnote letters, `extra` lines (interval, Time only's score) go below."""
+    """Text of a cell: `mark` is a footnote letter, `extra` lines (interval, Time only's score) go below."""
 
     text: str
-    marks: str = ""
+    mark: str = ""
     extra: tuple[str, ...] = ()
     is_best: bool = False
 
+    @property
+    def line(self) -> str:
+        return " ".join((self.text, *self.extra))
 
-@dataclass(frozen=True)
+
+CellRows = list[tuple[Row, list[Cell]]]
+
+
+@dataclass
 class Table:
     """Scores of several rows under common columns.
 
@@ -186,137 +150,40 @@ class Table:
         columns: Columns in order.
         rows: Rows in order; those of kind "published" are set apart below the others. Rows without any of the columns'
             scores are not shown.
-        notes: Lines below the table, after those of the columns.
+        notes: Lines below the table; those of the columns are added in front.
+        headings: Heading of each column.
+        measured: (row, cells) of the measured rows.
+        published: (row, cells) of the rows quoted from the paper.
+        footnotes: Letter of each distinct footnote, in order of first use.
     """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    headings: list[Cell] = field(init=False)
+    measured: CellRows = field(init=False)
+    published: CellRows = field(init=False)
+    footnotes: dict[str, str] = field(init=False, default_factory=dict)
 
-    @cached_property
-    def headings(self) -> tuple[Cell, ...]:
-        """The heading of each column."""
-        return tuple(map(self._heading, self.columns, self._time_scores))
-
-    @cached_property
-    def measured(self) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
-        """(row, cells) of the measured rows."""
-        shown = [row for row in self._shown if row.kind != "published"]
-        best = [_best(column, shown) for column in self.columns]
-        details = list(zip(self.columns, self._time_scores, best, strict=True))
-        return tuple((row, tuple(self._cell(row, *detail) for detail in details)) for row in shown)
-
-    @cached_property
-    def published(self) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
-        """(row, cells) of the rows quoted from the paper."""
-        shown = [row for row in self._shown if row.kind == "published"]
-        return tuple((row, tuple(self._cell(row, column) for column in self.columns)) for row in shown)
-
-    @cached_property
-    def footnotes(self) -> dict[str, str]:
-        """Letter of each distinct footnote, in order of first use."""
-        texts = [
-            text
-            for column, time in zip(self.columns, self._time_scores, strict=True)
-            for text in _heading_notes(column, time)
+    def __post_init__(self) -> None:
+        column_notes = [column.note for column in self.columns if column.note]
+        self.notes = tuple(dict.fromkeys([*column_notes, *self.notes]))
+        shown = [row for row in self.rows if any(column.score in row.scores for column in self.columns)]
+        measured = [row for row in shown if row.kind != "published"]
+        published = [row for row in shown if row.kind == "published"]
+        times = [_saturating_time(column, measured) for column in self.columns]
+        best = [_best(column, measured) for column in self.columns]
+        self.headings = [
+            Cell(column.heading, "" if time is None else self._mark(_time_footnote(time)))
+            for column, time in zip(self.columns, times, strict=True)
         ]
-        for row in self._shown:
-            scores = [row.scores[column.score] for column in self.columns if column.score in row.scores]
-            texts += [score.missing or "" if score.value is None else score.remark or "" for score in scores]
-        return {text: _letter(index) for index, text in enumerate(dict.fromkeys(filter(None, texts)))}
+        details = list(zip(self.columns, times, best, strict=True))
+        self.measured = [(row, [self._cell(row, *detail) for detail in details]) for row in measured]
+        self.published = [(row, [self._cell(row, column) for column in self.columns]) for row in published]
 
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """Notes of the columns, then of the table, each once."""
-        return tuple(dict.fromkeys([*(column.note for column in self.columns if column.note), *self.notes]))
-
-    @cached_property
-    def _shown(self) -> list[Row]:
-        return [row for row in self.rows if any(column.score in row.scores for column in self.columns)]
-
-    @cached_property
-    def _time_scores(self) -> list[float | None]:
-        return [_saturating_time(column, self.rows) for column in self.columns]
-
-    @property
-    def column_groups(self) -> list[tuple[str, int]]:
-        """(group, number of columns) of neighboring columns with the same group."""
-        return [(group, len(list(columns))) for group, columns in groupby(self.columns, key=lambda one: one.group)]
-
-    def to_markdown(self) -> str:
-        """Return a pipe table with its title, footnotes and notes."""
-        headings = [
-            f"{column.group} {cell.text}{_sup(cell.marks)}"
-            for column, cell in zip(self.columns, self.headings, strict=True)
-        ]
-        lines = [f"**{_markdown_text(self.title)}**", "", _markdown_line(["", *headings])]
-        lines.append("|---|" + "---:|" * len(self.columns))
-        lines += [_markdown_row(row.name, cells) for row, cells in self.measured]
-        if self.published:
-            lines.append(_markdown_line([f"*{PUBLISHED}:*", *("" for _ in self.columns)]))
-            lines += [_markdown_row(f"{row.name} (published)", cells) for row, cells in self.published]
-        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items())]
-        lines += [f"{_markdown_text(note)}  " for note in self.all_notes]
-        return "\n".join(lines).rstrip() + "\n"
-
-    def to_latex(self) -> str:
-        """Return a table environment; needs the package booktabs."""
-        groups, rules, first = [], [], 2
-        for group, width in self.column_groups:
-            groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}")
-            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
-            first += width
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex_text(self.title)}}}",
-            rf"\begin{{tabular}}{{l{'c' * len(self.columns)}}}",
-            r"\toprule",
-            " & ".join(["", *groups]) + r" \\",
-            " ".join(rules),
-            _latex_row("Method", self.headings),
-            r"\midrule",
-            *(_latex_row(row.name, cells) for row, cells in self.measured),
-        ]
-        if self.published:
-            lines += [r"\midrule", rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
-            lines += [_latex_row(f"{row.name} (published)", cells) for row, cells in self.published]
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for text, mark in self.footnotes.items()]
-        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.all_notes)]]
-        return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-    def to_html(self, highlight: Collection[str] = ()) -> str:
-        """Return a scrollable table and its notes; the best measured value of each column is bold.
-
-        Args:
-            highlight: Names of rows to emphasize (CSS class "own").
-        """
-        label = _html_text(self.title)
-        groups = "".join(
-            f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
-            for group, width in self.column_groups
-        )
-        headings = "".join(f'<th scope="col">{_html_text(cell.text)}{_sup(cell.marks)}</th>' for cell in self.headings)
-        body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
-        if self.published:
-            heading = (
-                f'<th scope="rowgroup" colspan="{1 + len(self.columns)}" class="apart"><span>{PUBLISHED}</span></th>'
-            )
-            rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
-            body += f'</tbody><tbody class="published"><tr>{heading}</tr>{rows}'
-        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for text, mark in self.footnotes.items()]
-        notes += [f"<p>{_html_text(note)}</p>" for note in self.all_notes]
-        return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
-            f'<thead><tr class="groups"><td></td>{groups}</tr>'
-            f'<tr><th scope="col">Method</th>{headings}</tr></thead><tbody>{body}</tbody></table></div>'
-            + (f'<div class="notes">{"".join(notes)}</div>' if notes else "")
-        )
-
-    def _heading(self, column: Column, time_score: float | None) -> Cell:
-        return Cell(column.heading, ",".join(self.footnotes[text] for text in _heading_notes(column, time_score)))
+    def _mark(self, footnote: str | None) -> str:
+        return self.footnotes.setdefault(footnote, _letter(len(self.footnotes))) if footnote else ""
 
     def _cell(self, row: Row, column: Column, time_score: float | None = None, best: str | None = None) -> Cell:
         score = row.scores.get(column.score)
@@ -336,8 +203,90 @@ class Table:
             extra.append(f"({column.format(time_score)})")
         return Cell(text, self._mark(score.remark), tuple(extra), is_best)
 
-    def _mark(self, footnote: str | None) -> str:
-        return self.footnotes[footnote] if footnote else ""
+    @property
+    def column_groups(self) -> list[tuple[str, int]]:
+        """(group, number of columns) of neighboring columns with the same group."""
+        return [(group, len(list(columns))) for group, columns in groupby(self.columns, key=lambda one: one.group)]
+
+    def to_markdown(self) -> str:
+        """Return a pipe table with its title, footnotes and notes."""
+
+        def line(name: str, cells: Sequence[Cell]) -> str:
+            return "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
+
+        headings = [
+            Cell(f"{column.group} {cell.text}", cell.mark)
+            for column, cell in zip(self.columns, self.headings, strict=True)
+        ]
+        lines = [f"**{_markdown_text(self.title)}**", "", line("", headings), "|---|" + "---:|" * len(self.columns)]
+        lines += [line(_markdown_text(row.name), cells) for row, cells in self.measured]
+        if self.published:
+            lines.append(line(f"*{PUBLISHED}:*", [Cell("")] * len(self.columns)))
+            lines += [line(f"{_markdown_text(row.name)} (published)", cells) for row, cells in self.published]
+        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items())]
+        lines += [f"{_markdown_text(note)}  " for note in self.notes]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def to_latex(self) -> str:
+        """Return a table environment; needs the package booktabs."""
+
+        def line(name: str, cells: Sequence[Cell]) -> str:
+            texts = [_latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "") for cell in cells]
+            return " & ".join([_latex_text(name), *texts]) + r" \\"
+
+        groups, rules, first = [], [], 2
+        for group, width in self.column_groups:
+            groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+            first += width
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex_text(self.title)}}}",
+            rf"\begin{{tabular}}{{l{'c' * len(self.columns)}}}",
+            r"\toprule",
+            " & ".join(["", *groups]) + r" \\",
+            " ".join(rules),
+            line("Method", self.headings),
+            r"\midrule",
+            *(line(row.name, cells) for row, cells in self.measured),
+        ]
+        if self.published:
+            lines += [r"\midrule", rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
+            lines += [line(f"{row.name} (published)", cells) for row, cells in self.published]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for text, mark in self.footnotes.items()]
+        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+    def to_html(self, highlight: Collection[str] = ()) -> str:
+        """Return a scrollable table and its notes; the best measured value of each column is bold.
+
+        Args:
+            highlight: Names of rows to emphasize (CSS class "own").
+        """
+        label = _html_text(self.title)
+        groups = "".join(
+            f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
+            for group, width in self.column_groups
+        )
+        headings = "".join(f'<th scope="col">{_html_text(cell.text)}{_sup(cell.mark)}</th>' for cell in self.headings)
+        body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
+        if self.published:
+            width = 1 + len(self.columns)
+            rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
+            body += (
+                f'</tbody><tbody class="published"><tr><th scope="rowgroup" colspan="{width}" class="apart">'
+                f"<span>{PUBLISHED}</span></th></tr>{rows}"
+            )
+        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for text, mark in self.footnotes.items()]
+        notes += [f"<p>{_html_text(note)}</p>" for note in self.notes]
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
+            f'<thead><tr class="groups"><td></td>{groups}</tr>'
+            f'<tr><th scope="col">Method</th>{headings}</tr></thead><tbody>{body}</tbody></table></div>'
+            + (f'<div class="notes">{"".join(notes)}</div>' if notes else "")
+        )
 
 
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
@@ -352,25 +301,19 @@ def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: S
     return [folder / f"{stem}{suffix}" for suffix in texts]
 
 
-def _heading_notes(column: Column, time_score: float | None) -> list[str]:
-    notes = [column.footnote] if column.footnote else []
-    if time_score is not None:
-        how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
-        notes.insert(0, f"in parentheses, the score of Time only: normalized time alone {how} here")
-    return notes
-
-
 def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
     """Return Time only's score if it is near the maximum or at least as high as every other row's."""
-    if not column.saturated_by_time:
-        return None
     time = next((row.value(column.score) for row in rows if row.kind == "time"), None)
-    others = [
-        value
-        for row in rows
-        if row.kind not in ("time", "published") and (value := row.value(column.score)) is not None
-    ]
-    return time if time is not None and others and (time >= SATURATED or time >= max(others)) else None
+    values = [row.value(column.score) for row in rows if row.kind != "time"]
+    others = [value for value in values if value is not None]
+    if not column.saturated_by_time or time is None or not others:
+        return None
+    return time if time >= min(SATURATED, max(others)) else None
+
+
+def _time_footnote(time_score: float) -> str:
+    how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
+    return f"in parentheses, the score of Time only: normalized time alone {how} here"
 
 
 def _best(column: Column, rows: Sequence[Row]) -> str | None:
@@ -385,31 +328,14 @@ def _letter(index: int) -> str:
     return (_letter(more - 1) if more else "") + ascii_lowercase[rest]
 
 
-def _one_line(cell: Cell) -> str:
-    return " ".join((cell.text, *cell.extra))
-
-
-def _sup(marks: str) -> str:
-    return f"<sup>{marks}</sup>" if marks else ""
-
-
-def _markdown_row(name: str, cells: Sequence[Cell]) -> str:
-    return _markdown_line([_markdown_text(name), *(_one_line(cell) + _sup(cell.marks) for cell in cells)])
-
-
-def _markdown_line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(texts) + " |"
+def _sup(mark: str) -> str:
+    return f"<sup>{mark}</sup>" if mark else ""
 
 
 def _markdown_text(text: str) -> str:
     """Escape names so that they cannot add columns, markup or links."""
     escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
-
-
-def _latex_row(name: str, cells: Sequence[Cell]) -> str:
-    texts = [_latex_text(_one_line(cell)) + (f"$^{{{cell.marks}}}$" if cell.marks else "") for cell in cells]
-    return " & ".join([_latex_text(name), *texts]) + r" \\"
 
 
 def _latex_text(text: str) -> str:
@@ -419,12 +345,12 @@ def _latex_text(text: str) -> str:
 def _html_row(name: str, cells: Sequence[Cell], *, own: bool = False) -> str:
     heading = _html_text(name) + ('<span class="unseen"> (this run)</span>' if own else "")
     row = '<tr class="own">' if own else "<tr>"
-    return f'{row}<th scope="row">{heading}</th>{"".join(map(_html_cell, cells))}</tr>'
-
-
-def _html_cell(cell: Cell) -> str:
-    text = f"<b>{_html_text(cell.text)}</b>" if cell.is_best else _html_text(cell.text)
-    return f"<td>{text}{_sup(cell.marks)}{''.join(f'<small>{_html_text(line)}</small>' for line in cell.extra)}</td>"
+    row += f'<th scope="row">{heading}</th>'
+    for cell in cells:
+        text = f"<b>{_html_text(cell.text)}</b>" if cell.is_best else _html_text(cell.text)
+        extra = "".join(f"<small>{_html_text(line)}</small>" for line in cell.extra)
+        row += f"<td>{text}{_sup(cell.mark)}{extra}</td>"
+    return f"{row}</tr>"
 
 
 def _html_text(text: str) -> str:

@@ -13,23 +13,19 @@ from numpy.typing import NDArray
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import phase_f1, predict_phases, weighted_f1
 from byov.evaluate.few_shot import few_shot_f1
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing
+from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
-from byov.evaluate.retrieval import (
-    average_precision_of_each_query,
-    ego_first,
-    fewest_candidates,
-    mean_average_precision,
-)
-from byov.evaluate.table import Column, Score
+from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
+from byov.evaluate.table import Column
 from byov.progress import NO_PROGRESS, Progress, track
 
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = NDArray[np.float64]  # (N,) a score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
 MAIN_K = 10  # paper, Table 1
-TIME_COLUMN = "with AE2's time column: the frame index / 1000 is an additional input of the regressor"
+TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
+FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
 
 
 @dataclass(frozen=True)
@@ -56,27 +52,16 @@ class EvaluationOptions:
 
 
 class Task(ABC):
-    """A task: scores of test frames, fitted on training frames if `needs_training`.
+    """A task: scores of test frames, fitted on training frames if `needs_training`."""
 
-    Attributes:
-        name: Value of --task.
-        prefix: First part of the names of its scores.
-        title: Title of its own table.
-        needs_labels: Uses phase labels; videos without any are left out.
-        needs_all_frames: Uses the unlabeled frames of labeled videos too.
-        needs_actions: Uses action labels of whole videos.
-        needs_training: Is fitted on training videos.
-        in_all: Part of --task all.
-    """
-
-    name: str
-    prefix: str
-    title: str
-    needs_labels = False
-    needs_all_frames = False
-    needs_actions = False
+    name: str  # value of --task
+    prefix: str  # first part of the names of its scores
+    title: str  # of its own table
+    needs_labels = False  # phase labels; videos without any are left out
+    needs_all_frames = False  # also uses the unlabeled frames of labeled videos
+    needs_actions = False  # action labels of whole videos
     needs_training = False
-    in_all = True
+    in_all = True  # part of --task all
 
     @abstractmethod
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
@@ -93,7 +78,7 @@ class Task(ABC):
     def resample(
         self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /
     ) -> dict[str, Estimates]:
-        """Return estimates of the scores with the test videos weighted; nothing is fitted or searched again."""
+        """Return the scores under each resampling of the test videos; models and neighbors stay the same."""
         return {}
 
     def select(self, frames: Frames) -> Frames:
@@ -123,8 +108,8 @@ class Classification(Task):
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
                 view = VIEWS[setting][1]
-                of_view = weights if view is None else weights[:, test.is_ego == view]
                 confusion = _confusion(test.of_view(view), predicted)
+                of_view = weights[:, view_mask(test.is_ego, view)]
                 estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(of_view, confusion, 1))
         return estimates
 
@@ -136,14 +121,8 @@ class Retrieval(Task):
 
     def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         scores = mean_average_precision(test, options.ks)
-        fewest = {setting: fewest_candidates(test, setting) for setting in SETTINGS}
-        remarks = {setting: f"some frames have only {count} candidates" for setting, count in fewest.items()}
         return {
-            f"retrieval/map@{k}/{setting}": Score.of(
-                scores[setting][k], remark=remarks[setting] if 0 < fewest[setting] < k else None
-            )
-            for k in options.ks
-            for setting in SETTINGS
+            f"retrieval/map@{k}/{setting}": Score.of(scores[setting][k]) for k in options.ks for setting in SETTINGS
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
@@ -163,14 +142,12 @@ class Retrieval(Task):
         self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
     ) -> dict[str, Estimates]:
         """Resample the queries; their candidates stay the same."""
-        if test.labels is None:
-            return {}
         first = np.unique(test.recording_of_video, return_index=True)[1]
         weights = weights[:, first][:, np.argsort(~test.is_ego[first], kind="stable")]
         test = ego_first(test)
         estimates: dict[str, Estimates] = {}
         for setting, precisions in average_precision_of_each_query(test, options.ks).items():
-            queries = weights * _of_view(test.is_ego, VIEWS[setting][0])
+            queries = weights * view_mask(test.is_ego, VIEWS[setting][0])
             sums = np.add.reduceat(precisions, test.starts)  # (V, K)
             with np.errstate(invalid="ignore"):
                 means = (queries @ sums) / (queries @ test.lengths)[:, None]
@@ -199,7 +176,7 @@ class Progression(Task):
                 "progression",
                 percent=False,
                 saturated_by_time=True,
-                footnote=TIME_COLUMN if options.time_column else "",
+                note=TIME_COLUMN if options.time_column else "",
             ),
         )
 
@@ -208,8 +185,6 @@ class Progression(Task):
     def resample(
         self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
     ) -> dict[str, Estimates]:
-        if train.labels is None or test.labels is None:
-            return {}
         inputs, scores = regressor_inputs(test, options.time_column), []
         for regressor in fit_regressors(train, options.time_column):
             targets = progression_targets(test, np.array([regressor.phase]))[:, 0]
@@ -239,17 +214,16 @@ class FewShot(Task):
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         scores = few_shot_f1(train, test, fractions=options.fractions, seed=options.seed)
         return {
-            f"few_shot/{100 * fraction:g}%/{setting}": Score.of(f1.mean, deviation=f1.std, draws=f1.draws or None)
+            f"few_shot/{100 * fraction:g}%/{setting}": score
             for fraction, by_setting in scores.items()
-            for setting, f1 in by_setting.items()
+            for setting, score in by_setting.items()
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
-        note = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
         return tuple(
-            Column(f"few_shot/{share}/{setting}", f"{name} few-shot (F1)", share, f"{name} F1", note=note)
+            Column(f"few_shot/{fraction}/{setting}", f"{name} few-shot (F1)", fraction, f"{name} F1", note=FEW_SHOT)
             for setting, name in SETTING_NAMES.items()
-            for share in (f"{100 * fraction:g}%" for fraction in options.fractions)
+            for fraction in (f"{100 * value:g}%" for value in options.fractions)
         )
 
 
@@ -270,25 +244,14 @@ class KendallsTau(Task):
     title = "Kendall's tau, by the views of query and candidates"
 
     def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        scores = {}
-        for views, tau in kendalls_tau(test, stride=options.tau_stride).items():
-            counts = {"pairs": tau.pairs, "pairs_with_tau": tau.pairs_with_tau} if tau.pairs else {}
-            remark = f"{tau.pairs_with_tau} of {tau.pairs} pairs have a tau"
-            partial = 0 < tau.pairs_with_tau < tau.pairs
-            scores[f"kendalls_tau/{views}"] = Score.of(tau.mean, **counts, remark=remark if partial else None)
-        return scores
+        taus = kendalls_tau(test, stride=options.tau_stride)
+        return {f"kendalls_tau/{views}": score for views, score in taus.items()}
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        headings = {views: "all pairs" if views == "all" else views for views in PAIRS}
         return tuple(
-            Column(
-                f"kendalls_tau/{views}",
-                "Kendall's tau",
-                "all pairs" if views == "all" else views,
-                "tau",
-                percent=False,
-                saturated_by_time=True,
-            )
-            for views in PAIRS
+            Column(f"kendalls_tau/{views}", "Kendall's tau", heading, "tau", percent=False, saturated_by_time=True)
+            for views, heading in headings.items()
         )
 
     def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
@@ -302,8 +265,8 @@ class KendallsTau(Task):
         has_tau = (~np.isnan(taus)).astype(np.float64)
         estimates = {}
         for views, (query_view, candidate_view) in PAIRS.items():
-            queries = weights * _of_view(test.is_ego, query_view)
-            candidates = weights * _of_view(test.is_ego, candidate_view)
+            queries = weights * view_mask(test.is_ego, query_view)
+            candidates = weights * view_mask(test.is_ego, candidate_view)
             sums = np.einsum("ni,ij,nj->n", queries, np.nan_to_num(taus), candidates, optimize=True)
             counts = np.einsum("ni,ij,nj->n", queries, has_tau, candidates, optimize=True)
             estimates[f"kendalls_tau/{views}"] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
@@ -350,16 +313,14 @@ def bootstrap_intervals(
     options: EvaluationOptions,
     progress: Progress = NO_PROGRESS,
 ) -> dict[str, tuple[float, float]]:
-    """Compute 95% intervals by resampling the test videos within each view.
-
-    Returns:
-        (low, high) by name of the score. Few-shot scores have their spread over draws instead; actions have none.
-    """
+    """Compute 95% intervals (low, high) of the scores by resampling the test videos within each view."""
     estimates: dict[str, Estimates] = {}
     for task in track([TASKS[name] for name in tasks], progress, "resampling", unit="task", brief=True):
-        scored = task.select(test)
+        fitted, scored = task.select(train or test), task.select(test)
+        if task.needs_labels and (fitted.labels is None or scored.labels is None):
+            continue
         weights = draw_weights(scored, options.bootstrap, options.seed)
-        estimates |= task.resample(task.select(train or test), scored, weights, options)
+        estimates |= task.resample(fitted, scored, weights, options)
     percentiles = {
         name: np.nanpercentile(values, (2.5, 97.5)) for name, values in estimates.items() if np.isfinite(values).any()
     }
@@ -381,10 +342,6 @@ def draw_weights(test: Frames, count: int, seed: int) -> Weights:
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
     return tuple(Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items())
-
-
-def _of_view(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
-    return np.ones_like(is_ego) if view is None else is_ego == view
 
 
 def _confusion(test: Frames, predicted: NDArray[np.int64]) -> NDArray[np.float64]:
