@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,7 +21,6 @@ from byov.evaluate.embeddings import EmbeddingReader, require_finite
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment
 from byov.records import UNLABELED
-from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,19 +31,7 @@ SUFFIXES = (".npz", ".h5")
 
 
 def read_embeddings(path: Path, manifest: Manifest | None = None) -> tuple[dict[str, Frames], dict[str, Any]]:
-    """Read an embedding file or a folder of byov-embed's files.
-
-    Args:
-        path: File or folder.
-        manifest: Dataset of byov-embed's files, which are matched by video name. Without it they are unlabeled test
-            videos.
-
-    Returns:
-        Frames by split ("test" and perhaps "train"), and where they come from.
-
-    Raises:
-        EvaluationError: The file is damaged or does not have the documented layout.
-    """
+    """Return the frames of an embedding file, or of byov-embed's files, by split, and where they come from."""
     if not is_embedded(path):
         frames, origin = read_npz(path), {"file": path.name, "sha256": file_sha256(path)}
     else:
@@ -106,90 +93,62 @@ def _npz_frames(arrays: Mapping[str, NDArray[Any]], split: str) -> Frames:
 
     with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected below
         embeddings = np.ascontiguousarray(read("embeddings"), np.float32)
-    lengths, is_ego = read("lengths"), read("is_ego")
-    if lengths.min() < 1 or sum(lengths.tolist()) != len(embeddings):
-        raise EvaluationError(
-            f"{split}_lengths must be positive and add up to {len(embeddings)} frames; they add up to "
-            f"{sum(lengths.tolist())}, with a minimum of {lengths.min()}"
-        )
-    if is_ego.shape != lengths.shape or not np.isin(is_ego, (0, 1)).all():
-        raise EvaluationError(f"{split}_is_ego must be 1 (ego) or 0 (exo) for each of {len(lengths)} videos")
-    labels = read("labels") if f"{split}_labels" in arrays else None
-    if labels is not None:
-        if len(labels) != len(embeddings):
-            raise EvaluationError(f"{split}_labels has {len(labels)} labels for {len(embeddings)} frames")
-        if labels.min() < UNLABELED or labels.max() > np.iinfo(np.int32).max:
-            raise EvaluationError(
-                f"{split}_labels range from {labels.min()} to {labels.max()}; expected 0, 1, ... or {UNLABELED}"
-            )
-    frames = Frames(
-        embeddings,
-        None if labels is None or (labels == UNLABELED).all() else labels.astype(np.int64),
-        lengths.astype(np.int64),
-        is_ego.astype(np.bool_),
-        tuple(f"{split} video {index}" for index in range(len(lengths))),
-    )
-    for name, start, length in zip(frames.names, frames.starts, frames.lengths, strict=True):
+    lengths, is_ego = read("lengths").astype(np.int64), read("is_ego")
+    if not np.isin(is_ego, (0, 1)).all():
+        raise EvaluationError(f"{split}_is_ego must be 1 (ego) or 0 (exo)")
+    labels = read("labels").astype(np.int64) if f"{split}_labels" in arrays else None
+    if labels is not None and labels.min() < UNLABELED:
+        raise EvaluationError(f"{split}_labels has {labels.min()}; expected 0, 1, ... or {UNLABELED}")
+    if labels is not None and (labels == UNLABELED).all():
+        labels = None
+    names = tuple(f"{split} video {index}" for index in range(len(lengths)))
+    frames = Frames(embeddings, labels, lengths, is_ego.astype(np.bool_), names)
+    for name, start, length in zip(names, frames.starts, lengths, strict=True):
         require_finite(embeddings[start : start + length], f"{name} (counted from 0)")
     return frames
 
 
-@dataclass(frozen=True)
-class EmbeddedFile:
-    """Contents of one file of byov-embed."""
-
-    path: Path
-    video: str
-    view: str | None  # None if neither the file nor its folder says it
-    run: str
-    model_sha256: str
-    embedding: NDArray[np.float32]  # (T, D)
-
-
 class EmbeddedFiles(EmbeddingReader):
-    """Files of byov-embed, as unlabeled test videos or as videos of a cached dataset.
-
-    Args:
-        path: File or folder.
-        manifest: Dataset whose videos the files are, matched by name.
-    """
+    """Files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset, matched by name."""
 
     kind = "npz"
+    remedy = "embed it again with byov-embed"
 
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
-        self.name, self.remedy = path.name, "embed it again with byov-embed"
-        files = [_read_embedded(file) for file in _embedded_paths(path)]
-        first = files[0]
-        for file in files:
-            if file.model_sha256 != first.model_sha256:
-                raise EvaluationError(
-                    f"{file.path} is from run {file.run}, {first.path} from run {first.run}; score them separately"
-                )
-        self._origin = {"files": path.name, "run": first.run, "model_sha256": first.model_sha256}
+        self.name = path.name
         known = None if manifest is None else {video.id: video for video in manifest.videos}
-        self._files: dict[tuple[str, str], EmbeddedFile] = {}
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not files:
+            raise EvaluationError(f"{path} has no files of byov-embed ({', '.join(SUFFIXES)})")
+        self._origin: dict[str, Any] = {}
+        self._files: dict[tuple[str, str], tuple[Path, NDArray[np.float32]]] = {}
         videos = []
         for file in files:
-            video = _new_entry(file) if known is None else _known_entry(file, known)
+            embedding, text = _read_embedded(file)
+            model = text["model_sha256"]
+            self._origin = self._origin or {"files": path.name, "run": text["run"], "model_sha256": model}
+            if model != self._origin["model_sha256"]:
+                raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
+            video = _new_entry(file, text, len(embedding)) if known is None else _known_entry(file, text, known)
             if (video.view, video.id) in self._files:
                 raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
-            self._files[video.view, video.id] = file
+            self._files[video.view, video.id] = file, embedding
             videos.append(video)
-        self.manifest = (
-            Manifest("embedded", (), (), tuple(videos)) if manifest is None else replace(manifest, videos=tuple(videos))
-        )
+        self.manifest = replace(manifest or Manifest("embedded", (), (), ()), videos=tuple(videos))
 
     def path(self, segment: Segment) -> Path:
-        return self._files[segment.video.view, segment.video.id].path
+        return self._files[segment.video.view, segment.video.id][0]
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        file = self._files[segment.video.view, segment.video.id]
-        if len(file.embedding) != len(segment):
+        path, embedding = self._files[segment.video.view, segment.video.id]
+        if len(embedding) != len(segment):
             raise EvaluationError(
-                f"{file.path}: {pluralize(len(file.embedding), 'embedding')}, but {self.manifest.dataset} has "
-                f"{pluralize(len(segment), 'frame')} of this video; {self.remedy}"
+                f"{path}: {len(embedding)} embeddings, but {self.manifest.dataset} has {len(segment)} frames of this "
+                f"video; {self.remedy}"
             )
-        return file.embedding
+        return embedding
 
     def origin(self) -> dict[str, Any]:
         return self._origin
@@ -206,43 +165,35 @@ def is_embedded(path: Path) -> bool:
         return False
 
 
-def _embedded_paths(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    if not found:
-        raise EvaluationError(f"{path} has no files of byov-embed ({', '.join(SUFFIXES)})")
-    return found
-
-
-def _read_embedded(path: Path) -> EmbeddedFile:
+def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
+    """Read (T, D) embeddings, and video, run, model_sha256 and the view if the file or its folder tells."""
+    text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
-        text = {"video": source.video, "run": source.run, "model_sha256": source.model_sha256}
-        view = read_view(path)
+        text |= {"video": source.video, "run": source.run, "model_sha256": source.model_sha256}
+        if (view := read_view(path)) is not None:
+            text["view"] = view
     else:
         with _npz(path) as arrays:
-            text = {key: str(_array(arrays, key, "U", 0)) for key in ("video", "run", "model_sha256")}
             embedding = np.ascontiguousarray(_array(arrays, "embedding", "f", 2), np.float32)
-            view = str(_array(arrays, "view", "U", 0)) if "view" in arrays else None
-    if view is not None and view not in VIEWS:
-        raise EvaluationError(f"{path}: view {view[:20]!r}, expected {' or '.join(VIEWS)}")
-    folder_view = path.parent.name if path.parent.name in VIEWS else None
-    return EmbeddedFile(path, text["video"], view or folder_view, text["run"], text["model_sha256"], embedding)
+            keys = ("video", "run", "model_sha256", *(["view"] if "view" in arrays else []))
+            text |= {key: str(_array(arrays, key, "U", 0)) for key in keys}
+    if text.get("view", "ego") not in VIEWS:
+        raise EvaluationError(f"{path}: view {text['view'][:20]!r}, expected {' or '.join(VIEWS)}")
+    return embedding, text
 
 
-def _new_entry(file: EmbeddedFile) -> VideoEntry:
-    if file.view is None:
+def _new_entry(path: Path, text: Mapping[str, str], frames: int) -> VideoEntry:
+    if "view" not in text:
+        raise EvaluationError(f"{path} does not say its view; embed with --view ego or exo, or pass --dataset")
+    view = cast(Literal["ego", "exo"], text["view"])
+    return VideoEntry(text["video"], view, "test", frames, None, None, None)
+
+
+def _known_entry(path: Path, text: Mapping[str, str], known: Mapping[str, VideoEntry]) -> VideoEntry:
+    video = known.get(text["video"])
+    if video is None or text.get("view", video.view) != video.view:
         raise EvaluationError(
-            f"{file.path} does not say its view; embed with --view ego or exo, or pass --dataset if it is from one"
+            f"{path}: the dataset has no {text.get('view', '')} video {text['video']!r}; omit --dataset"
         )
-    view = cast(Literal["ego", "exo"], file.view)
-    return VideoEntry(file.video, view, "test", len(file.embedding), None, None, None)
-
-
-def _known_entry(file: EmbeddedFile, known: Mapping[str, VideoEntry]) -> VideoEntry:
-    video = known.get(file.video)
-    if video is None or file.view not in (None, video.view):
-        view = f"{file.view} " if file.view else ""
-        raise EvaluationError(f"{file.path}: the dataset has no {view}video {file.video!r}; omit --dataset")
     return video

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,29 +23,19 @@ from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
-from byov.text import pluralize
 
 TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 
 
 class EmbeddingReader(ABC):
-    """Reads embeddings of a dataset's videos and joins them into `Frames`.
+    """Reads embeddings of a dataset's videos and joins them into `Frames`."""
 
-    Attributes:
-        name: Name of the table row.
-        kind: Kind of the table row.
-        manifest: Manifest of the dataset.
-        remedy: What to do if files are absent or stale; the end of error messages.
-        standardized: The embeddings of every segment have zero mean.
-        optional: Tables can do without this row.
-    """
-
-    name: str
+    name: str  # of the table row
     kind: Kind
     manifest: Manifest
-    remedy: str = ""
-    standardized: bool = False
-    optional: bool = False
+    remedy: str = ""  # what to do if files are absent or stale; the end of error messages
+    standardized: bool = False  # the embeddings of every segment have zero mean
+    optional: bool = False  # tables can do without this row
 
     @abstractmethod
     def path(self, segment: Segment) -> Path | None:
@@ -63,82 +53,54 @@ class EmbeddingReader(ABC):
         """Return notes for tables with these embeddings."""
         return ()
 
-    def frames(self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS) -> Frames:
-        """Read all frames of a split."""
-        return self.frames_of(segments(self.manifest, split, protocol), split, progress)
-
-    def frames_of(self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS) -> Frames:
-        """Read all frames of some segments of a split."""
-        labels = _labels(wanted, self.manifest)
-        return self._read(wanted, split, np.array([len(segment) for segment in wanted]), self.rows, labels, progress)
-
-    def video_means(self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS) -> Frames:
-        """Read each video as one frame, the mean of its own: for videos too many to hold in memory."""
-        wanted = segments(self.manifest, split, protocol)
-
-        def mean(segment: Segment) -> NDArray[np.float32]:
-            mean: NDArray[np.float64] = self.rows(segment).mean(axis=0, keepdims=True, dtype=np.float64)
-            return mean.astype(np.float32)
-
-        return self._read(wanted, split, np.ones(len(wanted), np.int64), mean, None, progress)
-
-    def require_files(self, wanted: Sequence[Segment], split: str) -> None:
-        """Raise EvaluationError if some segments have no file."""
-        paths = {segment.name: self.path(segment) for segment in wanted}
-        absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
-        if absent:
-            folder, names = next(iter(absent.values())).parents[1], list(absent)
-            some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise EvaluationError(
-                f"{folder}: no embeddings of {len(absent)} of {len(wanted)} {split} videos ({some}); {self.remedy}"
-            )
-
-    def _read(
-        self,
-        wanted: Sequence[Segment],
-        split: str,
-        lengths: NDArray[np.int64],
-        read: Callable[[Segment], NDArray[np.float32]],
-        labels: NDArray[np.int64] | None,
-        progress: Progress,
+    def frames(
+        self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Fill one array as segments are read, so that memory is needed once."""
+        """Read all frames of a split, or one mean per video, for videos too many to hold in memory."""
+        return self.frames_of(segments(self.manifest, split, protocol), split, progress, means=means)
+
+    def frames_of(
+        self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS, *, means: bool = False
+    ) -> Frames:
+        """Read all frames of some segments of a split, or their means."""
         self.require_files(wanted, split)
-        embeddings: NDArray[np.float32] = np.empty((0, 0), np.float32)
-        filled = 0
+        labels = None if means else _labels(wanted, self.manifest)
+        embeddings: list[NDArray[np.float32]] = []
         for segment in track(wanted, progress, f"reading {self.name}", unit="video", brief=True):
-            rows = read(segment)
+            rows = self.rows(segment)
             require_finite(rows, segment.name)
-            if not filled:
-                embeddings = np.empty((lengths.sum(), rows.shape[1]), np.float32)
-            if rows.shape[1] != embeddings.shape[1]:
+            if embeddings and rows.shape[1] != embeddings[0].shape[1]:
                 raise EvaluationError(
-                    f"{segment.name} has {rows.shape[1]} dimensions, other videos have {embeddings.shape[1]}; "
+                    f"{segment.name} has {rows.shape[1]} dimensions, other videos have {embeddings[0].shape[1]}; "
                     f"{self.remedy}"
                 )
-            embeddings[filled : filled + len(rows)] = rows
-            filled += len(rows)
+            mean = rows.mean(axis=0, keepdims=True, dtype=np.float64) if means else rows
+            embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
         return Frames(
-            embeddings,
+            np.concatenate(embeddings),
             labels,
-            lengths,
+            np.array([len(rows) for rows in embeddings]),
             np.array([segment.video.view == "ego" for segment in wanted]),
             tuple(segment.name for segment in wanted),
             _recordings(wanted) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
         )
 
+    def require_files(self, wanted: Sequence[Segment], split: str) -> None:
+        """Raise EvaluationError if some segments have no file."""
+        paths = {segment.name: self.path(segment) for segment in wanted}
+        absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
+        if absent:
+            name, path = next(iter(absent.items()))
+            raise EvaluationError(
+                f"{path.parents[1]}: no embeddings of {len(absent)} of {len(wanted)} {split} videos (first: {name}); "
+                f"{self.remedy}"
+            )
+
 
 class RunEmbeddings(EmbeddingReader):
-    """Embeddings that a run wrote, from its trained model or from the untrained one.
-
-    Args:
-        runs_dir: Folder of runs.
-        features_dir: Folder of the feature cache.
-        run: Name of the run.
-        untrained: Read the embeddings through the initial weights.
-    """
+    """Embeddings that a run wrote, of its trained model or of the model at initialization."""
 
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
@@ -172,8 +134,7 @@ class RunEmbeddings(EmbeddingReader):
             if (found := getattr(provenance, key)) != value:
                 raise EvaluationError(f"{path}: {key} is {found!r}, expected {value!r}; {self.remedy}")
         if len(embedding) != len(segment):
-            there = f"{pluralize(len(embedding), 'embedding')} for {pluralize(len(segment), 'frame')}"
-            raise EvaluationError(f"{path}: {there}; {self.remedy}")
+            raise EvaluationError(f"{path}: {len(embedding)} embeddings for {len(segment)} frames; {self.remedy}")
         self._features_sha256[segment.video.view, segment.video.id] = provenance.column_sha256
         return embedding
 
@@ -194,20 +155,14 @@ class RunEmbeddings(EmbeddingReader):
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Flag results of an unfinished run."""
         unfinished = None if self.untrained else unfinished_text(self.run)
         return () if unfinished is None else (f"{self.run.name}: {unfinished}",)
 
 
 class CachedFeatures(EmbeddingReader):
-    """A column of the feature cache: the output of a frozen encoder.
+    """A column of the feature cache, "cls" or "merged/<ratio>": the output of a frozen encoder.
 
-    Args:
-        features_dir: Folder of the feature cache.
-        dataset: Name of the dataset.
-        encoder_folder: Folder of the encoder, like openai--clip-vit-base-patch16.
-        column: "cls" or "merged/<ratio>".
-        standardized: Standardize each segment, as models trained with --standardize video see it.
+    With `standardized`, each segment is standardized, as for models trained with --standardize video.
     """
 
     def __init__(
@@ -232,9 +187,9 @@ class CachedFeatures(EmbeddingReader):
         header = read_header(path)
         self._first = self._first or header
         check_same_identity(header, self._first)
-        if header.frames != segment.frames_of_video:
+        if header.frames != segment.video.frames:
             raise EvaluationError(
-                f"{path}: {header.frames} frames, but {segment.frames_of_video} in the manifest; run byov-extract again"
+                f"{path}: {header.frames} frames, but {segment.video.frames} in the manifest; run byov-extract again"
             )
         features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
         self._features_sha256[segment.video.view, segment.video.id] = read_digest(path, self.column)
@@ -337,12 +292,12 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
         if segment.labels is None or not manifest.phases:
             labels.append(np.full(len(segment), UNLABELED))
             continue
-        whole = np.array(segment.video.labels)
-        if len(whole) != segment.frames_of_video or whole.min() < UNLABELED or whole.max() >= len(manifest.phases):
+        whole = segment.video.labels or ()
+        unknown = set(whole) - set(range(UNLABELED, len(manifest.phases)))
+        if len(whole) != segment.video.frames or unknown:
             raise EvaluationError(
-                f"{segment.name}: {segment.frames_of_video} frames, but {len(whole)} labels from {whole.min()} to "
-                f"{whole.max()} for {len(manifest.phases)} phases in the manifest; correct the labels and run "
-                "byov-extract again"
+                f"{segment.name}: {len(whole)} labels for {segment.video.frames} frames, unknown phases "
+                f"{sorted(unknown)}; correct the labels and run byov-extract again"
             )
         labels.append(np.array(segment.labels, np.int64))
     joined = np.concatenate(labels)
@@ -361,13 +316,13 @@ def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_]
         return None
     shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)
     for row, segment in enumerate(wanted):
-        for action in segment.video.actions or ():
-            if not 0 <= action < len(manifest.actions):
-                raise EvaluationError(
-                    f"{segment.name}: action {action}, but {manifest.dataset} has {len(manifest.actions)}; "
-                    "run byov-extract again"
-                )
-            shown[row, action] = True
+        actions = list(segment.video.actions or ())
+        if not set(actions) <= set(range(len(manifest.actions))):
+            raise EvaluationError(
+                f"{segment.name}: actions {actions}, but {manifest.dataset} has {len(manifest.actions)}; "
+                "run byov-extract again"
+            )
+        shown[row, actions] = True
     return shown
 
 

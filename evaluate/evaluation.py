@@ -4,7 +4,6 @@ import logging
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embedding_files import read_embeddings
 from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
-from byov.evaluate.frames import Frames
+from byov.evaluate.frames import Frames, Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import (
     CLIPS_PER_VIDEO,
@@ -33,7 +32,7 @@ from byov.evaluate.protocols import (
     unread_videos,
 )
 from byov.evaluate.published import published_rows
-from byov.evaluate.table import Kind, Row, Score, Table, mean_row
+from byov.evaluate.table import Kind, Row, Table, mean_row
 from byov.evaluate.tasks import (
     ALL_TASKS,
     NEED_ACTIONS,
@@ -73,21 +72,13 @@ class Scope:
 
 @dataclass(frozen=True)
 class Results:
-    """Scored rows of one dataset or embedding file.
+    """Scored rows of one dataset or embedding file."""
 
-    Attributes:
-        title: Name of the dataset or file.
-        scope: What was scored.
-        rows: Rows by protocol, in table order.
-        counts: Number of videos, ego and exo videos, and frames by protocol.
-        left_out: Videos that were never extracted.
-    """
-
-    title: str
+    title: str  # name of the dataset or file
     scope: Scope
-    rows: dict[Protocol, list[Row]]
-    counts: dict[Protocol, dict[str, int]]
-    left_out: tuple[str, ...] = ()
+    rows: dict[Protocol, list[Row]]  # in table order
+    counts: dict[Protocol, dict[str, int]]  # number of videos, ego and exo videos, and frames
+    left_out: tuple[str, ...] = ()  # videos that were never extracted
 
     def published(self, protocol: Protocol) -> list[Row]:
         """Return the paper's rows, which are for whole videos of the test split only."""
@@ -150,14 +141,18 @@ class Results:
 
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
         rows, bootstrap = self.rows[protocol], self.scope.options.bootstrap
-        return (
-            *(note for row in rows for note in row.notes),
-            *([STANDARDIZED] if any(row.origin.get("standardized") for row in rows) else []),
-            *([MEANS] if any(row.kind == "mean" for row in rows) else []),
-            *([f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos"] if bootstrap else []),
-            *(["the val split is for model selection; report scores of the test split"] * (self.scope.split == "val")),
-            *([TRIMMED] if protocol == "trimmed" else []),
-        )
+        notes = [note for row in rows for note in row.notes]
+        if any(row.origin.get("standardized") for row in rows):
+            notes.append(STANDARDIZED)
+        if any(row.kind == "mean" for row in rows):
+            notes.append(MEANS)
+        if bootstrap:
+            notes.append(f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos")
+        if self.scope.split == "val":
+            notes.append("the val split is for model selection; report scores of the test split")
+        if protocol == "trimmed":
+            notes.append(TRIMMED)
+        return tuple(notes)
 
 
 def versions() -> dict[str, str]:
@@ -167,32 +162,20 @@ def versions() -> dict[str, str]:
 
 
 def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:
-    """Score a reader's embeddings.
+    """Score a reader's embeddings and return one row per protocol.
 
-    Args:
-        reader: Embeddings of a dataset's videos.
-        scope: Split, protocols, tasks and options. Tasks on video means are dropped for standardized features, whose
-            means are all zero.
-        progress: Receives the progress.
-
-    Returns:
-        One row per protocol.
-
-    Raises:
-        EvaluationError: Embeddings are absent, stale or not finite, or no task is left.
+    Tasks on video means are dropped for standardized features, whose means are all zero.
     """
     manifest = reader.manifest
     tasks = tuple(task for task in scope.tasks if not (reader.standardized and task in NEED_ACTIONS))
     if not tasks:
-        raise EvaluationError(
-            f"The mean of a standardized video is zero; {', '.join(scope.tasks)} would see only that."
-        )
+        raise EvaluationError(f"{', '.join(scope.tasks)}: the mean of a standardized video is zero")
     options = options_for(manifest.dataset, scope.options)
-    read = reader.video_means if set(tasks) == NEED_ACTIONS else reader.frames  # whole videos may not fit in memory
-    train = read("train", progress=progress) if NEED_TRAINING & set(tasks) else None
+    means = set(tasks) == NEED_ACTIONS  # whole videos may not fit in memory
+    train = reader.frames("train", progress=progress, means=means) if NEED_TRAINING & set(tasks) else None
     rows = {}
     for protocol in scope.protocols:
-        test = read(scope.split, protocol, progress)
+        test = reader.frames(scope.split, protocol, progress, means=means)
         row = score_row(
             reader.name, reader.kind, train, test, tasks, options, phases=manifest.phases, progress=progress
         )
@@ -207,33 +190,23 @@ def evaluate_file(
     progress: Progress = NO_PROGRESS,
     manifest: Manifest | None = None,
 ) -> Results:
-    """Score an embedding file, with Time only for comparison.
+    """Score an embedding file (see `read_embeddings`), with Time only for comparison.
 
-    Args:
-        path: An .npz file of {train,test}_{embeddings,labels,lengths,is_ego}, or a file or folder of byov-embed.
-        tasks: Tasks to score; None for all that the file has the labels and videos for.
-        options: Evaluation options.
-        progress: Receives the progress.
-        manifest: Dataset of byov-embed's files; gives their splits and labels.
-
-    Returns:
-        Two rows under the standard protocol: the file's and Time only's.
-
-    Raises:
-        EvaluationError: The file is unreadable, or lacks labels or training videos that `tasks` need.
+    If `tasks` is None, all tasks are scored that the file has the labels and videos for.
     """
     wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
     if NEED_ACTIONS & set(wanted):
         raise EvaluationError(f"{path}: embedding files have no action labels")
     frames, origin = read_embeddings(path, manifest)
     test, train = frames["test"], frames.get("train")
-    hint = "" if manifest else " (for files of byov-embed, --dataset NAME takes them from a cached dataset)"
     lacking = [] if train else [("training videos", NEED_TRAINING)]
     if test.labels is None or (train and train.labels is None):
         lacking.append(("phase labels", NEED_LABELS))
     for what, needed_by in lacking:
         if affected := [task for task in wanted if task in needed_by]:
-            message = f"{path}: no {what}, needed by {', '.join(affected)}{hint}"
+            message = f"{path}: no {what}, needed by {', '.join(affected)}"
+            if manifest is None:
+                message += " (for files of byov-embed, --dataset NAME takes them from a cached dataset)"
             if tasks is not None:
                 raise EvaluationError(message)
             LOGGER.info(f"{message}; skipped")
@@ -275,8 +248,31 @@ def score_row(
         for score, interval in bootstrap_intervals(train, test, tasks, options, progress).items():
             if scores[score].value is not None:
                 scores[score] = replace(scores[score], interval=interval)
-    notes = (*_unlearned_phases(train, test, phases), *_unlabeled(train, test, tasks))
+    notes = tuple(_label_notes(train, test, phases)) if NEED_LABELS & set(tasks) else ()
     return Row(name, kind, scores, notes=notes, time_column=options.time_column)
+
+
+def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
+    """Name the phases that no training video has, and count the videos and frames without labels."""
+    if train is not None and train.labels is not None and test.labels is not None:
+        unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
+        if unlearned:
+            shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
+            yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
+    scored = "scored videos" if test.recordings is None else "scored sub-clips"
+    for what, frames in ((scored, test), ("training videos", train)):
+        if frames is None:
+            continue
+        bare = np.flatnonzero(~frames.has_labels)
+        if len(bare):
+            example = frames.names[bare[0]]
+            yield f"phase tasks leave out {len(bare)} of {len(frames.names)} {what} without labels (first: {example})"
+        is_labeled = frames.labeled.is_labeled
+        if frames.labels is not None and not is_labeled.all():
+            yield (
+                f"phase tasks leave out {(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled {what}; "
+                "progression leaves out phases that unlabeled frames follow"
+            )
 
 
 def compare(
@@ -327,30 +323,27 @@ def readers_to_compare(
             trained on are also scored standardized.
     """
     trained_on = {(run.encoder_folder, run.column) for run in runs}
-    features = partial(CachedFeatures, features_dir, dataset)
-    optional: list[Callable[[], EmbeddingReader]] = []
+    readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]
     for column in baselines:
-        optional += [partial(features, *column)] if column not in requested else []
-        optional += [partial(features, *column, standardized=True)] if column in trained_on else []
-    optional_runs = [partial(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True) for run in runs]
-    return [
-        *(features(*column) for column in requested),
-        *_optional_readers(optional),
-        TimeOnly(features_dir, dataset),
-        *_optional_readers(optional_runs),
-        *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs),
-    ]
+        if column not in requested:
+            readers += _optional(CachedFeatures, features_dir, dataset, *column)
+        if column in trained_on:
+            readers += _optional(CachedFeatures, features_dir, dataset, *column, standardized=True)
+    readers.append(TimeOnly(features_dir, dataset))
+    for run in runs:
+        readers += _optional(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True)
+    return [*readers, *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs)]
 
 
-def _optional_readers(makers: Sequence[Callable[[], EmbeddingReader]]) -> Iterator[EmbeddingReader]:
-    for make in makers:
-        try:
-            reader = make()
-        except (CacheError, EvaluationError) as error:
-            LOGGER.info(f"skipped: {error}")
-            continue
-        reader.optional = True
-        yield reader
+def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **options: Any) -> list[EmbeddingReader]:
+    """Return an optional reader; none if it cannot be opened."""
+    try:
+        reader = make_reader(*arguments, **options)
+    except (CacheError, EvaluationError) as error:
+        LOGGER.info(f"skipped: {error}")
+        return []
+    reader.optional = True
+    return [reader]
 
 
 def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
@@ -401,17 +394,9 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 def scope_of_runs(
     scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
 ) -> Scope:
-    """Check that the runs have the embeddings, before anything is scored.
+    """Raise EvaluationError if a run lacks embeddings, before anything is scored.
 
-    Args:
-        scope: What is to be scored.
-        runs_dir: Folder of runs.
-        features_dir: Folder of the feature cache.
-        runs: Runs to score.
-        explicit: The protocols were chosen by the user. Otherwise the trimmed one is dropped if a run lacks sub-clips.
-
-    Raises:
-        EvaluationError: A run lacks embeddings.
+    Unless the protocols are explicit, the trimmed one is dropped if a run lacks sub-clips.
     """
     for run in runs:
         reader = RunEmbeddings(runs_dir, features_dir, run.name)
@@ -433,21 +418,14 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
     for task in tasks:
         if task in NEED_ACTIONS and not manifest.actions:
             raise EvaluationError(f"{manifest.dataset} has no action labels; {task} needs them")
-        if task in NEED_LABELS:
-            splits = (split, "train") if task in NEED_TRAINING else (split,)
-            bare = [each for each in splits if not _has_labels(manifest, each)]
-            if bare or not manifest.phases:
-                which = f" for any {bare[0]} video" if bare else ""
-                others = " and ".join(name for name in TASKS if name not in NEED_LABELS | NEED_ACTIONS)
+        if task not in NEED_LABELS:
+            continue
+        for needed in (split, "train") if task in NEED_TRAINING else (split,):
+            videos = [video for video in manifest.videos if video.split == needed and video.frames]
+            if not manifest.phases or (videos and not any(video.labels for video in videos)):
                 raise EvaluationError(
-                    f"{manifest.dataset} has no phase labels{which}; {task} needs them, {others} does not"
+                    f"{manifest.dataset} has no phase labels for any {needed} video; {task} needs them, tau does not"
                 )
-
-
-def _has_labels(manifest: Manifest, split: str) -> bool:
-    """Return whether a video of the split has phase labels, or the split has no videos."""
-    videos = [video for video in manifest.videos if video.split == split and video.frames]
-    return not videos or any(video.labels for video in videos)
 
 
 def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
@@ -460,36 +438,6 @@ def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
     return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
 
 
-def _unlearned_phases(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
-    """Name the test phases that no training video has: they are always missed."""
-    if train is None or train.labels is None or test.labels is None:
-        return
-    unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
-    if unlearned:
-        shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
-        yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
-
-
-def _unlabeled(train: Frames | None, test: Frames, tasks: Sequence[str]) -> Iterator[str]:
-    """Count the videos and frames that phase tasks leave out."""
-    if not NEED_LABELS & set(tasks):
-        return
-    scored = "scored videos" if test.recordings is None else "scored sub-clips"
-    for what, frames in ((scored, test), ("training videos", train)):
-        if frames is None:
-            continue
-        bare = np.flatnonzero(~frames.has_labels)
-        if len(bare):
-            example = frames.names[bare[0]] + (", ..." if len(bare) > 1 else "")
-            yield f"phase tasks leave out {len(bare)} of {len(frames.names)} {what} without labels ({example})"
-        is_labeled = frames.labeled.is_labeled
-        if frames.labels is not None and not is_labeled.all():
-            yield (
-                f"phase tasks leave out {(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled {what}; "
-                "progression leaves out phases that unlabeled frames follow"
-            )
-
-
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
     """Sort rows by kind and add means over runs that differ only in their seed.
 
@@ -500,38 +448,34 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
         if kind not in ("untrained", "run"):
             yield from of_kind
             continue
-        groups = group_rows(merge_same_models(of_kind) if kind == "untrained" else of_kind)
+        if kind == "untrained":
+            of_kind = _merge_same_models(of_kind)
+        groups = _group(of_kind, lambda row: [row.origin.get(key) for key in SAME_BUT_FOR_SEED])
         for group in groups:
             if len(group) == 1 or kind == "run":
                 yield from group
             if len(group) > 1:
-                is_unique = sum(_title(other) == _title(group) for other in groups) == 1
+                title = _title(group)
+                is_unique = [_title(other) for other in groups].count(title) == 1
                 runs = f"{len(group)} runs" if is_unique else ", ".join(row.origin["run"] for row in group)
-                title = f": {_title(group)}" if _title(group) else ""
-                yield mean_row(group, f"{'Untrained, mean' if kind == 'untrained' else 'Mean'} of {runs}{title}")
+                prefix = "Mean of" if kind == "run" else "Untrained, mean of"
+                yield mean_row(group, f"{prefix} {runs}: {title}" if title else f"{prefix} {runs}")
 
 
-def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows of runs that differ only in their seed."""
+def _merge_same_models(untrained: Sequence[Row]) -> list[Row]:
+    """Merge rows of the same untrained model: runs with one seed and architecture start from the same weights."""
+    merged = []
+    for same in _group(untrained, lambda row: (row.origin["model_sha256"], row.scores)):
+        name = f"Untrained ({', '.join(row.origin['run'] for row in same)})"
+        merged.append(replace(same[0], name=name, origin=same[0].origin | {"title": _title(same)}))
+    return merged
+
+
+def _group(rows: Sequence[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
+        groups.setdefault(repr(key(row)), []).append(row)
     return list(groups.values())
-
-
-def merge_same_models(untrained: Sequence[Row]) -> list[Row]:
-    """Merge rows of the same untrained model: runs with one seed and architecture start from the same weights."""
-    groups: dict[str, list[Row]] = {}
-    for row in untrained:
-        groups.setdefault(repr((row.origin["model_sha256"], row.scores)), []).append(row)
-    return [
-        replace(
-            same[0],
-            name=f"Untrained ({', '.join(row.origin['run'] for row in same)})",
-            origin=same[0].origin | {"title": _title(same)},
-        )
-        for same in groups.values()
-    ]
 
 
 def _title(group: Sequence[Row]) -> str:

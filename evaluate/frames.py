@@ -84,8 +84,9 @@ class Frames:
 
     def __post_init__(self) -> None:
         frames, videos = len(self.embeddings), len(self.lengths)
-        if self.embeddings.ndim != 2 or self.lengths.sum() != frames or (self.lengths < 1).any():
-            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos of {self.lengths.sum()} frames")
+        total = sum(self.lengths.tolist())  # Python integers do not overflow
+        if self.embeddings.ndim != 2 or total != frames or (self.lengths < 1).any():
+            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos of {total} frames")
         if len(self.is_ego) != videos or len(self.names) != videos:
             raise ValueError(f"{videos} lengths, {len(self.is_ego)} views, {len(self.names)} names")
         if self.labels is not None and self.labels.shape != (frames,):

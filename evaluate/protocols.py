@@ -23,10 +23,9 @@ SEED = 0
 
 
 def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = SEED) -> list[tuple[int, int]]:
-    """Draw the sub-clips of a video; they depend only on its name and length.
+    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length.
 
-    Returns:
-        (first, last) frame of each sub-clip, inclusive. Very short videos may have fewer than CLIPS_PER_VIDEO.
+    Very short videos may have fewer than CLIPS_PER_VIDEO.
     """
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
@@ -43,7 +42,6 @@ class Segment:
     """A whole video, or a sub-clip in its place."""
 
     video: VideoEntry
-    frames_of_video: int
     clip: tuple[int, int] | None = None  # first and last frame, inclusive
 
     @property
@@ -56,7 +54,7 @@ class Segment:
         return self.clip[0] if self.clip else 0
 
     def __len__(self) -> int:
-        return self.clip[1] - self.clip[0] + 1 if self.clip else self.frames_of_video
+        return self.clip[1] - self.clip[0] + 1 if self.clip else self.video.frames or 0
 
     @property
     def frames(self) -> slice:
@@ -73,15 +71,15 @@ def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") ->
     if not videos:
         splits = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
         raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {splits}")
-    whole = [Segment(video, video.frames) for video in videos if video.frames]
-    if not whole:
+    videos = [video for video in videos if video.frames]
+    if not videos:
         raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
     if protocol == "standard" or split == "train":
-        return whole
+        return [Segment(video) for video in videos]
     return [
-        Segment(segment.video, segment.frames_of_video, clip)
-        for segment in whole
-        for clip in trimmed_clips(manifest.dataset, segment.video.view, segment.video.id, segment.frames_of_video)
+        Segment(video, clip)
+        for video in videos
+        for clip in trimmed_clips(manifest.dataset, video.view, video.id, video.frames or 0)
     ]
 
 
