@@ -20,17 +20,7 @@ from byov.evaluate.embedding_files import read_embeddings
 from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
 from byov.evaluate.frames import Frames, Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
-from byov.evaluate.protocols import (
-    CLIPS_PER_VIDEO,
-    LONGEST,
-    PROTOCOLS,
-    SEED,
-    SHORTEST,
-    Protocol,
-    ScoredSplit,
-    segments,
-    unread_videos,
-)
+from byov.evaluate.protocols import PROTOCOLS, TRIMMED_CLIPS, Protocol, ScoredSplit, segments
 from byov.evaluate.published import published_rows
 from byov.evaluate.table import Kind, Row, Table, mean_row
 from byov.evaluate.tasks import (
@@ -130,7 +120,7 @@ class Results:
     def _conditions(self) -> dict[str, Any]:
         return {
             "settings": asdict(self.scope.options),
-            "trimmed_clips": {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST},
+            "trimmed_clips": TRIMMED_CLIPS,
             "versions": versions(),
         }
 
@@ -290,7 +280,11 @@ def compare(
             continue
         for protocol, row in scored.items():
             rows[protocol].append(row)
-    left_out = tuple(unread_videos(manifest, ("train", scope.split)))
+    left_out = tuple(
+        f"{video.view}/{video.id}"
+        for video in manifest.videos
+        if video.split in ("train", scope.split) and not video.frames
+    )
     if left_out:
         LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped, never extracted: {', '.join(left_out[:3])}")
     return Results(
@@ -313,14 +307,8 @@ def readers_to_compare(
 ) -> list[EmbeddingReader]:
     """Return readers of cached features, Time only, and the runs with their untrained models.
 
-    Args:
-        runs_dir: Folder of runs.
-        features_dir: Folder of the feature cache.
-        dataset: Name of the dataset.
-        runs: Runs to score.
-        requested: (encoder folder, column) of the features that must be scored.
-        baselines: (encoder folder, column) of features for comparison, skipped if unreadable. Those that a run was
-            trained on are also scored standardized.
+    Features are given by encoder folder and column. Baselines are skipped if unreadable; those that a run was trained
+    on are also scored standardized.
     """
     trained_on = {(run.encoder_folder, run.column) for run in runs}
     readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]

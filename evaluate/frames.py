@@ -30,27 +30,16 @@ class Missing:
 
 @dataclass(frozen=True)
 class Score:
-    """One score, or None with the reason why it is missing.
+    """One score, or None with the reason why it is missing."""
 
-    Attributes:
-        value: Fraction or correlation, not percent.
-        missing: Why there is no value.
-        deviation: Sample standard deviation over draws or runs.
-        draws: Number of draws the mean is over.
-        interval: 95% interval from resampling videos.
-        pairs: Number of video pairs (Kendall's tau).
-        pairs_with_tau: Number of pairs that have a tau.
-        remark: Footnote for this score.
-    """
-
-    value: float | None
+    value: float | None  # fraction or correlation, not percent
     missing: str | None = None
-    deviation: float | None = None
-    draws: int | None = None
-    interval: tuple[float, float] | None = None
-    pairs: int | None = None
+    deviation: float | None = None  # sample standard deviation over draws or runs
+    draws: int | None = None  # number of draws the mean is over
+    interval: tuple[float, float] | None = None  # 95%, from resampling videos
+    pairs: int | None = None  # number of video pairs (Kendall's tau)
     pairs_with_tau: int | None = None
-    remark: str | None = None
+    remark: str | None = None  # footnote
 
     @classmethod
     def of(cls, value: float | Missing, **details: Any) -> Self:

@@ -4,7 +4,6 @@ standard: whole videos. trimmed: two sub-clips of each test video in its place. 
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,6 +19,7 @@ ScoredSplit = Literal["test", "val"]
 CLIPS_PER_VIDEO = 2
 SHORTEST, LONGEST = 0.3, 0.6  # fraction of the video's length
 SEED = 0
+TRIMMED_CLIPS = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
 
 
 def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = SEED) -> list[tuple[int, int]]:
@@ -81,8 +81,3 @@ def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") ->
         for video in videos
         for clip in trimmed_clips(manifest.dataset, video.view, video.id, video.frames or 0)
     ]
-
-
-def unread_videos(manifest: Manifest, splits: Sequence[str]) -> list[str]:
-    """Return the names of videos that were never extracted."""
-    return [f"{video.view}/{video.id}" for video in manifest.videos if video.split in splits and not video.frames]

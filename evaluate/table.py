@@ -100,28 +100,20 @@ def _mean(scores: Sequence[Score]) -> Score:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table: percent with two digits, or a correlation with four.
 
-    Attributes:
-        score: Name of the score it shows.
-        group: Heading shared by neighboring columns.
-        heading: Heading of this column.
-        short: Shorter form of `group`, for terminals.
-        percent: Print as percent with two digits; otherwise with four digits.
-        saturated_by_time: Normalized time alone can reach the maximum; show Time only's score when it does.
-        note: Line below tables with this column.
+    Normalized time alone can reach the maximum of correlations; Time only's score is shown where it does.
     """
 
-    score: str
-    group: str
+    score: str  # name of the score it shows
+    group: str  # heading shared by neighboring columns
     heading: str
-    short: str
-    percent: bool = True
-    saturated_by_time: bool = False
-    note: str = ""
+    short: str  # shorter form of `group`, for terminals
+    is_correlation: bool = False
+    note: str = ""  # line below tables with this column
 
     def format(self, value: float) -> str:
-        return f"{100 * value:.2f}" if self.percent else f"{value:.4f}"
+        return f"{value:.4f}" if self.is_correlation else f"{100 * value:.2f}"
 
 
 @dataclass(frozen=True)
@@ -143,28 +135,16 @@ CellRows = list[tuple[Row, list[Cell]]]
 
 @dataclass
 class Table:
-    """Scores of several rows under common columns.
-
-    Attributes:
-        title: Caption.
-        columns: Columns in order.
-        rows: Rows in order; those of kind "published" are set apart below the others. Rows without any of the columns'
-            scores are not shown.
-        notes: Lines below the table; those of the columns are added in front.
-        headings: Heading of each column.
-        measured: (row, cells) of the measured rows.
-        published: (row, cells) of the rows quoted from the paper.
-        footnotes: Letter of each distinct footnote, in order of first use.
-    """
+    """Scores of several rows under common columns. Rows without any of the columns' scores are not shown."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines below the table, after those of the columns
     headings: list[Cell] = field(init=False)
     measured: CellRows = field(init=False)
-    published: CellRows = field(init=False)
-    footnotes: dict[str, str] = field(init=False, default_factory=dict)
+    published: CellRows = field(init=False)  # rows quoted from the paper, set apart below the others
+    footnotes: dict[str, str] = field(init=False, default_factory=dict)  # letter of each, in order of first use
 
     def __post_init__(self) -> None:
         column_notes = [column.note for column in self.columns if column.note]
@@ -306,7 +286,7 @@ def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
     time = next((row.value(column.score) for row in rows if row.kind == "time"), None)
     values = [row.value(column.score) for row in rows if row.kind != "time"]
     others = [value for value in values if value is not None]
-    if not column.saturated_by_time or time is None or not others:
+    if not column.is_correlation or time is None or not others:
         return None
     return time if time >= min(SATURATED, max(others)) else None
 

@@ -21,7 +21,7 @@ from byov.evaluate.table import Column
 from byov.progress import NO_PROGRESS, Progress, track
 
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
-Estimates = NDArray[np.float64]  # (N,) a score under each resampling; NaN where it is undefined
+Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
 MAIN_K = 10  # paper, Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
@@ -75,9 +75,7 @@ class Task(ABC):
         """Return the columns in the paper's main table."""
         return ()
 
-    def resample(
-        self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /
-    ) -> dict[str, Estimates]:
+    def resample(self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /) -> Estimates:
         """Return the scores under each resampling of the test videos; models and neighbors stay the same."""
         return {}
 
@@ -101,9 +99,7 @@ class Classification(Task):
 
     main_columns = columns
 
-    def resample(
-        self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /
-    ) -> dict[str, Estimates]:
+    def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
         estimates = {}
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
@@ -138,14 +134,12 @@ class Retrieval(Task):
         k = MAIN_K if MAIN_K in options.ks else options.ks[0]
         return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
 
-    def resample(
-        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
-    ) -> dict[str, Estimates]:
+    def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         """Resample the queries; their candidates stay the same."""
         first = np.unique(test.recording_of_video, return_index=True)[1]
         weights = weights[:, first][:, np.argsort(~test.is_ego[first], kind="stable")]
         test = ego_first(test)
-        estimates: dict[str, Estimates] = {}
+        estimates: Estimates = {}
         for setting, precisions in average_precision_of_each_query(test, options.ks).items():
             queries = weights * view_mask(test.is_ego, VIEWS[setting][0])
             sums = np.add.reduceat(precisions, test.starts)  # (V, K)
@@ -168,23 +162,15 @@ class Progression(Task):
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
-        return (
-            Column(
-                "progression/val",
-                "Phase progression",
-                "R²",
-                "progression",
-                percent=False,
-                saturated_by_time=True,
-                note=TIME_COLUMN if options.time_column else "",
-            ),
+        note = TIME_COLUMN if options.time_column else ""
+        progression = Column(
+            "progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note
         )
+        return (progression,)
 
     main_columns = columns
 
-    def resample(
-        self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
-    ) -> dict[str, Estimates]:
+    def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         inputs, scores = regressor_inputs(test, options.time_column), []
         for regressor in fit_regressors(train, options.time_column):
             targets = progression_targets(test, np.array([regressor.phase]))[:, 0]
@@ -250,16 +236,14 @@ class KendallsTau(Task):
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         headings = {views: "all pairs" if views == "all" else views for views in PAIRS}
         return tuple(
-            Column(f"kendalls_tau/{views}", "Kendall's tau", heading, "tau", percent=False, saturated_by_time=True)
+            Column(f"kendalls_tau/{views}", "Kendall's tau", heading, "tau", is_correlation=True)
             for views, heading in headings.items()
         )
 
     def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         return self.columns(options)[:1]
 
-    def resample(
-        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
-    ) -> dict[str, Estimates]:
+    def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         """Resample the videos; a video drawn twice is not compared with itself."""
         taus = tau_of_each_pair(test.every(options.tau_stride))
         has_tau = (~np.isnan(taus)).astype(np.float64)
@@ -314,17 +298,19 @@ def bootstrap_intervals(
     progress: Progress = NO_PROGRESS,
 ) -> dict[str, tuple[float, float]]:
     """Compute 95% intervals (low, high) of the scores by resampling the test videos within each view."""
-    estimates: dict[str, Estimates] = {}
+    estimates: Estimates = {}
     for task in track([TASKS[name] for name in tasks], progress, "resampling", unit="task", brief=True):
         fitted, scored = task.select(train or test), task.select(test)
         if task.needs_labels and (fitted.labels is None or scored.labels is None):
             continue
         weights = draw_weights(scored, options.bootstrap, options.seed)
         estimates |= task.resample(fitted, scored, weights, options)
-    percentiles = {
-        name: np.nanpercentile(values, (2.5, 97.5)) for name, values in estimates.items() if np.isfinite(values).any()
-    }
-    return {name: (float(low), float(high)) for name, (low, high) in percentiles.items()}
+    intervals = {}
+    for name, values in estimates.items():
+        if np.isfinite(values).any():
+            low, high = np.nanpercentile(values, (2.5, 97.5)).tolist()
+            intervals[name] = (low, high)
+    return intervals
 
 
 def draw_weights(test: Frames, count: int, seed: int) -> Weights:
