@@ -93,32 +93,42 @@ def evaluate(
     if task is None and (embeddings is not None or as_json):
         raise UsageError(f"No task given. Pass --task {' | '.join((*TASKS, ALL))}.")
     if embeddings is not None and task is not None:
-        has_labels = is_embedded(embeddings) and dataset is not None
-        _check_with_embeddings(
-            {"run": run, "features": features, "dataset": None if has_labels else dataset, "encoder": encoder},
-            protocol,
-            split,
-        )
-        manifest = read_manifest(features_dir, dataset) if has_labels and dataset else None
+        others = {
+            "--run": run,
+            "--features": features,
+            "--encoder": encoder,
+            "--dataset (except for files of byov-embed)": dataset and not is_embedded(embeddings),
+            f"--split {split}": split != "test",
+            f"--protocol {protocol}": protocol not in (None, "standard"),
+        }
+        for option, given in others.items():
+            if given:
+                raise UsageError(f"{option} cannot be combined with --embeddings.")
+        labels = read_manifest(features_dir, dataset) if dataset else None
         tasks = None if task == ALL else [task]
-        file_options = replace(options, training_progression=True)
-        results = interruptible(lambda: evaluate_file(embeddings, tasks, file_options, PROGRESS, manifest))
+        options = replace(options, training_progression=True)
+        results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels))
         print_and_save(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
-    note_differences(runs)
     if not runs and not features:
-        _note_no_run(runs_dir, task)
+        hint = "train one with byov-train --ratio 0.3"
+        if task not in (ALL, None):
+            raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
+        note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
     name = choose_dataset(features_dir, dataset, runs)
     columns = choose_columns(features_dir, name, features or [], encoder, runs)
     manifest = read_manifest(features_dir, name)
-    scope = _scope(manifest, task, protocol, split, options)
+    scope = scope_of_all(manifest, split, options)
+    if task is not None and task != ALL:
+        require_labels(manifest, split, [task])
+        scope = replace(scope, tasks=(task,), protocols=("standard",))
+    if protocol is not None:
+        scope = replace(scope, protocols=tuple(one for one in PROTOCOLS if protocol in (one, "both")))
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
-    if task != ALL:
-        require_labels(manifest, split, scope.tasks)
     scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
     baselines: list[tuple[str, str]] = []
     if task == ALL and not features:
@@ -176,55 +186,19 @@ def choose_columns(
         return []
     folder = choose_folder(features_dir, dataset, encoder or (runs[0].encoder_folder if runs else None))
     first = next(cached_files(folder), None)
-    if first is None:
-        raise UsageError(f"No features in {folder}. Extract them with byov-extract --dataset {dataset}.")
-    cached = read_columns(first)
+    cached = read_columns(first) if first else {}
     wanted = list(dict.fromkeys(map(parse_column, columns)))
     for column in wanted:
         if column not in cached:
             names = ", ".join(name.replace("/", ":") for name in cached if name.startswith(("cls", "merged")))
-            raise UsageError(f"No {column.replace('/', ':')} in {folder}. Choose from {names}.")
+            raise UsageError(f"No {column.replace('/', ':')} in {folder}. Choose from {names or 'nothing'}.")
     return [(folder.name, column) for column in wanted]
-
-
-def note_differences(runs: Sequence[RunRecord]) -> None:
-    """Explain why there is no mean over all runs, if they differ in more than their seed."""
-    labels = {label for _, label in (run.label for run in runs)}
-    for what, values in {
-        "method or recipe": labels,
-        "encoder": {run.encoder for run in runs},
-        "column": {run.column for run in runs},
-    }.items():
-        if len(values) > 1:
-            note(f"no mean over all runs, because they differ in {what} ({', '.join(sorted(values))})")
-
-
-def _note_no_run(runs_dir: Path, task: str | None) -> None:
-    hint = "train one with byov-train --ratio 0.3"
-    if task not in (ALL, None):
-        raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
-    note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
-
-
-def _scope(
-    manifest: Manifest, task: str | None, protocol: str | None, split: ScoredSplit, options: EvaluationOptions
-) -> Scope:
-    scope = scope_of_all(manifest, split, options)
-    if task is not None and task != ALL:
-        scope = replace(scope, tasks=(task,), protocols=("standard",))
-    if protocol is not None:
-        protocols = tuple(name for name in PROTOCOLS if protocol in (name, "both"))
-        scope = replace(scope, protocols=protocols)
-    return scope
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
     """Return "results", followed by the task, protocol and split unless they are the default."""
-    defaults = (ALL, "both" if task == ALL else "standard", "test")
-    parts = [
-        part for part, default in zip((task, protocol, split), defaults, strict=True) if part not in (None, default)
-    ]
-    return "-".join(["results", *map(str, parts)])
+    defaults = {ALL, "both" if task == ALL else "standard", "test"}
+    return "-".join(["results", *(part for part in (task, protocol, split) if part and part not in defaults)])
 
 
 def _print_plan(
@@ -237,20 +211,6 @@ def _print_plan(
     print(f"  tasks      {', '.join(scope.tasks)}")
     print(f"  protocols  {', '.join(scope.protocols)}")
     print(f"To score one task, pass --task {' | '.join(TASKS)}.")
-
-
-def _check_with_embeddings(others: dict[str, object], protocol: str | None, split: str) -> None:
-    """Raise if an option cannot be combined with --embeddings, which has its own videos."""
-    for option, value in others.items():
-        if value:
-            hint = " unless byov-embed wrote the file" if option == "dataset" else ""
-            raise UsageError(f"--{option} cannot be combined with --embeddings{hint}.")
-    if split != "test":
-        raise UsageError(
-            f"--split {split} cannot be combined with --embeddings: such files have train and test videos."
-        )
-    if protocol not in (None, "standard"):
-        raise UsageError(f"--protocol {protocol} cannot be combined with --embeddings: embed sub-clips separately.")
 
 
 def main() -> None:

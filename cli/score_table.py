@@ -41,46 +41,38 @@ def print_and_save(
 def print_table(table: Table, console: Console) -> None:
     """Print a table. Numbers are never truncated: columns that do not fit are printed in further blocks below."""
     console.print(Text(printable(table.title), style="bold"))
-    for columns in _blocks(table, console.width):
-        width = max(_needed_width(table, columns), console.width)
-        console.print(_rich_table(table, columns), width=width, crop=False, soft_wrap=False)
+    widths = [_column_width(table, column) for column in range(len(table.columns))]
+    blocks: list[list[int]] = [[]]
+    for column in range(len(widths)):
+        if blocks[-1] and _block_width([*blocks[-1], column], widths) > console.width:
+            blocks.append([])
+        blocks[-1].append(column)
+    for columns in blocks:
+        width = max(_block_width(columns, widths), console.width)
+        console.print(_rich_table(table, columns, widths), width=width, crop=False, soft_wrap=False)
     for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
     for line in table.notes:
         console.print(Text(printable(line)))
 
 
-def _rich_table(table: Table, columns: Sequence[int]) -> RichTable:
-    def add_row(name: str, cells: Sequence[Cell], style: str = "") -> None:
-        rich_table.add_row(Text(printable(name)), *(_cell_text(cells[column]) for column in columns), style=style)
-
+def _rich_table(table: Table, columns: Sequence[int], widths: Sequence[int]) -> RichTable:
     rich_table = RichTable(box=None, pad_edge=False)
     rich_table.add_column("", overflow="fold", min_width=NAME_WIDTH)
     for column in columns:
-        width = _column_width(table, column)
-        rich_table.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=width)
-    for row, cells in table.measured:
-        add_row(row.name, cells)
-    if table.published:
-        rich_table.add_row()
-        rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
-        for row, cells in table.published:
-            add_row(row.name, cells, "dim")
+        rich_table.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=widths[column])
+    for rows, style in ((table.measured, ""), (table.published, "dim")):
+        if style and rows:
+            rich_table.add_row()
+            rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
+        for row, cells in rows:
+            texts = [_cell_text(cells[column]) for column in columns]
+            rich_table.add_row(Text(printable(row.name)), *texts, style=style)
     return rich_table
 
 
-def _blocks(table: Table, width: int) -> list[list[int]]:
-    """Split the columns into blocks that fit next to the row names."""
-    blocks: list[list[int]] = [[]]
-    for column in range(len(table.columns)):
-        if blocks[-1] and _needed_width(table, [*blocks[-1], column]) > width:
-            blocks.append([])
-        blocks[-1].append(column)
-    return blocks
-
-
-def _needed_width(table: Table, columns: Sequence[int]) -> int:
-    return NAME_WIDTH + sum(2 + _column_width(table, column) for column in columns)
+def _block_width(columns: Sequence[int], widths: Sequence[int]) -> int:
+    return NAME_WIDTH + sum(2 + widths[column] for column in columns)
 
 
 def _column_width(table: Table, column: int) -> int:
