@@ -1,5 +1,7 @@
 """Synthetic frames, a small cached dataset with runs, and byov-eval."""
 
+import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -93,31 +95,51 @@ def features_dir(tmp_path):
     return tmp_path / "features"
 
 
-@pytest.fixture
-def manifest(features_dir):
-    """Dataset tea with CLIP features and random ones: 3 train, 2 val and 3 test videos of each view."""
+@pytest.fixture(scope="session")
+def tea(tmp_path_factory):
+    """Features and manifest of dataset tea: 3 train, 2 val and 3 test videos of each view, CLIP and random features."""
     videos = {
         (split, view, f"{split}_{view}_{index}"): 40 + 7 * index + (view == "exo")
         for split, count in {"train": 3, "val": 2, "test": 3}.items()
         for view in ("ego", "exo")
         for index in range(count)
     }
-    factories.write_cache(features_dir, videos, dataset="tea", encoder=RANDOM_ENCODER)
-    return factories.write_cache(features_dir, videos, dataset="tea", has_cls=True)
+    folder = tmp_path_factory.mktemp("tea")
+    factories.write_cache(folder, videos, dataset="tea", encoder=RANDOM_ENCODER)
+    return folder, factories.write_cache(folder, videos, dataset="tea", has_cls=True)
 
 
-@pytest.fixture
-def write_run(runs_dir, manifest):
-    """Write a run of tea, with embeddings of its videos and sub-clips."""
+@pytest.fixture(scope="session")
+def make_run(tmp_path_factory, tea):
+    """Write each run once; atomic writes are slower than copies."""
 
-    def write(name="first", *, trimmed=True, recipe="paper", title="", **options):
+    @cache
+    def make(name, trimmed, recipe, title, **options):
         clips = {
             video.id: trimmed_clips("tea", video.view, video.id, video.frames)
-            for video in manifest.videos
+            for video in tea[1].videos
             if trimmed and video.split != "train"
         }
         training = {"recipe": recipe} | ({"title": title} if title else {})
-        return factories.write_run(runs_dir, manifest, name, clips=clips, training=training, **options)
+        folder = tmp_path_factory.mktemp("runs")
+        return factories.write_run(folder, tea[1], name, clips=clips, training=training, **options)
+
+    return make
+
+
+@pytest.fixture
+def manifest(features_dir, tea):
+    """Copy the features of tea and return its manifest."""
+    shutil.copytree(tea[0], features_dir)
+    return tea[1]
+
+
+@pytest.fixture
+def write_run(runs_dir, manifest, make_run):  # noqa: ARG001
+    """Copy a run of tea, with embeddings of its videos and sub-clips."""
+
+    def write(name="first", *, trimmed=True, recipe="paper", title="", **options):
+        return shutil.copytree(make_run(name, trimmed, recipe, title, **options), runs_dir / name)
 
     return write
 

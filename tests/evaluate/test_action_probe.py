@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from byov.evaluate.action_probe import action_map, video_means
+from byov.evaluate.action_probe import action_map
 from byov.evaluate.frames import SETTINGS, Missing
 
 
@@ -76,8 +76,3 @@ def test_missing_scores_have_a_reason(charades):
     assert action_map(replace(train, actions=None), test)["regular"] == Missing("no action labels for these videos")
     bare = replace(test, actions=np.zeros_like(test.actions))
     assert action_map(train, bare)["regular"] == Missing("no test video has an action")
-
-
-def test_video_means(join):
-    frames = join([[[0, 2], [2, 4]], [[5, 5]]], None, [True, False])
-    assert video_means(frames).tolist() == [[1, 3], [5, 5]]

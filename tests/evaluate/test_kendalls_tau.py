@@ -24,7 +24,8 @@ def collapsed(join):
 
 
 def means(frames, **options):
-    return {views: tau.mean for views, tau in kendalls_tau(frames, **options).items()}
+    scores = kendalls_tau(frames, **options)
+    return {views: Missing(tau.missing) if tau.missing else tau.value for views, tau in scores.items()}
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5])
@@ -74,7 +75,8 @@ def test_first_of_equally_near_frames_is_taken(naive, test):
 
 def test_pairs_without_a_tau_are_left_out_and_counted(collapsed, test):
     taus = kendalls_tau(collapsed, stride=1)
-    assert (taus["all"].mean, taus["all"].pairs, taus["all"].pairs_with_tau) == (pytest.approx(1), 12, 2)
+    assert (taus["all"].value, taus["all"].pairs, taus["all"].pairs_with_tau) == (pytest.approx(1), 12, 2)
+    assert taus["all"].remark == "2 of 12 pairs have a tau"
     assert (taus["ego-exo"].pairs, taus["ego-exo"].pairs_with_tau) == (4, 1)
     assert (taus["ego-ego"].pairs, taus["ego-ego"].pairs_with_tau) == (2, 0)
     assert [(tau.pairs, tau.pairs_with_tau) for tau in kendalls_tau(test).values()] == [

@@ -14,25 +14,17 @@ from byov.evaluate.progression import phase_progression
 from byov.evaluate.retrieval import mean_average_precision
 
 
-def classification(train, test):
-    return phase_f1(train, test)
-
-
 def retrieval(_, test):
     scores = mean_average_precision(test)
     return {f"{setting}@{k}": score for setting, by_k in scores.items() for k, score in by_k.items()}
 
 
 def progression(train, test):
-    return {"progression": phase_progression(train, test)}
-
-
-def time_progression(train, test):
-    return {"progression": phase_progression(train, test, time_column=True)}
+    return {column: phase_progression(train, test, time_column=column) for column in (False, True)}
 
 
 def tau(_, test):
-    return {views: score.mean for views, score in kendalls_tau(test, stride=2).items()}
+    return {views: score.value for views, score in kendalls_tau(test, stride=2).items()}
 
 
 def actions(train, test):
@@ -46,7 +38,7 @@ def video_actions(frames):
     return np.stack([longer, np.logical_not(longer), frames.lengths > 30], axis=1)
 
 
-METRICS = (classification, retrieval, progression, time_progression, tau, actions)
+METRICS = (phase_f1, retrieval, progression, tau, actions)
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
 
 
@@ -100,7 +92,7 @@ def test_rotation_does_not_matter(metric, train, test):
 
 @every_metric
 def test_translation_does_not_matter(metric, train, test):
-    offset = np.full(8, 700) if metric is classification else np.arange(8) * 100 - 300  # see centered_by_view
+    offset = np.full(8, 700) if metric is phase_f1 else np.arange(8) * 100 - 300  # see centered_by_view
     moved = [transform(frames, lambda embeddings: embeddings + offset) for frames in (train, test)]
     assert metric(*moved) == pytest.approx(metric(train, test), abs=1e-6)
 
@@ -147,21 +139,14 @@ def clocks(join):
 
 def test_time_only_is_perfect_if_phases_follow_time(clocks):
     frames = clocks([40] * 12)
-    assert kendalls_tau(frames)["all"].mean == pytest.approx(1)
+    assert kendalls_tau(frames)["all"].value == pytest.approx(1)
     assert set(mean_average_precision(frames, (5,))["regular"].values()) == {1.0}
     assert phase_progression(frames, frames) == pytest.approx(1)
     assert phase_f1(frames, frames)["regular"] > 0.95
-
-
-def test_time_only_orders_videos_of_any_length(clocks):
-    """A longer video answers every frame with another one; a shorter one must repeat some."""
-    taus = kendalls_tau(clocks([40, 80]), stride=1)
-    assert taus["ego-exo"].mean == pytest.approx(1)
-    assert 0.98 < taus["exo-ego"].mean < 1
 
 
 def test_time_only_fails_if_phases_ignore_time(clocks):
     frames = clocks([40] * 12)
     by_video = replace(frames, labels=np.asarray(frames.video_of_frame) // 2 % 3)
     assert mean_average_precision(by_video, (11,))["regular"][11] < 0.6
-    assert kendalls_tau(by_video)["all"].mean == pytest.approx(1)
+    assert kendalls_tau(by_video)["all"].value == pytest.approx(1)

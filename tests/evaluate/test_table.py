@@ -1,8 +1,10 @@
 import re
+from dataclasses import replace
 
 import pytest
 
-from byov.evaluate.table import ABSENT, PUBLISHED, Row, Score, Table, mean_row, write_results
+from byov.evaluate.frames import Score
+from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, mean_row
 from byov.evaluate.tasks import EvaluationOptions, main_columns
 
 MAIN = main_columns(EvaluationOptions())
@@ -25,16 +27,11 @@ def test_percent_has_two_digits_and_correlations_four():
     assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + ["0.1235"] * 2
 
 
-def test_time_only_is_shown_where_it_saturates_a_column():
+def test_time_only_is_shown_where_it_saturates_a_column_or_no_embedding_is_better():
     shown = table(row("Time only", "time", 0.95), row())
     assert [cell.extra for cell in cells(shown, 1)] == [()] * 6 + [("(0.9500)",)] * 2
     assert all(cell.extra == () for cell in cells(shown, 0))
-    assert [cell.marks for cell in shown.headings] == [""] * 6 + ["a", "a"]
-    (footnote,) = shown.footnotes
-    assert "saturates" in footnote
-
-
-def test_time_only_is_shown_where_no_embedding_is_better():
+    assert [cell.mark for cell in shown.headings] == [""] * 6 + ["a", "a"]
     better = {"kendalls_tau/all": Score(0.7)}
     shown = table(row("Time only", "time", 0.6), row(), row("best", scores=better), row("paper", "published", 0.9))
     assert [cell.extra for cell in cells(shown, 1)[6:]] == [("(0.6000)",), ()]
@@ -48,7 +45,7 @@ def test_equal_footnotes_share_a_letter():
     shown = table(row(scores=gone), row("second", scores=gone | {"kendalls_tau/all": Score(0.1, remark="few pairs")}))
     assert [cell.text for cell in cells(shown, 1)][:3] == ["50.00", "n/a", "n/a"]
     assert shown.footnotes == {"no exo test videos": "a", "few pairs": "b"}
-    assert cells(shown, 0)[1].marks == cells(shown, 1)[2].marks == "a"
+    assert cells(shown, 0)[1].mark == cells(shown, 1)[2].mark == "a"
     many = [row(scores={"kendalls_tau/all": Score(0.1, remark=str(index))}) for index in range(28)]
     assert [table(*many).footnotes[text] for text in ("0", "25", "26", "27")] == ["a", "z", "aa", "ab"]
 
@@ -75,13 +72,9 @@ def test_published_rows_are_set_apart():
 
 
 def test_notes_of_columns_come_first_and_once():
-    columns = MAIN[:2]
-    noted = Table("t", tuple(_with_note(column) for column in columns), (row(),), ("of the table", "of columns"))
-    assert noted.all_notes == ("of columns", "of the table")
-
-
-def _with_note(column):
-    return type(column)(column.score, column.group, column.heading, column.short, note="of columns")
+    columns = tuple(replace(column, note="of columns") for column in MAIN)
+    noted = Table("t", columns, (row(),), ("of the table", "of columns"))
+    assert noted.notes == ("of columns", "of the table")
 
 
 def test_means_over_runs():
@@ -139,11 +132,3 @@ def test_control_characters_are_not_printed():
     for text in (shown.to_markdown(), shown.to_latex(), shown.to_html()):
         assert "\x1b" not in text
         assert "\x07" not in text
-
-
-def test_results_are_written_in_three_formats(tmp_path):
-    shown = table(row())
-    paths = write_results(tmp_path, "results", {"a": 1}, [shown, shown])
-    assert [path.name for path in paths] == ["results.json", "results.md", "results.tex"]
-    assert paths[1].read_text() == shown.to_markdown() + "\n" + shown.to_markdown()
-    assert paths[2].read_text().count(r"\begin{table}") == 2

@@ -194,7 +194,7 @@ def test_more_videos_get_fewer_samples():
 
 def test_of_many_videos_some_of_each_view_are_shown():
     entries = [VideoEntry(f"v{i}", "ego" if i % 3 else "exo", "test", 3, 10.0, None, None) for i in range(150)]
-    everything = [Segment(entry, 3) for entry in entries]
+    everything = [Segment(entry) for entry in entries]
     shown = limit_videos(everything)
     views = [segment.video.view for segment in shown]
     assert (views.count("ego"), views.count("exo")) == (60, 50)

@@ -85,7 +85,7 @@ def test_the_validator_agrees_with_the_evaluator(features_dir, make_method):
             "retrieval": retrieval,
             "trimmed": cut,
             "both": (retrieval + cut) / 2,
-            "tau": evaluators_tau(frames_of(whole))["all"].mean,
+            "tau": evaluators_tau(frames_of(whole))["all"].value,
         },
         abs=1e-6,
     )
