@@ -9,21 +9,13 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import f1_score, r2_score
 from sklearn.svm import SVC
 
-VIEWS = {
-    "regular": (None, None),
-    "ego2exo": (True, False),
-    "exo2ego": (False, True),
-}  # is_ego of training, of test frames
-
-
-def of_view(frames, is_ego):
-    return frames if is_ego is None else frames.select(frames.is_ego == is_ego)
+from byov.evaluate.frames import VIEWS
 
 
 def fit(train):
     classifiers = {}
     for setting, (train_view, _) in VIEWS.items():
-        fitted = of_view(train, train_view)
+        fitted = train.of_view(train_view)
         classifiers[setting] = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
     return classifiers
 
@@ -31,7 +23,7 @@ def fit(train):
 def phase_f1(train, test):
     scores = {}
     for setting, classifier in fit(train).items():
-        scored = of_view(test, VIEWS[setting][1])
+        scored = test.of_view(VIEWS[setting][1])
         scores[setting] = f1_score(scored.labels, classifier.predict(scored.embeddings), average="weighted")
     return scores
 

@@ -4,7 +4,6 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,6 @@ class RunEmbeddings(EmbeddingReader):
         return embedding
 
     def origin(self) -> dict[str, Any]:
-        made = asdict(self._first) if self._first else {}
         kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column", "byov_version")
         return {
             "run": self.run.name,
@@ -150,7 +148,7 @@ class RunEmbeddings(EmbeddingReader):
             "title": self._title,
             "seed": self.run.seed,
             "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
-            **{key: made[key] for key in kept if key in made},
+            **{key: getattr(self._first, key) for key in kept if self._first},
             "features_sha256": _joint_digest(self._features_sha256),
         }
 
@@ -173,10 +171,10 @@ class CachedFeatures(EmbeddingReader):
         self.column = column
         self.standardized = standardized
         self.remedy = f"extract them with byov-extract --dataset {dataset}"
-        self.encoder = first_header(self.folder, self.remedy).provenance.encoder
-        self.name = f"{features_name(self.encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
-        self.kind = "random" if self.encoder.startswith("random/") else "frozen"
-        self._first: Header | None = None  # all other files must agree with the first
+        self._first = first_header(self.folder, self.remedy)  # all other files must agree with it
+        encoder = self._first.provenance.encoder
+        self.name = f"{features_name(encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
+        self.kind = "random" if encoder.startswith("random/") else "frozen"
         self._features_sha256: dict[tuple[str, str], str] = {}
 
     def path(self, segment: Segment) -> Path:
@@ -185,7 +183,6 @@ class CachedFeatures(EmbeddingReader):
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
         header = read_header(path)
-        self._first = self._first or header
         check_same_identity(header, self._first)
         if header.frames != segment.video.frames:
             raise EvaluationError(
@@ -199,11 +196,10 @@ class CachedFeatures(EmbeddingReader):
         return features
 
     def origin(self) -> dict[str, Any]:
-        made = asdict(self._first.provenance) if self._first else {"encoder": self.encoder}
         kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "byov_version")
         return {
             "dataset": self.manifest.dataset,
-            **{key: made[key] for key in kept if key in made},
+            **{key: getattr(self._first.provenance, key) for key in kept},
             "column": self.column,
             "standardized": self.standardized,
             "features_sha256": _joint_digest(self._features_sha256),

@@ -118,11 +118,7 @@ class Results:
         }
 
     def _conditions(self) -> dict[str, Any]:
-        return {
-            "settings": asdict(self.scope.options),
-            "trimmed_clips": TRIMMED_CLIPS,
-            "versions": versions(),
-        }
+        return {"settings": asdict(self.scope.options), "trimmed_clips": TRIMMED_CLIPS, "versions": versions()}
 
     def _size(self, protocol: Protocol) -> str:
         counts = self.counts[protocol]

@@ -19,7 +19,6 @@ CACHED_ELEMENTS = 2**16  # differences that fit the processor's cache: 512 KiB
 MIN_ROWS = 32  # per block: smaller products are bound by reading the points
 GROUP_SIZE = 16  # distances compared by their minimum first
 SPARE = 8  # extra candidates from rough distances
-FEW_CANDIDATES = 64  # below this, looking for equal points does not pay
 
 
 class Points:
@@ -76,22 +75,18 @@ class Points:
         return queries @ self._rough[columns].T
 
     def nearest(self, rows: Indices, rough: RoughDistances, first: int, count: int) -> Indices:
-        """Return the nearest points of each row.
+        """Return (R, count) the nearest points of each row, nearest first; -1 where there are no more.
 
-        Args:
-            rows: (R,) query points.
-            rough: (R, C) rough distances to the C points from `first` on; infinite for points to skip.
-            first: Index of the first candidate.
-            count: Number of neighbors.
-
-        Returns:
-            (R, count) points, nearest first; -1 where there are no more.
+        `rough` are (R, C) rough distances to the C points from `first` on, infinite for points to skip.
         """
         picked = np.sort(_smallest(rough, count + SPARE), axis=1)
         values = np.take_along_axis(rough, picked, 1)
-        ranked = self._rank(rows, picked + first, np.isfinite(values))[:, :count]
+        allowed = np.isfinite(values)
+        distances = np.where(allowed, self._exact_distances(rows, picked + first), np.inf)
+        order = np.argsort(distances, axis=1, kind="stable")[:, :count]
         found = np.full((len(rows), count), -1, np.int64)
-        found[:, : ranked.shape[1]] = ranked
+        ranked = np.where(allowed, picked + first, -1)
+        found[:, : order.shape[1]] = np.take_along_axis(ranked, order, 1)
         if picked.shape[1] < rough.shape[1]:
             rising = np.sort(values, axis=1)
             limits = rising[:, count - 1] + 2 * self._rough_error
@@ -120,32 +115,23 @@ class Points:
             nearest[row, group] = self._exact_order(int(rows[row]), candidates)[0]
         return nearest
 
-    def _rank(self, rows: Indices, candidates: Indices, allowed: NDArray[np.bool_]) -> Indices:
-        """Sort (R, C) ascending candidates of each row by distance; -1 for those not allowed."""
-        distances = np.full(candidates.shape, np.inf)
+    def _exact_order(self, query: int, candidates: Indices) -> Indices:
+        """Sort candidates by distance to the query; equal distances keep their order."""
+        values = self.values[candidates]
+        if (values == values[0]).all():
+            return candidates
+        distinct, inverse = np.unique(values, return_index=True, return_inverse=True)[1:]
+        distances = self._exact_distances(np.array([query]), candidates[None, distinct])[0]
+        return candidates[np.argsort(distances[inverse], kind="stable")]
+
+    def _exact_distances(self, rows: Indices, candidates: Indices) -> Distances:
+        """Return squared distances of each row to its (R, C) candidates, computed from differences."""
+        distances = np.empty(candidates.shape)
         step = max(1, CACHED_ELEMENTS // max(1, candidates.shape[1] * self._exact.shape[1]))
         for part in (slice(start, start + step) for start in range(0, len(rows), step)):
             differences = self._exact[candidates[part]].astype(np.float64) - self._exact[rows[part], None]
             flat = differences.reshape(-1, differences.shape[-1])
             distances[part] = np.einsum("cd,cd->c", flat, flat).reshape(differences.shape[:-1])
-        distances[~allowed] = np.inf
-        order = np.argsort(distances, axis=1, kind="stable")
-        return np.where(np.take_along_axis(allowed, order, 1), np.take_along_axis(candidates, order, 1), -1)
-
-    def _exact_order(self, query: int, candidates: Indices) -> Indices:
-        """Sort candidates by distance to the query; equal distances keep their order."""
-        if len(candidates) <= FEW_CANDIDATES:
-            return candidates[np.argsort(self._exact_distances(query, candidates), kind="stable")]
-        values = self.values[candidates]
-        if (values == values[0]).all():
-            return candidates
-        distinct, inverse = np.unique(values, return_index=True, return_inverse=True)[1:]
-        return candidates[np.argsort(self._exact_distances(query, candidates[distinct])[inverse], kind="stable")]
-
-    def _exact_distances(self, query: int, candidates: Indices) -> Distances:
-        """(C,) squared distances from differences."""
-        differences = self._exact[candidates].astype(np.float64) - self._exact[query]
-        distances: Distances = np.einsum("cd,cd->c", differences, differences)
         return distances
 
 

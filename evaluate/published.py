@@ -6,12 +6,13 @@ quoted there from the AE2 paper. Values are percent except progression and tau; 
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from byov.evaluate.frames import Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
-from byov.evaluate.table import Row, Score
+from byov.evaluate.table import Row
 
 PAPER = "Park et al., CVPR 2025"
 MEAN_F1, MEAN_MAP = "classification/mean", "retrieval/map@10/mean"
@@ -40,29 +41,27 @@ _CONTRADICTIONS = {
 }
 
 
-def published_rows(dataset: str) -> list[Row]:
+def published_rows(dataset: str, table: str = "methods") -> list[Row]:
     """Return the paper's rows for a dataset; empty for datasets it does not have."""
-    return list(_rows("methods", dataset))
+    rows = []
+    for line in _lines():
+        if (line["table"], line["dataset"]) != (table, dataset):
+            continue
+        method = line["method"]
+        scores = {name: _score(dataset, method, name, text) for name, text in line.items() if text and "/" in name}
+        if "few_shot/10%/regular" in scores:
+            scores["few_shot/100%/regular"] = scores["classification/regular"]
+        for (*row, name), reason in _CONTRADICTIONS.items():
+            if table == "methods" and row == [dataset, method] and name not in scores:
+                scores[name] = Score(None, missing=reason)
+        origin = {"paper": PAPER, "dataset": dataset}
+        rows.append(Row(method, "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS))
+    return rows
 
 
 def published_ablation(table: str, dataset: str) -> list[Row]:
     """Return the rows of one of the paper's ablations ("stm-ratio", ...), which are on Break Eggs."""
-    return list(_rows(table, dataset))
-
-
-def _rows(table: str, dataset: str) -> Iterator[Row]:
-    for line in _lines():
-        if (line["table"], line["dataset"]) == (table, dataset):
-            scores = {
-                name: _score(dataset, line["method"], name, text) for name, text in line.items() if text and "/" in name
-            }
-            if "few_shot/10%/regular" in scores:
-                scores["few_shot/100%/regular"] = scores["classification/regular"]
-            for (*row, name), reason in _CONTRADICTIONS.items():
-                if table == "methods" and row == [dataset, line["method"]] and name not in scores:
-                    scores[name] = Score(None, missing=reason)
-            origin = {"paper": PAPER, "dataset": dataset}
-            yield Row(line["method"], "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS)
+    return published_rows(dataset, table)
 
 
 def _score(dataset: str, method: str, name: str, text: str) -> Score:

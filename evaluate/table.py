@@ -272,13 +272,13 @@ class Table:
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
     """Write <stem>.json, .md and .tex, each atomically, and return their paths."""
     texts = {
-        ".json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
-        ".md": "\n".join(table.to_markdown() for table in tables),
-        ".tex": "% \\usepackage{booktabs}\n" + "\n".join(table.to_latex() for table in tables),
+        folder / f"{stem}.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
+        folder / f"{stem}.md": "\n".join(table.to_markdown() for table in tables),
+        folder / f"{stem}.tex": "% \\usepackage{booktabs}\n" + "\n".join(table.to_latex() for table in tables),
     }
-    for suffix, text in texts.items():
-        write_text(folder / f"{stem}{suffix}", text)
-    return [folder / f"{stem}{suffix}" for suffix in texts]
+    for path, text in texts.items():
+        write_text(path, text)
+    return list(texts)
 
 
 def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:

@@ -23,6 +23,7 @@ from byov.progress import NO_PROGRESS, Progress, track
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
+MAIN_TASKS = ("classification", "retrieval", "progression", "tau")  # paper, Table 1
 MAIN_K = 10  # paper, Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
@@ -71,10 +72,6 @@ class Task(ABC):
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         """Return the columns of the task's own table."""
 
-    def main_columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
-        """Return the columns in the paper's main table."""
-        return ()
-
     def resample(self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /) -> Estimates:
         """Return the scores under each resampling of the test videos; models and neighbors stay the same."""
         return {}
@@ -96,8 +93,6 @@ class Classification(Task):
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         return _columns_by_setting("classification", "Classification (F1)", "F1")
-
-    main_columns = columns
 
     def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
         estimates = {}
@@ -123,16 +118,12 @@ class Retrieval(Task):
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         if len(options.ks) == 1:
-            return self.main_columns(options)
+            return _retrieval_columns(options.ks[0])
         return tuple(
             Column(f"retrieval/map@{k}/{setting}", f"{name} retrieval", f"map@{k}", name)
             for setting, name in SETTING_NAMES.items()
             for k in options.ks
         )
-
-    def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
-        k = MAIN_K if MAIN_K in options.ks else options.ks[0]
-        return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
 
     def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         """Resample the queries; their candidates stay the same."""
@@ -167,8 +158,6 @@ class Progression(Task):
             "progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note
         )
         return (progression,)
-
-    main_columns = columns
 
     def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         inputs, scores = regressor_inputs(test, options.time_column), []
@@ -240,9 +229,6 @@ class KendallsTau(Task):
             for views, heading in headings.items()
         )
 
-    def main_columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
-        return self.columns(options)[:1]
-
     def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         """Resample the videos; a video drawn twice is not compared with itself."""
         taus = tau_of_each_pair(test.every(options.tau_stride))
@@ -276,18 +262,22 @@ def task_of(score: str) -> Task:
 
 def main_columns(options: EvaluationOptions) -> tuple[Column, ...]:
     """Return the columns of the paper's main table."""
-    return tuple(column for task in TASKS.values() for column in task.main_columns(options))
+    return (
+        *TASKS["classification"].columns(options),
+        *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
+        *TASKS["progression"].columns(options),
+        *TASKS["tau"].columns(options)[:1],
+    )
 
 
 def table_columns(tasks: Sequence[str], options: EvaluationOptions) -> dict[str, tuple[Column, ...]]:
     """Return the columns of each table by title: the main table if all its tasks were scored, then one per task."""
     tables = {task.title: task.columns(options) for task in TASKS.values() if task.name in tasks}
-    main = main_columns(options)
-    if not {task_of(column.score).name for column in main} <= set(tasks):
+    if not set(MAIN_TASKS) <= set(tasks):
         return tables
-    return {"Phase tasks": main} | {
-        title: columns for title, columns in tables.items() if not set(columns) <= set(main)
-    }
+    main = main_columns(options)
+    others = {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
+    return {"Phase tasks": main} | others
 
 
 def bootstrap_intervals(
@@ -324,6 +314,10 @@ def draw_weights(test: Frames, count: int, seed: int) -> Weights:
         if len(of_view):
             drawn[:, of_view] = random.multinomial(len(of_view), np.full(len(of_view), 1 / len(of_view)), count)
     return drawn[:, recordings]
+
+
+def _retrieval_columns(k: int) -> tuple[Column, ...]:
+    return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
 
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:

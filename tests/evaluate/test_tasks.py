@@ -37,7 +37,6 @@ def test_scores_fill_the_columns_of_their_task(name, frames):
     task, scores = TASKS[name], scores_of(*frames, [name])
     columns = [column.score for column in task.columns(OPTIONS)]
     assert set(columns) == set(scores)
-    assert {column.score for column in task.main_columns(OPTIONS)} <= set(columns)
     assert all(task_of(score) is task and scores[score].value is not None for score in scores)
 
 
