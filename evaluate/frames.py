@@ -50,26 +50,17 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Frames of V videos (or sub-clips), concatenated.
+    """Frames of V videos (or sub-clips), concatenated."""
 
-    Attributes:
-        embeddings: (F, D) float32.
-        labels: (F,) phase index of each frame, UNLABELED for frames without one; None if no frame has a label.
-        lengths: (V,) number of frames of each video, at least 1.
-        is_ego: (V,) bool.
-        names: V names.
-        recordings: (V,) non-decreasing index of the recording each sub-clip was cut from. Sub-clips of one recording
-            are never matched with each other. None: every video is its own recording.
-        actions: (V, C) bool, the actions each video shows; None if unknown.
-    """
-
-    embeddings: NDArray[np.float32]
-    labels: NDArray[np.int64] | None
-    lengths: NDArray[np.int64]
-    is_ego: NDArray[np.bool_]
-    names: tuple[str, ...]
+    embeddings: NDArray[np.float32]  # (F, D)
+    labels: NDArray[np.int64] | None  # (F,) phase index, UNLABELED for frames without one; None if no frame has one
+    lengths: NDArray[np.int64]  # (V,) number of frames of each video, at least 1
+    is_ego: NDArray[np.bool_]  # (V,)
+    names: tuple[str, ...]  # V names
+    # (V,) non-decreasing index of the recording each sub-clip was cut from; None: every video is its own recording.
+    # Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
-    actions: NDArray[np.bool_] | None = None
+    actions: NDArray[np.bool_] | None = None  # (V, C) actions each video shows
 
     def __post_init__(self) -> None:
         frames, videos = len(self.embeddings), len(self.lengths)

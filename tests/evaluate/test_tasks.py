@@ -56,17 +56,6 @@ def test_unknown_tasks_are_rejected(frames):
         scores_of(*frames, ["retreival"])
 
 
-def test_main_table_has_the_columns_of_the_paper():
-    settings = ("regular", "ego2exo", "exo2ego")
-    assert [column.score for column in main_columns(EvaluationOptions())] == [
-        *(f"classification/{setting}" for setting in settings),
-        *(f"retrieval/map@10/{setting}" for setting in settings),
-        "progression/val",
-        "kendalls_tau/all",
-    ]
-    assert "retrieval/map@3/regular" in [column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))]
-
-
 def test_tables_depend_on_the_tasks():
     tables = table_columns(tuple(TASKS), EvaluationOptions())
     assert list(tables) == [
@@ -78,6 +67,7 @@ def test_tables_depend_on_the_tasks():
     ]
     assert [len(columns) for columns in tables.values()] == [8, 9, 9, 3, 5]
     assert list(table_columns(["retrieval"], EvaluationOptions())) == ["Frame retrieval"]
+    assert "retrieval/map@3/regular" in [column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))]
     (column,) = TASKS["progression"].columns(EvaluationOptions(time_column=True))
     assert "time column" in column.note
 
