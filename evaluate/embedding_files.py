@@ -31,7 +31,7 @@ SUFFIXES = (".npz", ".h5")
 
 
 def read_embeddings(path: Path, manifest: Manifest | None = None) -> tuple[dict[str, Frames], dict[str, Any]]:
-    """Return the frames of an embedding file, or of byov-embed's files, by split, and where they come from."""
+    """Return the frames of an embedding file, or of byov-embed's files, by split, and their provenance."""
     if not is_embedded(path):
         frames, origin = read_npz(path), {"file": path.name, "sha256": file_sha256(path)}
     else:
@@ -166,7 +166,7 @@ def is_embedded(path: Path) -> bool:
 
 
 def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
-    """Read (T, D) embeddings, and video, run, model_sha256 and the view if the file or its folder tells."""
+    """Return (T, D) embeddings, and a dict with video, run, model_sha256 and, if known, view."""
     text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)

@@ -1,4 +1,4 @@
-"""Readers of a dataset's frame embeddings: a run's, cached features, and time only. None of them runs a model."""
+"""Readers of frame embeddings: those of a run, cached features, and normalized time. None of them runs a model."""
 
 import hashlib
 import re
@@ -46,7 +46,7 @@ class EmbeddingReader(ABC):
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """Return where the embeddings come from; complete after frames were read."""
+        """Return the provenance of the embeddings; complete once frames have been read."""
 
     def notes(self) -> tuple[str, ...]:
         """Return notes for tables with these embeddings."""
@@ -61,7 +61,7 @@ class EmbeddingReader(ABC):
     def frames_of(
         self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of some segments of a split, or their means."""
+        """Read all frames of the given segments, or their means."""
         self.require_files(wanted, split)
         labels = None if means else _labels(wanted, self.manifest)
         embeddings: list[NDArray[np.float32]] = []

@@ -1,4 +1,4 @@
-"""From embedding readers to rows of scores, and from rows to results with their tables."""
+"""Score embeddings and collect the rows into results and tables."""
 
 import logging
 import platform
@@ -218,7 +218,7 @@ def score_row(
     phases: Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
 ) -> Row:
-    """Score frames in some tasks; with intervals if `options.bootstrap`."""
+    """Score frames on the given tasks, with 95% intervals if `options.bootstrap` is set."""
     if unknown := set(tasks) - TASKS.keys():
         raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
     scores: dict[str, Score] = {}
@@ -239,7 +239,7 @@ def score_row(
 
 
 def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
-    """Name the phases that no training video has, and count the videos and frames without labels."""
+    """Yield notes on phases that no training video has and on videos and frames without labels."""
     if train is not None and train.labels is not None and test.labels is not None:
         unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
         if unlearned:
@@ -369,7 +369,7 @@ def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
 
 
 def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
-    """Return what --task all scores: every task the dataset has labels for, under both protocols."""
+    """Return the scope of --task all: every task the dataset has labels for, under both protocols."""
     tasks = tasks_of(manifest)
     protocols = PROTOCOLS[:1] if set(tasks) == NEED_ACTIONS else PROTOCOLS
     return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
@@ -413,7 +413,7 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
 
 
 def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
-    """Return the number of scored videos or sub-clips, by view too, and of their frames."""
+    """Count the scored videos or sub-clips, in total and by view, and their frames."""
     scored = segments(manifest, split, protocol)
     return _counts(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
 

@@ -131,7 +131,7 @@ class Frames:
         return self._keep(self.index_in_video % stride == 0)
 
     def select(self, videos: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Return some of the videos, given as a mask or as indices in the order wanted."""
+        """Select videos by a mask, or by indices in the given order."""
         chosen = np.arange(len(self.lengths))[videos]
         frames = np.concatenate(
             [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen] or [np.empty(0, np.int64)]

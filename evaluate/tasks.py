@@ -1,4 +1,4 @@
-"""Evaluation tasks: what each one scores, its table columns, and its bootstrap estimates.
+"""Evaluation tasks: scores, table columns and bootstrap estimates of each.
 
 To add a task, subclass `Task` and add an instance to TASKS.
 """
