@@ -432,37 +432,13 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
         if kind not in ("untrained", "run"):
             yield from of_kind
             continue
-        if kind == "untrained":
-            of_kind = _merge_same_models(of_kind)
-        groups = _group(of_kind, lambda row: [row.origin.get(key) for key in SAME_BUT_FOR_SEED])
-        for group in groups:
+        groups: dict[str, list[Row]] = {}
+        for row in of_kind:
+            groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
+        for group in groups.values():
             if len(group) == 1 or kind == "run":
                 yield from group
             if len(group) > 1:
-                title = _title(group)
-                is_unique = [_title(other) for other in groups].count(title) == 1
-                runs = f"{len(group)} runs" if is_unique else ", ".join(row.origin["run"] for row in group)
-                prefix = "Mean of" if kind == "run" else "Untrained, mean of"
-                yield mean_row(group, f"{prefix} {runs}: {title}" if title else f"{prefix} {runs}")
-
-
-def _merge_same_models(untrained: Sequence[Row]) -> list[Row]:
-    """Merge rows of the same untrained model: runs with one seed and architecture start from the same weights."""
-    merged = []
-    for same in _group(untrained, lambda row: (row.origin["model_sha256"], row.scores)):
-        name = f"Untrained ({', '.join(row.origin['run'] for row in same)})"
-        merged.append(replace(same[0], name=name, origin=same[0].origin | {"title": _title(same)}))
-    return merged
-
-
-def _group(rows: Sequence[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(repr(key(row)), []).append(row)
-    return list(groups.values())
-
-
-def _title(group: Sequence[Row]) -> str:
-    """Return the title that all rows share; empty if they differ."""
-    titles = {row.origin.get("title", "") for row in group}
-    return titles.pop() if len(titles) == 1 else ""
+                runs, title = ", ".join(row.origin["run"] for row in group), group[0].origin["title"]
+                name = f"Mean of {runs}" if kind == "run" else f"Untrained, mean of {runs}"
+                yield mean_row(group, f"{name}: {title}" if title else name)

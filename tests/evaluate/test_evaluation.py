@@ -65,14 +65,6 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
     json.dumps([row.to_dict() for row in (run, untrained, features, time)])
 
 
-def test_few_shot_has_deviation_and_draws(features_dir, manifest):
-    row = score(TimeOnly(features_dir, manifest.dataset), "classification", "few-shot")
-    half = row.scores["few_shot/50%/regular"]
-    assert half.draws == 2
-    assert half.deviation >= 0
-    assert row.value("few_shot/100%/regular") == row.value("classification/regular")
-
-
 def test_tasks_and_options_follow_from_the_dataset(manifest):
     assert "actions" not in tasks_of(manifest)
     assert tasks_of(replace(manifest, phases=())) == ("tau",)
@@ -156,16 +148,6 @@ def test_phases_missing_from_training_are_noted(features_dir, save):
     row = score(TimeOnly(features_dir, "tea"), "classification")
     assert row.notes == ("no training video has phase 2 (leave): its test frames count as missed",)
     assert 0 < row.value("classification/regular") < 0.8
-
-
-def test_a_missing_view_leaves_the_other_settings(features_dir, save):
-    save(lambda video: None if video.view == "exo" and video.split == "test" else video)
-    row = score(TimeOnly(features_dir, "tea"))
-    assert row.scores["classification/ego2exo"].missing == "no exo test videos"
-    assert row.scores["retrieval/map@10/exo2ego"].missing is not None
-    assert row.value("classification/regular") is not None
-    assert row.value("kendalls_tau/ego-ego") is not None
-    assert row.nested_scores()["classification"]["ego2exo"] is None
 
 
 def test_actions_of_whole_videos(cached, save):
