@@ -85,17 +85,10 @@ def _fit(train: Frames, view: bool | None) -> "SVC | Missing":
 
 
 def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the weighted F1 from confusion matrices.
+    """Compute the weighted F1 from (..., P, P) confusion matrices, true phase first; NaN where there are no frames.
 
-    Args:
-        confusion: (..., P, P) number of frames by true and predicted phase.
-
-    Returns:
-        (...,) F1; NaN where there are no frames.
-
-    Example:
-        >>> float(weighted_f1(np.array([[3.0, 1.0], [0.0, 4.0]])).round(4))
-        0.873
+    >>> float(weighted_f1(np.array([[3.0, 1.0], [0.0, 4.0]])).round(4))
+    0.873
     """
     hits = np.diagonal(confusion, axis1=-2, axis2=-1)
     true, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)

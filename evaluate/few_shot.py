@@ -33,22 +33,13 @@ def few_shot_f1(
 
 
 def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[NDArray[np.int64]]:
-    """Draw as many disjoint sets of about this fraction of the videos as there are.
+    """Draw as many disjoint sets of about this fraction of the videos as possible, as sorted indices.
 
     Each view is cut at the same fractions, so a view with at least one video per draw is in every draw.
 
-    Args:
-        is_ego: (V,) view of each video.
-        fraction: Size of each set, in (0, 1].
-        seed: Random seed.
-
-    Returns:
-        Sorted indices of the videos of each set.
-
-    Example:
-        >>> sets = draw_videos(np.array([True, True, False, False]), 0.5, seed=0)
-        >>> [len(videos) for videos in sets]
-        [2, 2]
+    >>> sets = draw_videos(np.array([True, True, False, False]), 0.5, seed=0)
+    >>> [len(videos) for videos in sets]
+    [2, 2]
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must be in (0, 1], not {fraction}")

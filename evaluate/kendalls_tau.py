@@ -62,14 +62,10 @@ def tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
 
 
 def taus_of_columns(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute tau-b of each column of (n, V) with 0..n-1.
+    """Compute (V,) tau-b of each column of (n, V) with 0..n-1; NaN for a constant column.
 
-    Returns:
-        (V,) taus; NaN for a constant column.
-
-    Example:
-        >>> taus_of_columns(np.array([[0, 2, 1], [1, 1, 1], [2, 0, 1]]))
-        array([ 1., -1., nan])
+    >>> taus_of_columns(np.array([[0, 2, 1], [1, 1, 1], [2, 0, 1]]))
+    array([ 1., -1., nan])
     """
     concordance, ties = np.zeros((2, values.shape[1]), np.int64)
     for index in range(len(values) - 1):

@@ -1,8 +1,5 @@
 """Phase progression: how well a linear function of the embedding predicts the time to the end of each phase."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,20 +8,6 @@ from byov.records import UNLABELED
 
 TIME_COLUMN_PER_FRAME = 0.001  # published code
 TIME_COLUMN_DATASETS = ("pour_liquid",)  # published code
-
-
-@dataclass(frozen=True)
-class PhaseRegressor:
-    """Linear regressor of the progression of one phase."""
-
-    phase: int
-    weights: NDArray[np.float64]  # (D,)
-    intercept: float
-
-    def predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(F, D) → (F,)"""
-        predicted: NDArray[np.float64] = inputs @ self.weights + self.intercept
-        return predicted
 
 
 def phase_progression(train: Frames, test: Frames, *, time_column: bool = False) -> float | Missing:
@@ -57,16 +40,16 @@ def phase_progression(train: Frames, test: Frames, *, time_column: bool = False)
     if not regressors:
         return Missing("no training video shows the end of a phase")
     inputs, scores = regressor_inputs(test, time_column), []
-    for regressor in regressors:
-        targets = progression_targets(test, np.array([regressor.phase]))[:, 0]
+    for phase, weights, intercept in regressors:
+        targets = progression_targets(test, np.array([phase]))[:, 0]
         known = ~np.isnan(targets)
         if known.any() and np.ptp(targets[known]) > 0:  # otherwise there is no variance to explain
-            scores.append(r2_score(targets[known], regressor.predict(inputs[known])))
+            scores.append(r2_score(targets[known], inputs[known] @ weights + intercept))
     return float(np.mean(scores)) if scores else Missing("no test video of two frames or more has a phase of training")
 
 
-def fit_regressors(train: Frames, time_column: bool) -> Sequence[PhaseRegressor]:
-    """Fit one regressor for each phase whose end is known in some training video."""
+def fit_regressors(train: Frames, time_column: bool) -> list[tuple[int, NDArray[np.float64], float]]:
+    """Fit (phase, weights, intercept) for each phase whose end is known in some training video."""
     from sklearn.linear_model import LinearRegression
 
     inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases[train.is_labeled])
@@ -77,10 +60,8 @@ def fit_regressors(train: Frames, time_column: bool) -> Sequence[PhaseRegressor]
     for frames in np.unique(known[:, known.any(axis=0)], axis=1).T:
         together = np.flatnonzero((known == frames[:, None]).all(axis=0))
         solved = LinearRegression().fit(inputs[frames], targets[np.ix_(frames, together)])
-        regressors += [
-            PhaseRegressor(int(phases[phase]), weights, float(intercept))
-            for phase, weights, intercept in zip(together, solved.coef_, solved.intercept_, strict=True)
-        ]
+        for phase, weights, intercept in zip(together, solved.coef_, solved.intercept_, strict=True):
+            regressors.append((int(phases[phase]), weights, float(intercept)))
     return regressors
 
 

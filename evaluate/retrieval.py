@@ -63,15 +63,9 @@ def _means(
 def average_precision_of_each_query(
     test: Frames, ks: Sequence[int], settings: Sequence[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute AP@K of every query.
+    """Compute (F, len(ks)) AP@K of every query by setting; 0 for frames that are not queries of the setting.
 
-    Args:
-        test: Frames as `ego_first` returns them.
-        ks: Values of K.
-        settings: Settings to score.
-
-    Returns:
-        (F, len(ks)) by setting; 0 for frames that are not queries of the setting.
+    `test` must be sorted by `ego_first`.
     """
     points = Points(test.embeddings)
     queries, query_of_frame = _distinct_queries(test, points)
@@ -85,18 +79,10 @@ def average_precision_of_each_query(
 
 
 def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArray[np.float64]:
-    """Compute AP@K from the relevance of each query's nearest frames.
+    """Compute (Q, len(ks)) AP@K from the (Q, max K) relevance of each query's nearest frames, nearest first.
 
-    Args:
-        relevant: (Q, max K), nearest first.
-        ks: Values of K.
-
-    Returns:
-        (Q, len(ks)).
-
-    Example:
-        >>> average_precisions(np.array([[True, False, True]]), ks=(1, 3)).round(3)
-        array([[1.   , 0.833]])
+    >>> average_precisions(np.array([[True, False, True]]), ks=(1, 3)).round(3)
+    array([[1.   , 0.833]])
     """
     hits = np.cumsum(relevant, axis=1)
     gains = np.cumsum(relevant * hits / np.arange(1, relevant.shape[1] + 1), axis=1)

@@ -161,11 +161,11 @@ class Progression(Task):
 
     def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         inputs, scores = regressor_inputs(test, options.time_column), []
-        for regressor in fit_regressors(train, options.time_column):
-            targets = progression_targets(test, np.array([regressor.phase]))[:, 0]
+        for phase, coefficients, intercept in fit_regressors(train, options.time_column):
+            targets = progression_targets(test, np.array([phase]))[:, 0]
             known = ~np.isnan(targets)
             targets = np.where(known, targets, 0)
-            errors = np.where(known, targets - regressor.predict(inputs), 0)
+            errors = np.where(known, targets - (inputs @ coefficients + intercept), 0)
             counts, sums, squares, losses = (
                 weights @ np.add.reduceat(values, test.starts)
                 for values in (known.astype(np.float64), targets, targets**2, errors**2)
