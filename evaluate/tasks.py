@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.action_probe import action_map
-from byov.evaluate.classification import phase_f1, predict_phases, weighted_f1
-from byov.evaluate.few_shot import few_shot_f1
+from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs

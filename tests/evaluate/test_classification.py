@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from byov.evaluate.classification import fit_classifiers, phase_f1, weighted_f1
-from byov.evaluate.few_shot import draw_videos, few_shot_f1
+from byov.evaluate.classification import draw_videos, few_shot_f1, fit_classifiers, phase_f1, weighted_f1
 from byov.evaluate.frames import SETTINGS, Missing
 
 
