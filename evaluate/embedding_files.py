@@ -194,6 +194,6 @@ def _known_entry(path: Path, text: Mapping[str, str], known: Mapping[str, VideoE
     video = known.get(text["video"])
     if video is None or text.get("view", video.view) != video.view:
         raise EvaluationError(
-            f"{path}: the dataset has no {text.get('view', '')} video {text['video']!r}; omit --dataset"
+            f"{path}: the dataset has no {text.get('view', 'such')} video {text['video']!r}; omit --dataset"
         )
     return video
