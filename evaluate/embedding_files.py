@@ -116,7 +116,6 @@ class EmbeddedFiles(EmbeddingReader):
 
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         self.name = path.name
-        known = None if manifest is None else {video.id: video for video in manifest.videos}
         files = [path]
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
@@ -131,7 +130,7 @@ class EmbeddedFiles(EmbeddingReader):
             self._origin = self._origin or {"files": path.name, "run": text["run"], "model_sha256": model}
             if model != self._origin["model_sha256"]:
                 raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
-            video = _new_entry(file, text, len(embedding)) if known is None else _known_entry(file, text, known)
+            video = _entry(file, text, len(embedding), manifest)
             if (video.view, video.id) in self._files:
                 raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
             self._files[video.view, video.id] = file, embedding
@@ -183,17 +182,16 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     return embedding, text
 
 
-def _new_entry(path: Path, text: Mapping[str, str], frames: int) -> VideoEntry:
-    if "view" not in text:
-        raise EvaluationError(f"{path} does not say its view; embed with --view ego or exo, or pass --dataset")
-    view = cast(Literal["ego", "exo"], text["view"])
-    return VideoEntry(text["video"], view, "test", frames, None, None, None)
-
-
-def _known_entry(path: Path, text: Mapping[str, str], known: Mapping[str, VideoEntry]) -> VideoEntry:
-    video = known.get(text["video"])
-    if video is None or text.get("view", video.view) != video.view:
+def _entry(path: Path, text: Mapping[str, str], frames: int, manifest: Manifest | None) -> VideoEntry:
+    if manifest is None:
+        if "view" not in text:
+            raise EvaluationError(f"{path} does not say its view; embed with --view ego or exo, or pass --dataset")
+        view = cast(Literal["ego", "exo"], text["view"])
+        return VideoEntry(text["video"], view, "test", frames, None, None, None)
+    same_name = [video for video in manifest.videos if video.id == text["video"]]
+    found = [video for video in same_name if text.get("view", video.view) == video.view]
+    if len(found) != 1:
         raise EvaluationError(
-            f"{path}: the dataset has no {text.get('view', 'such')} video {text['video']!r}; omit --dataset"
+            f"{path}: {manifest.dataset} has {len(found)} videos {text['video']!r} of this view; omit --dataset"
         )
-    return video
+    return found[0]

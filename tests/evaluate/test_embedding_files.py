@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,8 +239,10 @@ def test_files_of_two_models_are_not_mixed(as_npz):
 
 def test_files_must_match_the_dataset(as_npz, manifest):
     path = as_npz(pattern="test_ego_0", video=np.array("other"))
-    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: the dataset has no ego video 'other'"):
+    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: tea has 0 videos 'other' of this view"):
         EmbeddedFiles(path, manifest)
+    both_views = [replace(manifest.videos[0], id="other", view=view) for view in ("ego", "exo")]
+    assert EmbeddedFiles(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)
     path = as_npz(pattern="test_ego_0", embedding=np.zeros((3, 2), np.float32))
     with pytest.raises(EvaluationError, match="3 embeddings, but tea has 40 frames"):
         EmbeddedFiles(path, manifest).frames("test")
