@@ -141,10 +141,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()  # lines below the table, after those of the columns
-    headings: list[Cell] = field(init=False)
-    measured: CellRows = field(init=False)
-    published: CellRows = field(init=False)  # rows quoted from the paper, set apart below the others
-    footnotes: dict[str, str] = field(init=False, default_factory=dict)  # letter of each, in order of first use
 
     def __post_init__(self) -> None:
         column_notes = [column.note for column in self.columns if column.note]
@@ -154,13 +150,15 @@ class Table:
         published = [row for row in shown if row.kind == "published"]
         times = [_saturating_time(column, measured) for column in self.columns]
         best = [_best(column, measured) for column in self.columns]
+        self.footnotes: dict[str, str] = {}  # letter of each, in order of first use
         self.headings = [
             Cell(column.heading, "" if time is None else self._mark(_time_footnote(time)))
             for column, time in zip(self.columns, times, strict=True)
         ]
         details = list(zip(self.columns, times, best, strict=True))
-        self.measured = [(row, [self._cell(row, *detail) for detail in details]) for row in measured]
-        self.published = [(row, [self._cell(row, column) for column in self.columns]) for row in published]
+        self.measured: CellRows = [(row, [self._cell(row, *detail) for detail in details]) for row in measured]
+        # Rows quoted from the paper are set apart below the others.
+        self.published: CellRows = [(row, [self._cell(row, column) for column in self.columns]) for row in published]
 
     def _mark(self, footnote: str | None) -> str:
         return self.footnotes.setdefault(footnote, _letter(len(self.footnotes))) if footnote else ""
