@@ -112,8 +112,7 @@ def test_titles_name_the_settings_that_differ(folders):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seeds = [0, 1]", "no setting 'seeds'; did you mean seed?"),
-        ("xyzzy = 1", "no setting 'xyzzy'; see byov-train --help"),
+        ("seeds = [0, 1]", "unknown setting 'seeds'"),
         ("seed = []", "seed is an empty list"),
         ("runs = []", "runs is []; it must have at least 1 item"),
         ("runs = 3", "runs is 3; it must be a valid array"),
@@ -124,8 +123,8 @@ def test_titles_name_the_settings_that_differ(folders):
         ('lr = "fast"', "lr is 'fast'; it must be a valid number"),
         ("crop = [0.5, 0.7, 1.0]", "crop is (0.5, 0.7, 1.0); it must have at most 2 items"),
         ("crop = 0.5", "crop is 0.5; it must be a valid tuple"),
-        ("lr = {a = 1}", "lr is {'a': 1}; expected a number"),
-        ("lr = [[1.0]]", "lr is [1.0]; expected a number"),
+        ("lr = {a = 1}", "lr is {'a': 1}; it must be a valid number"),
+        ("lr = [[1.0]]", "lr is (1.0,); it must be a valid number"),
         ("seed = 1979-05-27", "seed is '1979-05-27'; it must be a valid integer"),
         ("ratio = 30", "ratio is 30; it must be a fraction of the tokens"),
         ("ratio = true", "ratio is True; it must be a fraction of the tokens"),

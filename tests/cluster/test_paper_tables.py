@@ -2,9 +2,9 @@
 
 import pytest
 
-from byov.cluster import grids
-from byov.cluster.grids import EXPERIMENTS, PaperChoice, plan_runs
-from byov.cluster.paper_tables import PAPER_TABLES, paper_results, plan_paper
+from byov.cluster import paper_tables
+from byov.cluster.grids import plan_runs
+from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
 from byov.cluster.run_task import Folders
 from byov.cluster.sweep import sweep
 from byov.errors import SweepError
@@ -121,7 +121,7 @@ def test_invalid_choices_are_refused(features, names, choice, message):
 @pytest.mark.slow
 def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, inline_worker, monkeypatch):
     tiny = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 6, "epochs": 1}
-    monkeypatch.setitem(grids.SMALL_SETTINGS, "byov", tiny)
+    monkeypatch.setitem(paper_tables.SMALL_SETTINGS, "byov", tiny)
     folders = Folders(features, tmp_path / "runs")
     plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
     runs = plan_runs([grid for grids in plan.values() for grid in grids], features)
