@@ -20,8 +20,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopped(BaseException):
     """Raised by Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer chooses the exit code."""
 
-    def __init__(self, signal_number: int) -> None:
-        self.exit_code = 128 + signal_number
+    def __init__(self, signal_number: int, message: str = "interrupted") -> None:
+        self.exit_code, self.message = 128 + signal_number, message
 
 
 def raise_stopped(signal_number: int, _frame: FrameType | None) -> None:
@@ -96,26 +96,15 @@ def run_in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def interruptible(
-    work: Callable[[], T],
-    message: str = "interrupted",
-    *,
-    on_stop: Callable[[], object] = lambda: None,
-    scratch: Path | None = None,
-) -> T:
+def interruptible(work: Callable[[], T], message: str = "interrupted", *, scratch: Path | None = None) -> T:
     """Run `work` in a thread; a signal ends the process at once, without waiting for decoders or fits.
 
-    Args:
-        work: Function to run.
-        message: Printed when a signal arrives.
-        on_stop: Called before the process ends.
-        scratch: Folder to remove before the process ends.
+    The signal prints the message and removes the `scratch` folder.
     """
     try:
         return run_in_thread(work)
     except Stopped as stopped:
         note(message)
-        on_stop()
         exit_now(stopped.exit_code, scratch)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from byov.cache.atomic import remove_abandoned
-from byov.cluster.ray_pool import ClusterOptions, ray_workers
-from byov.cluster.worker_pool import run_tasks
+from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
+from byov.cluster.worker_pool import Finished, run_tasks
 from byov.errors import ClusterError, ProcessLost
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import load_encoder
@@ -42,38 +42,29 @@ def extract_on_cluster(
     """Extract the jobs of a plan on the workers of a Ray cluster.
 
     Nothing is written before all workers have loaded the same encoder. If a worker dies, its videos are retried one by
-    one; a video fails after its worker has died three times.
-
-    Args:
-        stop: Polled several times a second; once true, Interrupted is raised. Finished videos are kept.
+    one; a video fails after its worker has died three times. Once `stop` returns True, Interrupted is raised; finished
+    videos are kept.
 
     Raises:
         ClusterError: If the cluster cannot be reached, or its machines differ.
     """
     jobs = [_absolute(job) for job in jobs]
     options = replace(options, cores=cluster.cpus_per_worker)
-    one_per_folder = {job.video.path.parent: job.video.path for job in jobs}.values()
-    prepare = partial(_load_identity, plan.encoder, options)
+    one_per_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
+    outcome = Outcome()
     try:
-        with ray_workers(
-            cluster, plan.folder, list(one_per_folder), prepare=prepare, stop=stop, max_workers=len(jobs)
-        ) as (workers, identities):
-            identity = identities[0]
+        with ray_workers(cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)) as workers:
+            identities = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop)
             for other in identities[1:]:
-                _refuse_difference(identity, other)
-            refuse_other_identity(plan, jobs, identity)
+                _refuse_difference(identities[0], other)
+            refuse_other_identity(plan, jobs, identities[0])
             LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
-            chunks = [ExtractVideos(plan.encoder, options, identity, chunk) for chunk in split_jobs(jobs, len(workers))]
-            outcome, started = Outcome(), time.monotonic()
+            chunk = partial(ExtractVideos, plan.encoder, options, identities[0])
+            chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
+            started = time.monotonic()
             with job_bars(jobs, progress) as (videos, frames):
                 for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
-                    if isinstance(finished.error, ProcessLost):
-                        results = [_lost_video(finished.task.jobs[0])]
-                    elif finished.error is not None:  # such as a full disk, which would affect other videos too
-                        raise finished.error
-                    else:
-                        results = finished.result
-                    for video in results:
+                    for video in _video_outcomes(finished):
                         outcome.add(video)
                         frames.advance(video.frames)
                         videos.advance(latest=video.video_id)
@@ -108,7 +99,18 @@ class ExtractVideos:
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
-def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
+def _video_outcomes(finished: Finished[ExtractVideos]) -> list[VideoOutcome]:
+    if isinstance(finished.error, ProcessLost):
+        video = finished.task.jobs[0].video
+        advice = "Check the available memory, or try without --cluster."
+        return [VideoOutcome(video.id, failure=f"{video.path}: its worker died three times. {advice}")]
+    if finished.error is not None:  # such as a full disk, which would affect other videos too
+        raise finished.error
+    outcomes: list[VideoOutcome] = finished.result
+    return outcomes
+
+
+def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     """Split jobs into chunks of similar size in bytes, largest videos first.
 
     Chunks hold several short videos, since batches are filled across the videos of a chunk.
@@ -123,12 +125,7 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
             size = 0
         chunks[-1].append(job)
         size += sizes[job.video.id]
-    return [tuple(chunk) for chunk in chunks]
-
-
-def _lost_video(job: Job) -> VideoOutcome:
-    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
-    return VideoOutcome(job.video.id, failure=reason)
+    return chunks
 
 
 def _absolute(job: Job) -> Job:

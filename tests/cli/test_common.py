@@ -1,6 +1,5 @@
 """Errors, exit codes, --config and --help of all commands."""
 
-import errno
 import resource
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import typer
 from tests.cli.conftest import APP
 
 from byov.cli import cache, common, evaluate, extract, runs, train
-from byov.cli.common import describe_os_error, is_out_of_memory
+from byov.cli.common import is_out_of_memory
 from byov.train.settings import option_name, settings_classes
 
 MAINS = {
@@ -26,18 +25,6 @@ MAINS = {
 def typed(call):
     """typed("byov-eval --task tau"): run a command line."""
     return lambda line: call(MAINS[line.split()[0]], *line.split())
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.h5"), "a.h5: No such file or directory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-        (OSError("Unable to open file"), "Unable to open file"),
-    ],
-)
-def test_os_errors_are_described_by_path_and_reason(error, text):
-    assert describe_os_error(error) == text
 
 
 @pytest.mark.parametrize(
@@ -190,7 +177,7 @@ def test_config_file_sets_defaults(configured, arguments, values):
     [
         ("lrr = 1\n", "'lrr'"),
         ("lr = \n", "cannot read"),
-        ("lr = {a = 1}\n", "lr must be"),
+        ("lr = {a = 1}\n", "--lr"),
         ("lr = 'x'\n", "--lr"),
         ("batch-size = true\n", "--batch-size"),
         (None, "No such file"),

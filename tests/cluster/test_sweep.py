@@ -9,7 +9,7 @@ from byov.cache.atomic import exclusive
 from byov.cache.runs import read_progress, read_run
 from byov.cluster.grids import parse_grid, plan_runs
 from byov.cluster.run_task import FAILURE_NAME, SCORES_NAME, Folders, RunStatus
-from byov.cluster.sweep import run_statuses, sweep
+from byov.cluster.sweep import run_status, sweep
 from byov.cluster.sweep_tables import row_groups, sweep_results
 from byov.errors import Interrupted, SweepError
 
@@ -111,7 +111,7 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders
 def test_a_run_with_other_settings_is_refused(folders, make_grid):
     runs = plan_runs([make_grid(epochs=4)], folders.features)
     with pytest.raises(SweepError, match=r"tiny-s0 exists with epochs 3, not 4"):
-        run_statuses(runs, folders)
+        [run_status(run, folders) for run in runs]
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(run, folders):
