@@ -6,19 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
-from byov.cache.runs import (
-    BYOV,
-    RunProgress,
-    RunRecord,
-    checkpoint_files,
-    delete_run,
-    list_runs,
-    prune_checkpoints,
-    read_progress,
-    read_run,
-    size_bytes,
-)
+from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
 from byov.cli import common
 from byov.cli.common import UsageError
 from byov.cli.terminal import note, rich_table, table_console
@@ -27,7 +17,6 @@ from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
 
 DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
-VIDEOS_DIGEST = "train and val videos, features, labels"
 
 RunName = Annotated[str, typer.Argument(help="Name of a run.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -110,7 +99,7 @@ def delete(
     names = ", ".join(f"{run.name} ({format_size(size_bytes(run.folder))})" for run in records)
     _confirm(f"Delete {names}?", yes=yes)
     for run in records:
-        delete_run(run)
+        cached_runs.delete_run(run)
         print(printable(f"{run.folder}: deleted"))
 
 
@@ -126,21 +115,21 @@ def prune(
     for run in records:
         progress = read_progress(run)
         if progress.state == "finished":
-            finished += [run] if checkpoint_files(run) else []
+            finished += [run] if cached_runs.checkpoint_files(run) else []
         elif runs:
             note(f"{run.name}: kept, because it is {progress.description}")
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
-    freed = sum(path.stat().st_size for run in finished for path in checkpoint_files(run))
+    freed = sum(path.stat().st_size for run in finished for path in cached_runs.checkpoint_files(run))
     _confirm(f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?", yes=yes)
     for run in finished:
-        print(printable(f"{run.name}: {format_size(prune_checkpoints(run))} freed"))
+        print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
 
 
 def _all_runs(runs_dir: Path) -> list[RunRecord]:
     runs = []
-    for name in list_runs(runs_dir):
+    for name in cached_runs.list_runs(runs_dir):
         try:
             runs.append(read_run(runs_dir, name))
         except CacheError as error:
@@ -160,10 +149,16 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(common.FAILED)
 
 
-def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
-    recipe = "" if run.recipe == run.method else run.recipe
+def progress_cells(progress: RunProgress) -> tuple[str, str]:
+    """Return the epoch and the best validation score as table cells."""
     epoch = "-" if progress.epoch is None else f"{progress.epoch} of {progress.epochs or '?'}"
     best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
+    return epoch, best
+
+
+def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
+    recipe = "" if run.recipe == run.method else run.recipe
+    epoch, best = progress_cells(progress)
     return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, format_size(size)]
 
 
@@ -171,7 +166,7 @@ def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]
     return {
         "run": run.name,
         "method": run.method,
-        "recipe": run.recipe if run.method == BYOV else None,
+        "recipe": run.recipe if run.method == cached_runs.BYOV else None,
         "dataset": run.dataset,
         "encoder": run.encoder,
         "column": run.column,
@@ -191,7 +186,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     digest, validation = run.training.get("videos_sha256"), run.training.get("validation")
     return {
         **{key: run.training.get(key) for key in DATA_KEYS},
-        VIDEOS_DIGEST: digest[:12] if isinstance(digest, str) else None,
+        "train and val videos, features, labels": digest[:12] if isinstance(digest, str) else None,
         "epochs done": progress.epoch,
         "selected by": progress.metric,  # differs from the setting if the val split has no labels
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},

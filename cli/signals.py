@@ -43,11 +43,6 @@ class StopRequest:
     def __call__(self) -> bool:
         return self.signal_number is not None
 
-    def raise_if_set(self) -> None:
-        """Raise `Stopped` if a signal has arrived."""
-        if self.signal_number is not None:
-            raise Stopped(self.signal_number)
-
 
 @contextmanager
 def deferred_stop() -> Iterator[StopRequest]:
@@ -66,7 +61,8 @@ def deferred_stop() -> Iterator[StopRequest]:
     finally:
         for number, old_handler in previous.items():
             signal.signal(number, old_handler)
-    request.raise_if_set()
+    if request.signal_number is not None:
+        raise Stopped(request.signal_number)
 
 
 def run_in_thread(work: Callable[[], T]) -> T:

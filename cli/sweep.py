@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from byov.cache.runs import read_progress, read_run
 from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_cluster
+from byov.cli.runs import progress_cells
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import note, rich_table
 from byov.cluster.grids import PlannedRun, plan_runs, read_grid
@@ -187,10 +188,7 @@ class SweepObserver(Observer):
             progress = read_progress(read_run(self._folders.runs, name))
         except CacheError:  # not started yet, or not a run
             return "-", "-"
-        if progress.state == "finished":
-            return "scoring", "-"
-        best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
-        return f"{progress.epoch or 0} of {progress.epochs or '?'}", best
+        return ("scoring", "-") if progress.state == "finished" else progress_cells(progress)
 
 
 def main() -> None:

@@ -10,18 +10,10 @@ from byov.cache.atomic import remove_abandoned
 from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
 from byov.cluster.worker_pool import Finished, run_tasks
 from byov.errors import ClusterError, ProcessLost
+from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.extraction import (
-    ExtractionOptions,
-    Outcome,
-    TokenEncoder,
-    VideoOutcome,
-    encoder_identity,
-    extracted_videos,
-    job_bars,
-    refuse_other_identity,
-)
+from byov.extract.extraction import ExtractionOptions, Outcome, TokenEncoder, VideoOutcome
 from byov.extract.plan import Job, Plan
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import pluralize
@@ -44,9 +36,6 @@ def extract_on_cluster(
     Nothing is written before all workers have loaded the same encoder. If a worker dies, its videos are retried one by
     one; a video fails after its worker has died three times. Once `stop` returns True, Interrupted is raised; finished
     videos are kept.
-
-    Raises:
-        ClusterError: If the cluster cannot be reached, or its machines differ.
     """
     jobs = [_absolute(job) for job in jobs]
     options = replace(options, cores=cluster.cpus_per_worker)
@@ -57,12 +46,12 @@ def extract_on_cluster(
             identities = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop)
             for other in identities[1:]:
                 _refuse_difference(identities[0], other)
-            refuse_other_identity(plan, jobs, identities[0])
+            extraction.refuse_other_identity(plan, jobs, identities[0])
             LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
             chunk = partial(ExtractVideos, plan.encoder, options, identities[0])
             chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
             started = time.monotonic()
-            with job_bars(jobs, progress) as (videos, frames):
+            with extraction.job_bars(jobs, progress) as (videos, frames):
                 for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
                     for video in _video_outcomes(finished):
                         outcome.add(video)
@@ -90,9 +79,9 @@ class ExtractVideos:
 
     def __call__(self, stop: Stop) -> list[VideoOutcome]:  # noqa: ARG002
         encoder = _load(self.encoder, self.options)
-        _refuse_difference(self.identity, encoder_identity(encoder))
+        _refuse_difference(self.identity, extraction.encoder_identity(encoder))
         with NO_PROGRESS.bar("frames", unit="frame") as frames:
-            return list(extracted_videos(encoder, self.jobs, self.options, frames))
+            return list(extraction.extracted_videos(encoder, self.jobs, self.options, frames))
 
     def split(self) -> list["ExtractVideos"]:
         """Return one task per video; empty if there is only one."""
@@ -145,7 +134,7 @@ def _load(name: EncoderName, options: ExtractionOptions) -> TokenEncoder:
 
 
 def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) -> dict[str, str]:  # noqa: ARG001
-    return encoder_identity(_load(name, options))
+    return extraction.encoder_identity(_load(name, options))
 
 
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:

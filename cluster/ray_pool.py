@@ -5,7 +5,6 @@ handler when called from the main thread; callers with their own handlers must o
 must live as long as the session.
 """
 
-import logging
 import os
 import re
 import secrets
@@ -29,7 +28,6 @@ from byov.device import usable_cores
 from byov.errors import ClusterError, ProcessLost
 from byov.progress import Stop, raise_if_stopped
 
-LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 12.0
@@ -126,14 +124,8 @@ def ray_workers(
 ) -> Iterator[list["RayWorker"]]:
     """Open a Ray session and start workers.
 
-    Args:
-        output: Folder that all machines must share; it may not exist yet.
-        files: Files that all machines must share.
-        stop: Polled while workers start; once true, Interrupted is raised.
-        max_workers: Maximum number of workers.
-
-    Raises:
-        ClusterError: If no worker fits, or a machine lacks a file or has other package versions.
+    All machines must share the output folder, which may not exist yet, and the files. Once `stop` returns True,
+    Interrupted is raised.
     """
     with ray_session(cluster), _marker_in(output) as marker:
         shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
@@ -199,8 +191,6 @@ def _capacity(cluster: ClusterOptions) -> int:
         for node in ray.nodes()
         if node["Alive"]
     )
-    if cluster.workers is not None and cluster.workers > fitting > 0:
-        LOGGER.info(f"starting {fitting} of {cluster.workers} workers; no more fit")
     return min(fitting, cluster.workers or fitting)
 
 
@@ -267,14 +257,10 @@ class RayWorker:
 
 
 class _Actor:
-    """Process that runs tasks.
-
-    Args:
-        driver_folder: Working directory of the driver, which Ray adds to sys.path. It is removed, since folders like
-            `data` or `evaluate` would shadow packages.
-    """
+    """Process that runs tasks."""
 
     def __init__(self, driver_folder: str | None) -> None:
+        # Ray adds the driver's working directory, where folders like `data` or `evaluate` would shadow packages.
         sys.path[:] = [path for path in sys.path if path != driver_folder]
         self._stop = threading.Event()
 

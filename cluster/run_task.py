@@ -167,6 +167,11 @@ def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) ->
     return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
 
 
+def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
+    """Return the scores of a run; None if they are missing or outdated."""
+    return cached_scores(*run_scores(run, folders, untrained=untrained), folders.features, run.scope)
+
+
 def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
     """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
     try:

@@ -19,9 +19,8 @@ from byov.cluster.run_task import (
     Rows,
     RunStatus,
     RunTask,
-    cached_scores,
+    finished_rows,
     read_failure,
-    run_scores,
 )
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
@@ -73,13 +72,8 @@ def sweep(
 ) -> SweepResult:
     """Train and score every run that is not finished yet, and score the baselines of their datasets.
 
-    Args:
-        runs: From `plan_runs`.
-        workers: From `sweep_workers`.
-        retry: Retry failed runs.
-        stop: Polled several times a second. Once true, active runs write a checkpoint and Interrupted is raised.
-
-    Raises SweepError if another sweep uses the folder of runs, or a run exists with other settings.
+    Failed runs are skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and
+    Interrupted is raised. Raises SweepError if another sweep uses the folder, or a run exists with other settings.
     """
     observer = observer or Observer()
     with ExitStack() as stack:
@@ -132,12 +126,6 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
         readers[dataset] = partial(TimeOnly, folders.features, dataset)
         tasks += [BaselineTask(name, dataset, folders, scope, make) for name, make in readers.items()]
     return tasks
-
-
-def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
-    """Return the scores of a run; None if they are missing or outdated."""
-    path, reader = run_scores(run, folders, untrained=untrained)
-    return cached_scores(path, reader, folders.features, run.scope)
 
 
 def run_status(run: PlannedRun, folders: Folders) -> RunStatus:

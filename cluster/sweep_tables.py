@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from byov.cluster.grids import PlannedRun
-from byov.cluster.run_task import Folders, Rows
-from byov.cluster.sweep import SweepResult, finished_rows
+from byov.cluster.run_task import Folders, Rows, finished_rows
+from byov.cluster.sweep import SweepResult
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.protocols import Protocol

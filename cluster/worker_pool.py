@@ -59,20 +59,15 @@ def run_tasks(
     workers: Sequence[Worker],
     tasks: Sequence[TaskT],
     *,
-    stop: Stop = never,
-    grace_seconds: float = 0.0,
-    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),
-    on_step: Callable[[Sequence[str]], None] = lambda _: None,
+    stop: Stop = never,  # polled several times a second
+    grace_seconds: float = 0.0,  # how long running tasks may take to stop
+    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),  # returns smaller tasks to run instead of a lost one
+    on_step: Callable[[Sequence[str]], None] = lambda _: None,  # receives the names of the running tasks
 ) -> Iterator[Finished[TaskT]]:
     """Run tasks on the workers and yield each as it finishes.
 
-    A task is retried if its worker dies, and fails with ProcessLost the third time.
-
-    Args:
-        stop: Polled several times a second. Once true, running tasks are asked to stop and Interrupted is raised.
-        grace_seconds: How long running tasks may take to stop.
-        split: Returns smaller tasks to run instead of a task whose worker died; empty to retry the same task.
-        on_step: Called several times a second with the names of the running tasks.
+    A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop` returns True, running
+    tasks are asked to stop and Interrupted is raised.
     """
     waiting, idle = deque(tasks), list(workers)
     running: dict[Future[Any], tuple[Worker, TaskT]] = {}

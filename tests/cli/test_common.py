@@ -86,7 +86,7 @@ def test_out_of_memory_is_recognized(error, expected):
     assert is_out_of_memory(error) is expected
 
 
-@pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h", "byov-extract -h"])
+@pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h"])
 def test_short_help(typed, line):
     done = typed(line)
     assert done.code == 0

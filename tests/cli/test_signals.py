@@ -1,6 +1,5 @@
 import signal
 import threading
-import time
 from importlib.metadata import entry_points
 
 import pytest
@@ -11,16 +10,14 @@ SCRIPTS = [point for point in entry_points(group="console_scripts") if point.nam
 signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
-def test_run_in_thread_returns_the_result_of_another_thread():
+def test_run_in_thread_returns_the_result_or_raises_the_error():
     assert run_in_thread(threading.current_thread) is not threading.main_thread()
+    error = SystemExit(3)
 
-
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
-def test_run_in_thread_raises_the_error_of_the_work(error):
     def work():
         raise error
 
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(SystemExit) as caught:
         run_in_thread(work)
     assert caught.value is error
 
@@ -49,8 +46,7 @@ def test_signal_removes_temporary_files(start_command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_path, attempt):
+def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_path):
     process = start_command(
         """
     from threading import Thread
@@ -71,7 +67,6 @@ def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_
 """,
         TMPDIR=str(tmp_path),
     )
-    time.sleep(0.05 * attempt)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert list(tmp_path.iterdir()) == []
@@ -103,10 +98,7 @@ DEFERRED = """
 @pytest.mark.parametrize(
     ("first", "then", "out", "code"),
     [
-        ("SIGINT", "stop.raise_if_set()", "deferred True\n", 130),
-        ("SIGTERM", "stop.raise_if_set()", "deferred True\n", 143),
         ("SIGINT", "pass", "deferred True\ndone\n", 130),
-        ("SIGINT", "os.kill(os.getpid(), signal.SIGINT)", "deferred True\n", 130),
         ("SIGINT", "os.kill(os.getpid(), signal.SIGTERM)", "deferred True\n", 143),
     ],
 )
