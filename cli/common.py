@@ -74,11 +74,14 @@ def run(app: typer.Typer) -> NoReturn:
     except ByovError as error:
         note(f"error: {error}")
         sys.exit(BAD_USAGE)
+    except typer.Abort:  # A confirmation was declined.
+        note("aborted; nothing was changed")
+        sys.exit(FAILED)
     except BrokenPipeError:
         _discard_output()
         sys.exit(FAILED)
     except (MemoryError, RuntimeError, ImportError) as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         reason = (str(error).splitlines() or ["allocation failed"])[0]
         note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
@@ -90,7 +93,7 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(FAILED)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether PyTorch, Python's threads or the dynamic linker ran out of memory."""
     texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
     return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None
@@ -98,7 +101,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _discard_output() -> None:
     """Redirect buffered output to /dev/null; Python would write it again at exit and fail again."""
-    if sys.stdout is not None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

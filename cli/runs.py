@@ -10,7 +10,6 @@ from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
 from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
 from byov.cli import common
-from byov.cli.common import UsageError
 from byov.cli.terminal import note, rich_table, table_console
 from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
@@ -97,7 +96,8 @@ def delete(
     """Delete runs with their models, embeddings and results."""
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
     names = ", ".join(f"{run.name} ({format_size(size_bytes(run.folder))})" for run in records)
-    _confirm(f"Delete {names}?", yes=yes)
+    if not yes:
+        typer.confirm(printable(f"Delete {names}?"), err=True, abort=True)
     for run in records:
         cached_runs.delete_run(run)
         print(printable(f"{run.folder}: deleted"))
@@ -122,7 +122,9 @@ def prune(
         print("nothing to prune: no finished run has checkpoints")
         return
     freed = sum(path.stat().st_size for run in finished for path in cached_runs.checkpoint_files(run))
-    _confirm(f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?", yes=yes)
+    if not yes:
+        question = f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?"
+        typer.confirm(question, err=True, abort=True)
     for run in finished:
         print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
 
@@ -137,28 +139,10 @@ def _all_runs(runs_dir: Path) -> list[RunRecord]:
     return runs
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    try:
-        confirmed = typer.confirm(printable(question), err=True)
-    except typer.Abort:
-        raise UsageError("No answer; nothing was deleted. Pass --yes to delete without confirmation.") from None
-    if not confirmed:
-        note("nothing was deleted")
-        raise typer.Exit(common.FAILED)
-
-
-def progress_cells(progress: RunProgress) -> tuple[str, str]:
-    """Return the epoch and the best validation score as table cells."""
-    epoch = "-" if progress.epoch is None else f"{progress.epoch} of {progress.epochs or '?'}"
-    best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
-    return epoch, best
-
-
 def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
     recipe = "" if run.recipe == run.method else run.recipe
-    epoch, best = progress_cells(progress)
+    epoch = "-" if progress.epoch is None else f"{progress.epoch} of {progress.epochs or '?'}"
+    best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
     return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, format_size(size)]
 
 

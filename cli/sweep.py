@@ -1,35 +1,26 @@
 """byov-sweep: train and score many runs, and print one table."""
 
 import json
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table as RichTable
 
-from byov.cache.runs import read_progress, read_run
 from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_cluster
-from byov.cli.runs import progress_cells
 from byov.cli.score_table import print_and_save
-from byov.cli.terminal import note, rich_table
+from byov.cli.terminal import PROGRESS, note
 from byov.cluster.grids import PlannedRun, plan_runs, read_grid
 from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, PaperResult, paper_results, plan_paper
 from byov.cluster.run_task import Folders, RunStatus
-from byov.cluster.sweep import Observer, SweepResult, run_status, sweep, sweep_workers
+from byov.cluster.sweep import SweepResult, run_status, sweep, sweep_workers
 from byov.cluster.sweep_tables import sweep_results
 from byov.device import Device, usable_cores
-from byov.errors import CacheError
 from byov.evaluate.evaluation import SCHEMA_VERSION
 from byov.progress import Stop
-from byov.text import format_duration, pluralize, printable
+from byov.text import pluralize, printable
 
-REDRAW_SECONDS = 1.0
 PAPER, PANEL = "paper", "Experiments of the paper (byov-sweep paper)"
 PANEL_OPTIONS = "--tables, --dataset, --encoder, --seeds and --small"
 
@@ -92,15 +83,12 @@ def sweep_grid(
         _show_plan(runs, [run_status(run, folders) for run in runs], as_json=as_json)
         return
     where = ray or workers or usable_cores()
-    console = Console(stderr=True, force_terminal=sys.stderr is not None and sys.stderr.isatty())
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        observer = SweepObserver(live, folders)
 
-        def work(stop: Stop) -> SweepResult:
-            with sweep_workers(where, runs, folders, stop) as processes:
-                return sweep(runs, folders, processes, retry=retry, device=device, observer=observer, stop=stop)
+    def work(stop: Stop) -> SweepResult:
+        with sweep_workers(where, runs, folders, stop) as processes:
+            return sweep(runs, folders, processes, retry=retry, device=device, progress=PROGRESS, stop=stop)
 
-        result = run_on_cluster(work, "interrupted; run the same command to resume")
+    result = run_on_cluster(work, "interrupted; run the same command to resume")
     documents: dict[str, Any]
     if plan:
         drawn = paper_results(plan, result, folders)
@@ -151,44 +139,6 @@ def _show_plan(runs: Sequence[PlannedRun], statuses: Sequence[RunStatus], *, as_
         print(printable(f"{status.name}: {status.state}" + (f" ({status.detail})" if status.detail else "")))
     left = sum(status.state != "finished" for status in statuses)
     note(f"{pluralize(len(runs), 'run')}, {left} not finished")
-
-
-class SweepObserver(Observer):
-    """Prints a line for each finished run and, in a terminal, shows a table of the running ones below."""
-
-    def __init__(self, live: Live, folders: Folders) -> None:
-        self._live, self._folders, self._drawn = live, folders, 0.0
-        self.total = self.done = self.failed = 0
-
-    def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None:
-        self.total = to_do
-        finished, failed = (sum(status.state == state for status in statuses) for state in ("finished", "failed"))
-        note(f"{pluralize(len(statuses), 'run')}: {finished} finished before, {failed} failed before, {to_do} to do")
-
-    def on_finish(self, status: RunStatus) -> None:
-        self.done += status.state == "finished"
-        self.failed += status.state == "failed"
-        text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
-        note(f"[{self.done + self.failed} of {self.total}] {status.name}: {text}")
-
-    def on_step(self, running: Sequence[str]) -> None:
-        now = time.monotonic()
-        if self._live.console.is_terminal and now - self._drawn >= REDRAW_SECONDS:
-            self._drawn = now
-            self._live.update(self._table(running), refresh=True)
-
-    def _table(self, running: Sequence[str]) -> RichTable:
-        table = rich_table(("running", "epoch", "best val"), [(name, *self._progress(name)) for name in running])
-        table.caption_justify = "left"
-        table.caption = f"{self.done} of {self.total} finished, {self.failed} failed"
-        return table
-
-    def _progress(self, name: str) -> tuple[str, str]:
-        try:
-            progress = read_progress(read_run(self._folders.runs, name))
-        except CacheError:  # not started yet, or not a run
-            return "-", "-"
-        return ("scoring", "-") if progress.state == "finished" else progress_cells(progress)
 
 
 def main() -> None:

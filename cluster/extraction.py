@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from byov.cache.atomic import remove_abandoned
 from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
-from byov.cluster.worker_pool import Finished, run_tasks
+from byov.cluster.worker_pool import run_tasks
 from byov.errors import ClusterError, ProcessLost
 from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
@@ -52,8 +52,12 @@ def extract_on_cluster(
             chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
             started = time.monotonic()
             with extraction.job_bars(jobs, progress) as (videos, frames):
-                for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
-                    for video in _video_outcomes(finished):
+                for task, result, error in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
+                    if isinstance(error, ProcessLost):
+                        result = [_lost_video(task.jobs[0])]
+                    elif error is not None:  # such as a full disk, which would affect other videos too
+                        raise error
+                    for video in result:
                         outcome.add(video)
                         frames.advance(video.frames)
                         videos.advance(latest=video.video_id)
@@ -88,15 +92,9 @@ class ExtractVideos:
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
-def _video_outcomes(finished: Finished[ExtractVideos]) -> list[VideoOutcome]:
-    if isinstance(finished.error, ProcessLost):
-        video = finished.task.jobs[0].video
-        advice = "Check the available memory, or try without --cluster."
-        return [VideoOutcome(video.id, failure=f"{video.path}: its worker died three times. {advice}")]
-    if finished.error is not None:  # such as a full disk, which would affect other videos too
-        raise finished.error
-    outcomes: list[VideoOutcome] = finished.result
-    return outcomes
+def _lost_video(job: Job) -> VideoOutcome:
+    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
+    return VideoOutcome(job.video.id, failure=reason)
 
 
 def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:

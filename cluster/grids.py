@@ -153,8 +153,9 @@ def _values(name: str, value: Any) -> list[Any]:
     values = value if isinstance(value, list) and not is_pair else [value]
     if not values:
         raise SweepError(f"{name} is an empty list")
-    unset = "none" if name in _OPTIONAL else None
-    return [tuple(item) if isinstance(item, list) else None if item == unset else item for item in values]
+    if name in _OPTIONAL:
+        values = [None if item == "none" else item for item in values]
+    return [tuple(item) if isinstance(item, list) else item for item in values]
 
 
 def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:

@@ -29,8 +29,6 @@ LOGGER = logging.getLogger(__name__)
 EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
-_OTHER_ENCODERS = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)", "CLIP features (ViT-L/14)")
-_UNPAIRED = "TCN (unpaired multi-view)"
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
 # Settings of `--small`: small models, to try all tables on a few cores.
@@ -39,18 +37,6 @@ SMALL_SETTINGS: dict[str, dict[str, Any]] = {
     "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
     "carl": _SHORT | {"epochs": 20},  # CARL's clips are more than twice as long
 }
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """A table of the paper."""
-
-    subject: str  # start of its title
-    files: tuple[str, ...]  # its grids in experiments/
-    columns: Callable[[EvaluationOptions], tuple[Column, ...]]
-    published: Callable[[str], list[Row]]  # returns the published rows of a dataset
-    baselines: bool = True  # also show frozen features, Time only and untrained models
-    curve: tuple[str, str] | None = None  # setting on the x-axis of its figure, and the axis label
 
 
 def _component_columns(options: EvaluationOptions) -> tuple[Column, ...]:
@@ -70,37 +56,36 @@ def _cross_view_columns(options: EvaluationOptions) -> tuple[Column, ...]:
     return tuple(column for column in TASKS["retrieval"].columns(options) if not column.score.endswith("/regular"))
 
 
-def _without(*names: str) -> Callable[[str], list[Row]]:
-    return lambda dataset: [row for row in published_rows(dataset) if row.name not in names]
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper."""
+
+    subject: str  # start of its title
+    files: tuple[str, ...]  # its grids in experiments/
+    columns: Callable[[EvaluationOptions], tuple[Column, ...]] = main_columns
+    hidden: tuple[str, ...] = ()  # published rows that it does not show
+    is_ablation: bool = False  # shows the published rows of the ablation, and no baselines
+    curve: tuple[str, str] | None = None  # setting on the x-axis of its figure, and the axis label
 
 
-def _published_encoders(dataset: str) -> list[Row]:
-    kept = ("Random", "ImageNet", "CLIP", "AE2", "BYOV")
-    return [row for row in published_rows(dataset) if row.name.startswith(kept)]
-
-
-def _ablation(name: str, subject: str, curve: tuple[str, str] | None = None) -> PaperTable:
-    columns = _component_columns if name == "components" else main_columns
-    published = partial(published_ablation, name)
-    return PaperTable(subject, (name,), columns, published, baselines=False, curve=curve)
-
-
-_WITH_UNPAIRED = ("table-1", "unpaired")
-_NO_OTHER_BYOV = _without(*_OTHER_ENCODERS[:2])
+_ablation = partial(PaperTable, is_ablation=True)
+_OTHER_BYOV = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)")
+_UNPAIRED = "TCN (unpaired multi-view)"
+_BASELINES = ("ActorObserverNet", "TCN (single-view)", "TCN (multi-view)", _UNPAIRED, "CARL", "TCC", "GTA")
 PAPER_TABLES: dict[str, PaperTable] = {
-    "table-1": PaperTable("Table 1", ("table-1",), main_columns, _without(*_OTHER_ENCODERS, _UNPAIRED)),
-    "components": _ablation("components", "Table 3, components"),
-    "stm-ratio": _ablation("stm-ratio", "Token selection ratio", ("ratio", "token selection ratio")),
-    "mask-self": _ablation("mask-self", "Masking ratio in MSM", ("mask_self", "masking ratio in MSM")),
-    "mask-cross": _ablation("mask-cross", "Masking ratio in MCM", ("mask_cross", "masking ratio in MCM")),
-    "latent": _ablation("latent", "Latent size"),
-    "depth": _ablation("depth", "Depth of the encoder"),
+    "table-1": PaperTable("Table 1", ("table-1",), hidden=(*_OTHER_BYOV, "CLIP features (ViT-L/14)", _UNPAIRED)),
+    "components": _ablation("Table 3, components", ("components",), _component_columns),
+    "stm-ratio": _ablation("Token selection ratio", ("stm-ratio",), curve=("ratio", "token selection ratio")),
+    "mask-self": _ablation("Masking ratio in MSM", ("mask-self",), curve=("mask_self", "masking ratio in MSM")),
+    "mask-cross": _ablation("Masking ratio in MCM", ("mask-cross",), curve=("mask_cross", "masking ratio in MCM")),
+    "latent": _ablation("Latent size", ("latent",)),
+    "depth": _ablation("Depth of the encoder", ("depth",)),
     "few-shot": PaperTable(
-        "Few-shot classification and regular retrieval", _WITH_UNPAIRED, _few_shot_columns, _NO_OTHER_BYOV
+        "Few-shot classification and regular retrieval", ("table-1", "unpaired"), _few_shot_columns, _OTHER_BYOV
     ),
-    "cross-view": PaperTable("Cross-view retrieval", _WITH_UNPAIRED, _cross_view_columns, _NO_OTHER_BYOV),
-    "backbones": PaperTable("Frame encoders", ("backbones",), main_columns, _published_encoders),
-    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns, published_rows),
+    "cross-view": PaperTable("Cross-view retrieval", ("table-1", "unpaired"), _cross_view_columns, _OTHER_BYOV),
+    "backbones": PaperTable("Frame encoders", ("backbones",), hidden=_BASELINES),
+    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns),
 }
 
 
@@ -194,12 +179,14 @@ def _paper_result(
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [_with_means(group).mean(STANDARD) for group in groups]
-    if paper.baselines:
+    if paper.is_ablation:
+        published = published_ablation(name, dataset)
+    else:
+        published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
         frozen = baseline_rows(result.baselines.get(dataset, []), STANDARD)
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *untrained_rows(groups, STANDARD), *measured]
-    published = paper.published(dataset)
     counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{paper.subject}: {dataset}, {split} split ({videos}, {frames})"

@@ -107,7 +107,8 @@ def _join(address: str) -> None:
 
     def connect() -> None:
         try:
-            connected.set_result(_init(address))
+            _init(address)
+            connected.set_result(None)
         except ClusterError as error:
             connected.set_exception(error)
 

@@ -27,19 +27,12 @@ from byov.device import Device
 from byov.errors import CacheError, SweepError
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, TimeOnly
 from byov.evaluate.evaluation import frozen_columns
-from byov.progress import Stop, never
+from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
 GRACE_SECONDS = 60.0  # time to write checkpoints after a stop
-
-
-class Observer:
-    """Receives the events of a sweep. Override what you need."""
-
-    def on_start(self, statuses: Sequence[RunStatus], to_do: int) -> None: ...  # statuses of all runs; number to do
-    def on_finish(self, status: RunStatus) -> None: ...  # after every run
-    def on_step(self, running: Sequence[str]) -> None: ...  # several times a second: names of the running tasks
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ def sweep(
     *,
     retry: bool = False,
     device: Device = "auto",
-    observer: Observer | None = None,
+    progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> SweepResult:
     """Train and score every run that is not finished yet, and score the baselines of their datasets.
@@ -75,7 +68,6 @@ def sweep(
     Failed runs are skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and
     Interrupted is raised. Raises SweepError if another sweep uses the folder, or a run exists with other settings.
     """
-    observer = observer or Observer()
     with ExitStack() as stack:
         try:
             stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", wait=False))
@@ -87,22 +79,30 @@ def sweep(
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
-        observer.on_start(before, len(to_do))
-        for task in to_do:
-            (folders.runs / task.name / FAILURE_NAME).unlink(missing_ok=True)
+        finished, failed = (sum(status.state == state for status in before) for state in ("finished", "failed"))
+        LOGGER.info(
+            f"{pluralize(len(runs), 'run')}: {finished} finished before, {failed} failed before, {len(to_do)} to do"
+        )
+        for run_task in to_do:
+            (folders.runs / run_task.name / FAILURE_NAME).unlink(missing_ok=True)
         baselines = baseline_tasks(runs, folders)
         rows: dict[str, Rows] = {}
         tasks: list[RunTask | BaselineTask] = [*to_do, *baselines]
-        for finished in run_tasks(workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS, on_step=observer.on_step):
-            name, error = finished.task.name, finished.error
-            if isinstance(finished.task, RunTask):
+        bar = stack.enter_context(progress.bar("runs", unit="run", total=len(to_do)))
+        done = 0
+        for task, result, error in run_tasks(workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS):
+            if isinstance(task, RunTask):
                 # A lost process is not recorded as a failure, so that the next sweep resumes the run.
-                results[name] = RunStatus(name, "failed", str(error)) if error else finished.result
-                observer.on_finish(results[name])
+                status = RunStatus(task.name, "failed", str(error)) if error else result
+                results[task.name] = status
+                done += 1
+                text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
+                LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
+                bar.advance(latest=task.name)
             elif error is None:
-                rows[name] = finished.result
+                rows[task.name] = result
             else:
-                LOGGER.info(f"{name}: left out of the table ({error})")
+                LOGGER.info(f"{task.name}: left out of the table ({error})")
     by_dataset: dict[str, list[Rows]] = {}
     for baseline in baselines:
         if baseline.name in rows:

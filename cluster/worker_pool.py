@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.synchronize import Event
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from byov.errors import Interrupted, ProcessLost
 from byov.progress import Stop, never
@@ -46,15 +45,6 @@ class Worker(Protocol):
     def close(self) -> None: ...  # ends the process immediately
 
 
-@dataclass(frozen=True)
-class Finished(Generic[TaskT]):
-    """A finished task."""
-
-    task: TaskT
-    result: Any = None
-    error: Exception | None = None
-
-
 def run_tasks(
     workers: Sequence[Worker],
     tasks: Sequence[TaskT],
@@ -62,9 +52,8 @@ def run_tasks(
     stop: Stop = never,  # polled several times a second
     grace_seconds: float = 0.0,  # how long running tasks may take to stop
     split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),  # returns smaller tasks to run instead of a lost one
-    on_step: Callable[[Sequence[str]], None] = lambda _: None,  # receives the names of the running tasks
-) -> Iterator[Finished[TaskT]]:
-    """Run tasks on the workers and yield each as it finishes.
+) -> Iterator[tuple[TaskT, Any, Exception | None]]:
+    """Run tasks on the workers and yield each as it finishes, with its result and its exception.
 
     A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop` returns True, running
     tasks are asked to stop and Interrupted is raised.
@@ -92,12 +81,11 @@ def run_tasks(
                 if retries:
                     LOGGER.info(f"{task.name}: lost its worker ({error}); trying again")
                 else:
-                    yield Finished(task, error=error)
+                    yield task, None, error
             except Exception as error:
-                yield Finished(task, error=error)
+                yield task, None, error
             else:
-                yield Finished(task, result)
-        on_step([task.name for _, task in running.values()])
+                yield task, result, None
         if stop():
             for worker, _ in running.values():
                 worker.stop()

@@ -62,7 +62,7 @@ class RayProcesses:
         self.environment = {name: value for name, value in os.environ.items() if name not in unwanted} | {
             "RAY_TMPDIR": str(self.folder),
             "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": "1",  # as in the workers, for identical bits
+            "OMP_NUM_THREADS": "1",  # same as in the workers, for identical results
         }
         self._started: list[subprocess.Popen[str]] = []
 

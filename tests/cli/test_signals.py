@@ -1,10 +1,13 @@
+import os
 import signal
 import threading
+from contextlib import suppress
 from importlib.metadata import entry_points
 
 import pytest
 
-from byov.cli.signals import run_in_thread
+from byov.cli.signals import deferred_stop, run_in_thread
+from byov.errors import CacheError
 
 SCRIPTS = [point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")]
 signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -72,52 +75,47 @@ def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_signal_during_cleanup_gives_no_traceback(start_command):
-    process = start_command("""
-    try:
-        print("ready", flush=True)
-        sys.stdin.readline()
-    finally:
-        os.kill(os.getpid(), signal.SIGINT)
-""")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert process.stderr.read() == "interrupted\n"
+def test_signal_during_cleanup_gives_no_traceback(run_app):
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
-
-DEFERRED = """
-    with deferred_stop() as stop:
-        os.kill(os.getpid(), signal.{first})
-        print("deferred", stop())
-        {then}
-        print("done")
-    print("not reached")
-"""
+    ran = run_app(work)
+    assert (ran.code, ran.err) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "out", "code"),
+    ("first", "second", "out", "code"),
     [
-        ("SIGINT", "pass", "deferred True\ndone\n", 130),
-        ("SIGINT", "os.kill(os.getpid(), signal.SIGTERM)", "deferred True\n", 143),
+        (signal.SIGINT, None, "deferred True\ndone\n", 130),
+        (signal.SIGINT, signal.SIGTERM, "deferred True\n", 143),
     ],
 )
-def test_first_signal_is_deferred_and_the_second_is_not(run_command, first, then, out, code):
-    done = run_command(DEFERRED.format(first=first, then=then))
-    assert (done.stdout, done.stderr, done.returncode) == (out, "interrupted\n", code)
+def test_first_signal_is_deferred_and_the_second_is_not(run_app, first, second, out, code):
+    def work():
+        with deferred_stop() as stop:
+            os.kill(os.getpid(), first)
+            print("deferred", stop())
+            if second:
+                os.kill(os.getpid(), second)
+            print("done")
+        print("not reached")
+
+    ran = run_app(work)
+    assert (ran.out, ran.err, ran.code) == (out, "interrupted\n", code)
 
 
-def test_handlers_are_restored_after_a_deferred_stop(run_command):
-    done = run_command("""
-    try:
-        with deferred_stop():
+def test_handlers_are_restored_after_a_deferred_stop(run_app):
+    def work():
+        with suppress(CacheError), deferred_stop():
             raise CacheError("x")
-    except CacheError:
-        print("restored", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("not reached")
-""")
-    assert (done.stdout, done.stderr, done.returncode) == ("restored\n", "interrupted\n", 143)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("not reached")
+
+    ran = run_app(work)
+    assert (ran.out, ran.err, ran.code) == ("", "interrupted\n", 143)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda point: point.name)

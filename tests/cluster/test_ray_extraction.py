@@ -1,4 +1,4 @@
-"""byov-extract --cluster: files as of one process, whatever dies on the way."""
+"""byov-extract --cluster writes the same files as a single process, even if workers or machines die."""
 
 import json
 import os

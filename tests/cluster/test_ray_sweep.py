@@ -1,4 +1,4 @@
-"""byov-sweep --cluster: files as of one run after another, whatever dies on the way."""
+"""byov-sweep --cluster writes the same files as a sweep in one process, even if workers or machines die."""
 
 import json
 import os

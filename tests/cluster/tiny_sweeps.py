@@ -26,7 +26,7 @@ TINY = {
     "lr": 1e-3,
 }
 QUICK = {"tasks": ["retrieval"], "protocol": "standard", "untrained": False}
-NAMES = ["toy-paper-r0.3-tiny-s0", "toy-paper-r0.3-tiny-s1"]  # of the seeds 0 and 1
+NAMES = ["toy-paper-r0.3-tiny-s0", "toy-paper-r0.3-tiny-s1"]  # runs with seeds 0 and 1
 VIDEOS = {
     (split, view, f"{view}{number}"): 12 + 3 * number + (view == "exo")
     for view in ("ego", "exo")
