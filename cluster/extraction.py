@@ -43,12 +43,12 @@ def extract_on_cluster(
     outcome = Outcome()
     try:
         with ray_workers(cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)) as workers:
-            identities = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop)
-            for other in identities[1:]:
-                _refuse_difference(identities[0], other)
-            extraction.refuse_other_identity(plan, jobs, identities[0])
+            identity, *others = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop).values()
+            for other in others:
+                _refuse_difference(identity, other)
+            extraction.refuse_other_identity(plan, jobs, identity)
             LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
-            chunk = partial(ExtractVideos, plan.encoder, options, identities[0])
+            chunk = partial(ExtractVideos, plan.encoder, options, identity)
             chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
             started = time.monotonic()
             with extraction.job_bars(jobs, progress) as (videos, frames):

@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from platform import node
 from typing import Any, TypeVar
@@ -131,18 +133,31 @@ def ray_workers(
     with ray_session(cluster), _marker_in(output) as marker:
         shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
         check = partial(_check_machine, {name: version(name) for name in PACKAGES}, shared)
-        workers = _start_workers(cluster, check, min(max_workers, _capacity(cluster)))
-        run_on_all(workers, _no_work, stop)
+        candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
+        workers = list(run_on_all(candidates, _no_work, stop, START_SECONDS))
+        if not workers:
+            raise ClusterError(
+                f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
+                "worker. Ask for less with --cpus-per-worker and --gpus-per-worker; `ray status` shows what is free."
+            )
         yield workers
 
 
-def run_on_all(workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop) -> list[T]:
-    """Call a function in every worker and return the results. Raises ClusterError if a worker dies."""
+def run_on_all(
+    workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
+) -> dict["RayWorker", T]:
+    """Call a function in every worker and return the results by worker, without workers that take too long.
+
+    Raises ClusterError if a worker dies.
+    """
     futures = {worker.submit(function): worker for worker in workers}
-    while wait(futures, timeout=STEP_SECONDS).not_done:
+    deadline = time.monotonic() + timeout_seconds
+    while (late := wait(futures, timeout=STEP_SECONDS).not_done) and time.monotonic() < deadline:
         raise_if_stopped(stop)
+    for future in late:  # Another job uses the CPUs.
+        futures.pop(future).close()
     try:
-        return [worker.result(future) for future, worker in futures.items()]
+        return {worker: worker.result(future) for future, worker in futures.items()}
     except ProcessLost as error:
         raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
 
@@ -162,24 +177,6 @@ def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
     for path, size in files.items():
         if not path.is_file() or path.stat().st_size != size:
             raise ClusterError(f"{node()} does not see {path}. All machines must share its folder.")
-
-
-def _start_workers(cluster: ClusterOptions, check: Callable[[], None], count: int) -> list["RayWorker"]:
-    import ray
-
-    workers = {}
-    for _ in range(count):
-        worker = RayWorker(cluster, check)
-        workers[worker.ready()] = worker
-    ready, late = ray.wait(list(workers), num_returns=count, timeout=START_SECONDS) if count else ([], [])
-    for reference in late:  # Another job took its CPUs.
-        workers[reference].close()
-    if not ready:
-        raise ClusterError(
-            f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a worker. "
-            "Ask for less with --cpus-per-worker and --gpus-per-worker; `ray status` shows what is free."
-        )
-    return [workers[reference] for reference in ready]
 
 
 def _capacity(cluster: ClusterOptions) -> int:
@@ -225,10 +222,6 @@ class RayWorker:
     def _start(self) -> None:
         folder = str(Path.cwd())
         self._actor = self._actor_class.remote(None if folder in sys.path else folder)
-
-    def ready(self) -> Any:
-        """Return a Ray reference that is available once the actor has started."""
-        return self._actor.__ray_ready__.remote()
 
     def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]":
         future: Future[Any] = self._actor.run.remote(self._check, task).future()

@@ -74,11 +74,6 @@ class RayProcesses:
         self._started.append(process)
         return process
 
-    def run(self, command: str, *arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
-        process = self.start(command, *arguments, cwd=cwd)
-        out, err = process.communicate(timeout=900)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
     def running(self) -> list[int]:
         """Processes with an open file in the folder, where Ray keeps its logs."""
         return [pid for pid in all_processes() if any(str(self.folder) in name for name in open_files(pid))]
