@@ -102,14 +102,15 @@ def thread_variables(count: int) -> dict[str, str]:
 def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
     """Create workers on this machine with one compute thread each. Processes start with their first task."""
     workers = [LocalWorker() for _ in range(count)]
-    before = dict(os.environ)
-    os.environ.update(thread_variables(1))  # inherited by the processes
+    variables = thread_variables(1)
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)  # inherited by the processes
     try:
         yield workers
     finally:
         for worker in workers:
             worker.close()
-        for name in thread_variables(1):
+        for name in variables:
             del os.environ[name]
         os.environ.update(before)
 

@@ -3,19 +3,18 @@
 import json
 import os
 import signal
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.cluster.tiny_sweeps import NAMES, contents, make_folders, states, sweep_inline, write_grid
-from tests.ray_processes import can_hide_folders, descendants
+from tests.cluster.tiny_sweeps import NAMES, contents, make_folders, states, sweep_inline, wait_for_epochs, write_grid
+from tests.ray_processes import descendants
 
 from byov.cluster.grids import read_grid
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-EPOCHS = 60  # to have time to kill something
+EPOCHS = 90  # to have time to kill something
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +32,6 @@ def start(ray, reference, tmp_path):
     """start(*options): byov-sweep with runs in tmp_path/runs."""
     folders = ("--features-dir", reference / "features", "--runs-dir", tmp_path / "runs", "--json")
     return lambda *options: ray.start("byov-sweep", reference / "grid.toml", *options, *folders, cwd=tmp_path)
-
-
-def wait_for_epochs(process, run):
-    """Wait until a run has trained for some epochs."""
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 15:
-        assert process.poll() is None, f"ended early: {process.communicate()}"
-        time.sleep(0.005)
-    assert not (run / "model-last.safetensors").exists(), "too late"
 
 
 @pytest.fixture
@@ -66,7 +56,7 @@ def test_stopped_runs_resume_on_ray_or_in_local_processes(
     start, ray, tmp_path, check_finished, number, code, resumed_on
 ):
     process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
-    wait_for_epochs(process, run)
+    wait_for_epochs(process, run, 15)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (code, ""), err
@@ -82,7 +72,7 @@ def test_stopped_runs_resume_on_ray_or_in_local_processes(
 @pytest.mark.long
 def test_a_killed_sweep_resumes(start, ray, tmp_path, check_finished):
     process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
-    wait_for_epochs(process, run)
+    wait_for_epochs(process, run, 15)
     process.kill()
     process.communicate()
     assert ray.all_ended(120)  # the last of Ray's processes ends after a minute
@@ -96,7 +86,7 @@ def test_runs_of_lost_workers_are_resumed(start, machines, tmp_path, check_finis
     machines.restore()
     process = start("--cluster", machines.address)
     for name in NAMES:
-        wait_for_epochs(process, tmp_path / "runs" / name)
+        wait_for_epochs(process, tmp_path / "runs" / name, 15)
     if lost == "machine":
         machines.kill_machine()
     else:
@@ -104,16 +94,3 @@ def test_runs_of_lost_workers_are_resumed(start, machines, tmp_path, check_finis
             if b"ray::_Actor" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
     assert "lost its worker" in check_finished(process)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not can_hide_folders(), reason="only root can hide folders")
-def test_a_machine_without_the_features_is_refused(machines, start, reference, tmp_path):
-    machines.restore(hidden=reference / "features")
-    process = start("--cluster", machines.address)
-    out, err = process.communicate(timeout=120)
-    machines.kill_machine()
-    assert (process.returncode, out) == (2, "")
-    (line,) = err.splitlines()
-    assert f"does not see {reference / 'features/toy/manifest.json'}" in line
-    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []

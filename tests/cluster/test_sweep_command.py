@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
-from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, write_grid
+from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
 
 from byov.cli.sweep import main
 from byov.cluster.grids import read_grid
@@ -40,15 +39,6 @@ def start_sweep(folders, clean_environment):
     for process in started:
         process.kill()
         process.communicate()
-
-
-def wait_for_epochs(process, run):
-    """Wait until a run has trained for some epochs."""
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.005)
-            pytest.fail(f"ended early: {process.communicate()}")
 
 
 @pytest.mark.slow
@@ -88,7 +78,7 @@ def test_interrupted_and_killed_sweeps_resume_to_the_same_files(start_sweep, fol
     path = write_grid(tmp_path / "grid.toml", epochs=30, **{"validate-every": 30})
     run = folders.runs / NAMES[0]
     interrupted = start_sweep(path)
-    wait_for_epochs(interrupted, run)
+    wait_for_epochs(interrupted, run, 3)
     os.killpg(interrupted.pid, signal.SIGINT)  # a terminal signals the whole group
     out, err = interrupted.communicate()
     assert (interrupted.returncode, out) == (130, ""), err
@@ -96,7 +86,7 @@ def test_interrupted_and_killed_sweeps_resume_to_the_same_files(start_sweep, fol
     assert not (run / "model-last.safetensors").exists()
     assert list((run / "checkpoint").glob("*.safetensors"))
     killed = start_sweep(path)
-    wait_for_epochs(killed, run)
+    wait_for_epochs(killed, run, 3)
     killed.kill()
     killed.communicate()
     inline = Folders(folders.features, tmp_path / "inline")

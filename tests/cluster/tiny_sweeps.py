@@ -1,6 +1,8 @@
 """Sweeps of tiny runs: a small cache, grids, and a worker that runs tasks in this process."""
 
 import json
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -98,6 +100,15 @@ def sweep_inline(
 
 def states(result: SweepResult) -> list[str]:
     return [status.state for status in result.runs]
+
+
+def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
+    """Wait until the process has trained a run for some epochs, but not finished it."""
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < count:
+        assert process.poll() is None, f"ended early: {process.communicate()}"
+        time.sleep(0.005)
+    assert not (run / "model-last.safetensors").exists(), "too late"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
