@@ -9,18 +9,17 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from threading import Event
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from byov import __version__
 from byov.cache.runs import RunRecord, unfinished
-from byov.cli.signals import SIGNALS, Stopped, ignore_signals, interruptible, raise_stopped
+from byov.cli.signals import SIGNALS, Stopped, deferred_stop, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
-from byov.cluster.ray_pool import ClusterOptions, check_address, require_ray
+from byov.cluster.ray_pool import ClusterOptions
 from byov.device import Device
-from byov.errors import ByovError
+from byov.errors import ByovError, Interrupted
 from byov.progress import Stop
 
 T = TypeVar("T")
@@ -66,7 +65,7 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(code or 0)
     except Stopped as stopped:
         ignore_signals()
-        note("interrupted")
+        note(stopped.message)
         sys.exit(stopped.exit_code)
     except ClickException as error:
         command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
@@ -75,28 +74,26 @@ def run(app: typer.Typer) -> NoReturn:
     except ByovError as error:
         note(f"error: {error}")
         sys.exit(BAD_USAGE)
+    except typer.Abort:  # A confirmation was declined.
+        note("aborted; nothing was changed")
+        sys.exit(FAILED)
     except BrokenPipeError:
         _discard_output()
         sys.exit(FAILED)
     except (MemoryError, RuntimeError, ImportError) as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         reason = (str(error).splitlines() or ["allocation failed"])[0]
         note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
         sys.exit(FAILED)
     except OSError as error:
-        note(f"error: {describe_os_error(error)}")
+        where = f"{error.filename}: " if error.filename else ""
+        note(f"error: {where}{error.strerror or error}")
         _discard_output()
         sys.exit(FAILED)
 
 
-def describe_os_error(error: OSError) -> str:
-    """Return `path: reason`, or the reason alone if there is no path."""
-    reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}" if error.filename else reason
-
-
-def is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether PyTorch, Python's threads or the dynamic linker ran out of memory."""
     texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
     return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None
@@ -104,7 +101,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _discard_output() -> None:
     """Redirect buffered output to /dev/null; Python would write it again at exit and fail again."""
-    if sys.stdout is not None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -131,15 +128,8 @@ def _load_config(context: typer.Context, path: Path | None) -> None:
         option = options.get(key.replace("_", "-"))
         if option is None:
             raise UsageError(f"--config {path}: unknown option {key!r}. {context.command_path} --help lists them.")
-        if isinstance(value, dict):
-            raise UsageError(f"--config {path}: {key} must be a number, a string, a Boolean or a list.")
         texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
-        if getattr(option, "multiple", False):
-            defaults[option.name] = texts
-        elif isinstance(value, bool) and getattr(option, "is_flag", False):
-            defaults[option.name] = value
-        else:
-            defaults[option.name] = ",".join(texts)
+        defaults[option.name] = texts if getattr(option, "multiple", False) else ",".join(texts)
     context.default_map = defaults
 
 
@@ -185,7 +175,6 @@ GpusOption = Annotated[
         "--gpus-per-worker", min=0, help="GPUs or fraction of one.", show_default="0", rich_help_panel="Cluster"
     ),
 ]
-CLUSTER_SHUTDOWN_SECONDS = 1.5  # after Ctrl-C; whatever still runs then ends with this process
 
 
 def parse_cluster(
@@ -202,37 +191,23 @@ def parse_cluster(
             if value is not None:
                 raise UsageError(f"{name} needs --cluster. Add --cluster local to use this machine.")
         return None
-    check_address(address)
-    require_ray()
     if device == "cuda" and not gpus_per_worker:
         raise UsageError("--device cuda on a cluster needs --gpus-per-worker, for example 1.")
-    return ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
-
-
-def run_on_ray(work: Callable[[], T], message: str, on_stop: Callable[[], object] = lambda: None) -> T:
-    """Run `work` like `interruptible`, without what Ray prints to standard output about dead workers.
-
-    It runs in another thread because Ray replaces the signal handlers of the main thread.
-    """
-    with redirect_stdout(io.StringIO()):
-        return interruptible(work, message, on_stop=on_stop)
+    options = ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
+    options.check()
+    return options
 
 
 def run_on_cluster(work: Callable[[Stop], T], message: str) -> T:
-    """Return `work(stop)`; after a signal, wait a moment for the cluster to shut down."""
-    stop, ended = Event(), Event()
+    """Return `work(stop)`, where `stop` returns True after the first signal. A second signal ends the process at once.
 
-    def target() -> T:
+    `work` runs in another thread, because Ray replaces the signal handlers of the main thread.
+    """
+    with deferred_stop() as stop, redirect_stdout(io.StringIO()):  # Ray prints messages about dead workers.
         try:
-            return work(stop.is_set)
-        finally:
-            ended.set()
-
-    def shut_down() -> None:
-        stop.set()
-        ended.wait(CLUSTER_SHUTDOWN_SECONDS)
-
-    return run_on_ray(target, message, shut_down)
+            return interruptible(lambda: work(stop), message)
+        except Interrupted:
+            raise Stopped(stop.signal_number or signal.SIGTERM, message) from None
 
 
 # Checks before work begins

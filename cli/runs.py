@@ -6,28 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
-from byov.cache.runs import (
-    BYOV,
-    RunProgress,
-    RunRecord,
-    checkpoint_files,
-    delete_run,
-    list_runs,
-    prune_checkpoints,
-    read_progress,
-    read_run,
-    size_bytes,
-)
+from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
 from byov.cli import common
-from byov.cli.common import UsageError
 from byov.cli.terminal import note, rich_table, table_console
 from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
 
 DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
-VIDEOS_DIGEST = "train and val videos, features, labels"
 
 RunName = Annotated[str, typer.Argument(help="Name of a run.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -108,9 +96,10 @@ def delete(
     """Delete runs with their models, embeddings and results."""
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
     names = ", ".join(f"{run.name} ({format_size(size_bytes(run.folder))})" for run in records)
-    _confirm(f"Delete {names}?", yes=yes)
+    if not yes:
+        typer.confirm(printable(f"Delete {names}?"), err=True, abort=True)
     for run in records:
-        delete_run(run)
+        cached_runs.delete_run(run)
         print(printable(f"{run.folder}: deleted"))
 
 
@@ -126,38 +115,28 @@ def prune(
     for run in records:
         progress = read_progress(run)
         if progress.state == "finished":
-            finished += [run] if checkpoint_files(run) else []
+            finished += [run] if cached_runs.checkpoint_files(run) else []
         elif runs:
             note(f"{run.name}: kept, because it is {progress.description}")
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
-    freed = sum(path.stat().st_size for run in finished for path in checkpoint_files(run))
-    _confirm(f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?", yes=yes)
+    freed = sum(path.stat().st_size for run in finished for path in cached_runs.checkpoint_files(run))
+    if not yes:
+        question = f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?"
+        typer.confirm(question, err=True, abort=True)
     for run in finished:
-        print(printable(f"{run.name}: {format_size(prune_checkpoints(run))} freed"))
+        print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
 
 
 def _all_runs(runs_dir: Path) -> list[RunRecord]:
     runs = []
-    for name in list_runs(runs_dir):
+    for name in cached_runs.list_runs(runs_dir):
         try:
             runs.append(read_run(runs_dir, name))
         except CacheError as error:
             note(f"{name}: skipped ({error})")
     return runs
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    try:
-        confirmed = typer.confirm(printable(question), err=True)
-    except typer.Abort:
-        raise UsageError("No answer; nothing was deleted. Pass --yes to delete without confirmation.") from None
-    if not confirmed:
-        note("nothing was deleted")
-        raise typer.Exit(common.FAILED)
 
 
 def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
@@ -171,7 +150,7 @@ def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]
     return {
         "run": run.name,
         "method": run.method,
-        "recipe": run.recipe if run.method == BYOV else None,
+        "recipe": run.recipe if run.method == cached_runs.BYOV else None,
         "dataset": run.dataset,
         "encoder": run.encoder,
         "column": run.column,
@@ -191,7 +170,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     digest, validation = run.training.get("videos_sha256"), run.training.get("validation")
     return {
         **{key: run.training.get(key) for key in DATA_KEYS},
-        VIDEOS_DIGEST: digest[:12] if isinstance(digest, str) else None,
+        "train and val videos, features, labels": digest[:12] if isinstance(digest, str) else None,
         "epochs done": progress.epoch,
         "selected by": progress.metric,  # differs from the setting if the val split has no labels
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},

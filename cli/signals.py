@@ -20,8 +20,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopped(BaseException):
     """Raised by Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer chooses the exit code."""
 
-    def __init__(self, signal_number: int) -> None:
-        self.exit_code = 128 + signal_number
+    def __init__(self, signal_number: int, message: str = "interrupted") -> None:
+        self.exit_code, self.message = 128 + signal_number, message
 
 
 def raise_stopped(signal_number: int, _frame: FrameType | None) -> None:
@@ -43,11 +43,6 @@ class StopRequest:
     def __call__(self) -> bool:
         return self.signal_number is not None
 
-    def raise_if_set(self) -> None:
-        """Raise `Stopped` if a signal has arrived."""
-        if self.signal_number is not None:
-            raise Stopped(self.signal_number)
-
 
 @contextmanager
 def deferred_stop() -> Iterator[StopRequest]:
@@ -66,7 +61,8 @@ def deferred_stop() -> Iterator[StopRequest]:
     finally:
         for number, old_handler in previous.items():
             signal.signal(number, old_handler)
-    request.raise_if_set()
+    if request.signal_number is not None:
+        raise Stopped(request.signal_number)
 
 
 def run_in_thread(work: Callable[[], T]) -> T:
@@ -96,26 +92,15 @@ def run_in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def interruptible(
-    work: Callable[[], T],
-    message: str = "interrupted",
-    *,
-    on_stop: Callable[[], object] = lambda: None,
-    scratch: Path | None = None,
-) -> T:
+def interruptible(work: Callable[[], T], message: str = "interrupted", *, scratch: Path | None = None) -> T:
     """Run `work` in a thread; a signal ends the process at once, without waiting for decoders or fits.
 
-    Args:
-        work: Function to run.
-        message: Printed when a signal arrives.
-        on_stop: Called before the process ends.
-        scratch: Folder to remove before the process ends.
+    The signal prints the message and removes the `scratch` folder.
     """
     try:
         return run_in_thread(work)
     except Stopped as stopped:
         note(message)
-        on_stop()
         exit_now(stopped.exit_code, scratch)
 
 

@@ -4,7 +4,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -84,17 +84,15 @@ class _NoteFile(io.TextIOBase):
 class TerminalProgress:
     """Progress bars if standard error is a terminal, otherwise a line for each long task every 30 seconds."""
 
-    @contextmanager
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
-    ) -> Iterator[Bar]:
+    ) -> AbstractContextManager[Bar]:
         if sys.stderr is not None and sys.stderr.isatty():
             where: dict[str, Any] = {"dynamic_ncols": True, "delay": 1 if brief else 0}
         else:
             interval = LOG_INTERVAL_SECONDS
             where = {"file": _NoteFile(), "position": 0, "mininterval": interval, "delay": interval}
-        with _TqdmBar(desc=name, unit=unit, total=total, initial=done, leave=not brief, miniters=1, **where) as bar:
-            yield bar
+        return _TqdmBar(desc=name, unit=unit, total=total, initial=done, leave=not brief, miniters=1, **where)
 
 
 PROGRESS = TerminalProgress()

@@ -57,21 +57,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next batch; call before threads start.
+    """Make glibc keep freed memory for the next batch, and return whether it does. Call before threads start.
 
     An encoder on the CPU allocates and frees hundreds of MiB per batch. By default glibc returns them to the system,
     which clears every page again for the next batch. Does nothing with another C library, or if the environment
     configures glibc's allocator.
-
-    Returns:
-        Whether the setting is in effect.
     """
     tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
     if platform.libc_ver()[0] != "glibc" or tuned or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    no_mappings = mallopt(_M_MMAP_MAX, 0)
-    no_trimming = mallopt(_M_TRIM_THRESHOLD, -1)
-    # Blocks above 64 MiB do not fit into the arenas of other threads and would be mapped after all.
-    one_arena = mallopt(_M_ARENA_MAX, 1)
-    return bool(no_mappings and no_trimming and one_arena)
+    # One arena, since blocks above 64 MiB do not fit into those of other threads and would be mapped after all.
+    return all(mallopt(*setting) for setting in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1)))

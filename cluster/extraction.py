@@ -7,21 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from byov.cache.atomic import remove_abandoned
-from byov.cluster.ray_pool import ClusterOptions, ray_workers
+from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
 from byov.cluster.worker_pool import run_tasks
 from byov.errors import ClusterError, ProcessLost
+from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.extraction import (
-    ExtractionOptions,
-    Outcome,
-    TokenEncoder,
-    VideoOutcome,
-    encoder_identity,
-    extracted_videos,
-    job_bars,
-    refuse_other_identity,
-)
+from byov.extract.extraction import ExtractionOptions, Outcome, TokenEncoder, VideoOutcome
 from byov.extract.plan import Job, Plan
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import pluralize
@@ -42,38 +34,30 @@ def extract_on_cluster(
     """Extract the jobs of a plan on the workers of a Ray cluster.
 
     Nothing is written before all workers have loaded the same encoder. If a worker dies, its videos are retried one by
-    one; a video fails after its worker has died three times.
-
-    Args:
-        stop: Polled several times a second; once true, Interrupted is raised. Finished videos are kept.
-
-    Raises:
-        ClusterError: If the cluster cannot be reached, or its machines differ.
+    one; a video fails after its worker has died three times. Once `stop` returns True, Interrupted is raised; finished
+    videos are kept.
     """
     jobs = [_absolute(job) for job in jobs]
     options = replace(options, cores=cluster.cpus_per_worker)
-    one_per_folder = {job.video.path.parent: job.video.path for job in jobs}.values()
-    prepare = partial(_load_identity, plan.encoder, options)
+    one_per_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
+    outcome = Outcome()
     try:
-        with ray_workers(
-            cluster, plan.folder, list(one_per_folder), prepare=prepare, stop=stop, max_workers=len(jobs)
-        ) as (workers, identities):
-            identity = identities[0]
-            for other in identities[1:]:
+        with ray_workers(cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)) as workers:
+            identity, *others = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop).values()
+            for other in others:
                 _refuse_difference(identity, other)
-            refuse_other_identity(plan, jobs, identity)
+            extraction.refuse_other_identity(plan, jobs, identity)
             LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
-            chunks = [ExtractVideos(plan.encoder, options, identity, chunk) for chunk in split_jobs(jobs, len(workers))]
-            outcome, started = Outcome(), time.monotonic()
-            with job_bars(jobs, progress) as (videos, frames):
-                for finished in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
-                    if isinstance(finished.error, ProcessLost):
-                        results = [_lost_video(finished.task.jobs[0])]
-                    elif finished.error is not None:  # such as a full disk, which would affect other videos too
-                        raise finished.error
-                    else:
-                        results = finished.result
-                    for video in results:
+            chunk = partial(ExtractVideos, plan.encoder, options, identity)
+            chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
+            started = time.monotonic()
+            with extraction.job_bars(jobs, progress) as (videos, frames):
+                for task, result, error in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
+                    if isinstance(error, ProcessLost):
+                        result = [_lost_video(task.jobs[0])]
+                    elif error is not None:  # such as a full disk, which would affect other videos too
+                        raise error
+                    for video in result:
                         outcome.add(video)
                         frames.advance(video.frames)
                         videos.advance(latest=video.video_id)
@@ -99,16 +83,21 @@ class ExtractVideos:
 
     def __call__(self, stop: Stop) -> list[VideoOutcome]:  # noqa: ARG002
         encoder = _load(self.encoder, self.options)
-        _refuse_difference(self.identity, encoder_identity(encoder))
+        _refuse_difference(self.identity, extraction.encoder_identity(encoder))
         with NO_PROGRESS.bar("frames", unit="frame") as frames:
-            return list(extracted_videos(encoder, self.jobs, self.options, frames))
+            return list(extraction.extracted_videos(encoder, self.jobs, self.options, frames))
 
     def split(self) -> list["ExtractVideos"]:
         """Return one task per video; empty if there is only one."""
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
-def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
+def _lost_video(job: Job) -> VideoOutcome:
+    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
+    return VideoOutcome(job.video.id, failure=reason)
+
+
+def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     """Split jobs into chunks of similar size in bytes, largest videos first.
 
     Chunks hold several short videos, since batches are filled across the videos of a chunk.
@@ -123,12 +112,7 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[tuple[Job, ...]]:
             size = 0
         chunks[-1].append(job)
         size += sizes[job.video.id]
-    return [tuple(chunk) for chunk in chunks]
-
-
-def _lost_video(job: Job) -> VideoOutcome:
-    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
-    return VideoOutcome(job.video.id, failure=reason)
+    return chunks
 
 
 def _absolute(job: Job) -> Job:
@@ -148,7 +132,7 @@ def _load(name: EncoderName, options: ExtractionOptions) -> TokenEncoder:
 
 
 def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) -> dict[str, str]:  # noqa: ARG001
-    return encoder_identity(_load(name, options))
+    return extraction.encoder_identity(_load(name, options))
 
 
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:

@@ -8,16 +8,14 @@
     method = "tcc"
     lr = [1e-4, 1e-3]
 
-Keys are dataset, encoder, ratio, method, title and the settings of byov-train. The paper's grids are in experiments/.
+Keys are dataset, encoder, ratio, method, title and the settings of byov-train.
 """
 
 import hashlib
 import json
-import logging
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -27,8 +25,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, field_validator
 
 from byov.cache.features import Header
-from byov.cache.layout import check_name, encoder_folders, encoder_slug, ratio_key
-from byov.errors import ByovError, SettingsError, SweepError
+from byov.cache.layout import check_name, ratio_key
+from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit, segments
@@ -45,11 +43,9 @@ from byov.train.settings import (
     settings_classes,
 )
 
-LOGGER = logging.getLogger(__name__)
-EXPERIMENTS = Path(__file__).parent / "experiments"
 MAX_NAME_LENGTH = 120
 ALL = "all"
-_DATA_KEYS = ("dataset", "encoder", "ratio", "method")
+_NOT_SETTINGS = ("dataset", "encoder", "ratio", "method", "title")
 _LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
 _FIELDS = {
     name: info for cls in settings_classes().values() for name, info in cls.model_fields.items() if name != "method"
@@ -57,13 +53,6 @@ _FIELDS = {
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
-
-# Settings of `--small`: small models, to try all tables on a few cores.
-_SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
-SMALL_SETTINGS: dict[str, dict[str, Any]] = {
-    "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
-    "carl": _SHORT | {"epochs": 20},  # CARL's clips are more than twice as long
-}
 
 
 class EvaluationChoice(Record):
@@ -124,16 +113,6 @@ class PlannedRun:
     title: str = ""  # row name in tables
 
 
-@dataclass(frozen=True)
-class PaperChoice:
-    """Changes to the paper's experiments."""
-
-    datasets: tuple[str, ...] = ()  # replace the paper's
-    encoder: str | None = None
-    seeds: int | None = None
-    small: bool = False
-
-
 def read_grid(path: Path) -> RunGrid:
     """Read a grid file. Raises SweepError if it cannot be read or has unknown keys."""
     try:
@@ -146,21 +125,16 @@ def read_grid(path: Path) -> RunGrid:
 
 
 def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
-    """Parse the contents of a grid file.
-
-    Args:
-        raw: The parsed TOML.
-        source: File name, for error messages.
-    """
+    """Parse the contents of a grid file; `source` is its name, for error messages."""
     try:
         file = GridFile.model_validate_json(json.dumps(raw, default=str))  # strict mode accepts JSON arrays as tuples
-        common = _settings(file.model_extra or {})
+        common = _long_names(file.model_extra or {})
         values = {key: _values(key, value) for key, value in common.items() if key in _FIELDS}
         single = {key: of_key[0] for key, of_key in values.items() if len(of_key) == 1}
         return RunGrid(
             source,
             check_name(file.name, "name") if file.name else "",
-            tuple(GridBlock(common | _settings(block), single if file.name else {}) for block in file.runs),
+            tuple(GridBlock(common | _long_names(block), single if file.name else {}) for block in file.runs),
             file.evaluation,
         )
     except ValidationError as error:
@@ -169,18 +143,8 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
         raise SweepError(f"{source}: {error}") from None
 
 
-def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand short setting names; raise SweepError for unknown settings."""
-    known = {*_FIELDS, *_DATA_KEYS, "title"}
-    settings = {}
-    for key, value in raw.items():
-        name = _LONG_NAMES.get(key, key.replace("-", "_"))
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            advice = f"did you mean {close[0]}?" if close else "see byov-train --help for the settings"
-            raise SweepError(f"no setting {key!r}; {advice}")
-        settings[name] = value
-    return settings
+def _long_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {_LONG_NAMES.get(key, key.replace("-", "_")): value for key, value in settings.items()}
 
 
 def _values(name: str, value: Any) -> list[Any]:
@@ -189,22 +153,15 @@ def _values(name: str, value: Any) -> list[Any]:
     values = value if isinstance(value, list) and not is_pair else [value]
     if not values:
         raise SweepError(f"{name} is an empty list")
-    return [_value(name, item) for item in values]
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in _PAIRS and isinstance(value, list) and all(type(item) in (int, float) for item in value):
-        return tuple(value)
-    if not isinstance(value, str | int | float):
-        raise SweepError(f"{name} is {value!r:.80}; expected a number, a string, true, false, or a list of them")
-    return None if name in _OPTIONAL and value == "none" else value
+    if name in _OPTIONAL:
+        values = [None if item == "none" else item for item in values]
+    return [tuple(item) if isinstance(item, list) else item for item in values]
 
 
 def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:
     """Return the distinct runs of all grids. A run in several grids is scored for all of them.
 
-    Raises:
-        SweepError: If settings are invalid or features are missing.
+    Raises SweepError if settings are invalid or features are missing.
     """
     _first_header.cache_clear()
     _scope.cache_clear()
@@ -243,15 +200,24 @@ def _grid_runs(grid: RunGrid, features_dir: Path) -> list[PlannedRun]:
 
 
 def _planned(grid: RunGrid, block: GridBlock, values: Mapping[str, Any], features_dir: Path) -> PlannedRun:
-    for key in ("dataset", "encoder"):
+    for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
     folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
     dataset, ratio = folder.parent.name, values.get("ratio", DEFAULT_RATIO)
     header = _first_header(folder)
-    _check_ratio(ratio, header)
-    given = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "title")}
+    if type(ratio) not in (int, float) or not 0 < ratio <= 1:
+        raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
+    if ratio_key(ratio) not in header.ratios:
+        raise SweepError(
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {', '.join(sorted(header.ratios, key=float))}. "
+            f"Add it with byov-extract --ratios {ratio_key(ratio)}."
+        )
+    given = {key: value for key, value in values.items() if key not in _NOT_SETTINGS}
     settings = resolve_settings(values.get("method", DEFAULT_METHOD), dataset, given)
+    title = values.get("title", "")
+    for name, value in {"ratio": ratio_key(ratio), **settings.model_dump()}.items():
+        title = title.replace(f"{{{name}}}", _value_text(value))
     return PlannedRun(
         _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values),
         dataset,
@@ -261,23 +227,13 @@ def _planned(grid: RunGrid, block: GridBlock, values: Mapping[str, Any], feature
         header.provenance.encoder,
         _scope(grid.evaluation, features_dir, dataset),
         grid.evaluation.untrained,
-        _filled(str(values.get("title", "")), {"ratio": ratio_key(ratio)} | settings.model_dump()),
+        title,
     )
 
 
 @cache
 def _first_header(folder: Path) -> Header:
     return first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
-
-
-def _check_ratio(ratio: Any, header: Header) -> None:
-    if isinstance(ratio, bool | str) or not 0 < ratio <= 1:
-        raise SettingsError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
-    if ratio_key(ratio) not in header.ratios:
-        raise SettingsError(
-            f"{header.path.parents[1]}: no STM ratio {ratio_key(ratio)}, only "
-            f"{', '.join(sorted(header.ratios, key=float))}. Add it with byov-extract --ratios {ratio_key(ratio)}."
-        )
 
 
 @cache
@@ -346,61 +302,3 @@ def _value_text(value: Any) -> str:
     if value is None:
         return "none"
     return ",".join(map(_value_text, value)) if isinstance(value, tuple) else str(value)
-
-
-def _filled(title: str, values: Mapping[str, Any]) -> str:
-    """Insert settings into a title: "latent {latent}" → "latent 64"."""
-    for name, value in values.items():
-        title = title.replace(f"{{{name}}}", _value_text(value))
-    return title
-
-
-def paper_grid(name: str, features_dir: Path, choice: PaperChoice, *, keep_encoders: bool = False) -> RunGrid | None:
-    """Read a grid of experiments/, restricted to the datasets in the cache.
-
-    Args:
-        name: File name without suffix.
-        choice: Changes to the experiments.
-        keep_encoders: Ignore `choice.encoder`, for grids that compare encoders.
-
-    Returns:
-        The grid, or None if the cache has no features for it.
-    """
-    path = EXPERIMENTS / f"{name}.toml"
-    grid = read_grid(path)
-    blocks = [changed for block in grid.blocks for changed in _paper_blocks(block, features_dir, choice, keep_encoders)]
-    if not blocks:
-        LOGGER.info(f"{name}: skipped, since the cache has no features for it")
-        return None
-    return replace(grid, source=path.name, name="small" if choice.small else grid.name, blocks=tuple(blocks))
-
-
-def _paper_blocks(
-    block: GridBlock, features_dir: Path, choice: PaperChoice, keep_encoders: bool
-) -> Iterator[GridBlock]:
-    """Yield a block for each dataset in the cache."""
-    datasets, paper_encoder = block.values["dataset"], block.values["encoder"]
-    for dataset in choice.datasets or ([datasets] if isinstance(datasets, str) else datasets):
-        cached = [folder.name for folder in encoder_folders(features_dir) if folder.parent.name == dataset]
-        encoder = paper_encoder if keep_encoders else choice.encoder or paper_encoder
-        if choice.datasets and cached and encoder == paper_encoder and not keep_encoders:
-            encoder = _only_encoder(cached, dataset, paper_encoder)
-        if encoder_slug(encoder) not in cached:
-            continue
-        values = {**block.values, "dataset": dataset, "encoder": encoder}
-        if choice.seeds is not None:
-            values["seed"] = list(range(choice.seeds))
-        if choice.small:  # Settings of the experiment take precedence.
-            small = SMALL_SETTINGS.get(values.get("method", DEFAULT_METHOD), _SHORT)
-            yield GridBlock(small | values, small)
-        else:
-            yield GridBlock(values)
-
-
-def _only_encoder(cached: Sequence[str], dataset: str, paper_encoder: str) -> str:
-    """Return the paper's encoder if its features are cached, else the only cached one."""
-    if encoder_slug(paper_encoder) in cached:
-        return paper_encoder
-    if len(cached) > 1:
-        raise SweepError(f"{dataset} has features of several encoders; choose one with --encoder {' | '.join(cached)}")
-    return cached[0]

@@ -1,5 +1,6 @@
-"""The paper's tables: results of a sweep next to the published rows."""
+"""The paper's experiments: their grids, and their tables with the published rows."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from byov.cache.layout import ratio_key
-from byov.cluster.grids import PaperChoice, PlannedRun, RunGrid, paper_grid, plan_runs
+from byov.cache.layout import encoder_folders, encoder_slug, ratio_key
+from byov.cluster.grids import GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.cluster.run_task import Folders
 from byov.cluster.sweep import SweepResult
 from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untrained_rows
@@ -22,35 +23,20 @@ from byov.evaluate.table import Column, Row, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
 from byov.text import pluralize
+from byov.train.settings import DEFAULT_METHOD
 
+LOGGER = logging.getLogger(__name__)
+EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
-_OTHER_ENCODERS = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)", "CLIP features (ViT-L/14)")
-_UNPAIRED = "TCN (unpaired multi-view)"
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
-
-@dataclass(frozen=True)
-class PaperTable:
-    """A table of the paper.
-
-    Attributes:
-        subject: Start of its title.
-        files: Its grids in experiments/.
-        columns: Function that returns its columns.
-        published: Function that returns the published rows of a dataset.
-        baselines: Whether to show frozen features, Time only and untrained models.
-        curve: Setting on the x-axis of its figure, and the axis label; None for no figure.
-        keep_encoders: Ignore `PaperChoice.encoder`, since the table compares encoders.
-    """
-
-    subject: str
-    files: tuple[str, ...]
-    columns: Callable[[EvaluationOptions], tuple[Column, ...]]
-    published: Callable[[str], list[Row]]
-    baselines: bool = True
-    curve: tuple[str, str] | None = None
-    keep_encoders: bool = False
+# Settings of `--small`: small models, to try all tables on a few cores.
+_SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
+SMALL_SETTINGS: dict[str, dict[str, Any]] = {
+    "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
+    "carl": _SHORT | {"epochs": 20},  # CARL's clips are more than twice as long
+}
 
 
 def _component_columns(options: EvaluationOptions) -> tuple[Column, ...]:
@@ -70,37 +56,36 @@ def _cross_view_columns(options: EvaluationOptions) -> tuple[Column, ...]:
     return tuple(column for column in TASKS["retrieval"].columns(options) if not column.score.endswith("/regular"))
 
 
-def _without(*names: str) -> Callable[[str], list[Row]]:
-    return lambda dataset: [row for row in published_rows(dataset) if row.name not in names]
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper."""
+
+    subject: str  # start of its title
+    files: tuple[str, ...]  # its grids in experiments/
+    columns: Callable[[EvaluationOptions], tuple[Column, ...]] = main_columns
+    hidden: tuple[str, ...] = ()  # published rows that it does not show
+    is_ablation: bool = False  # shows the published rows of the ablation, and no baselines
+    curve: tuple[str, str] | None = None  # setting on the x-axis of its figure, and the axis label
 
 
-def _published_encoders(dataset: str) -> list[Row]:
-    kept = ("Random", "ImageNet", "CLIP", "AE2", "BYOV")
-    return [row for row in published_rows(dataset) if row.name.startswith(kept)]
-
-
-def _ablation(name: str, subject: str, curve: tuple[str, str] | None = None) -> PaperTable:
-    columns = _component_columns if name == "components" else main_columns
-    published = partial(published_ablation, name)
-    return PaperTable(subject, (name,), columns, published, baselines=False, curve=curve)
-
-
-_WITH_UNPAIRED = ("table-1", "unpaired")
-_NO_OTHER_BYOV = _without(*_OTHER_ENCODERS[:2])
+_ablation = partial(PaperTable, is_ablation=True)
+_OTHER_BYOV = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)")
+_UNPAIRED = "TCN (unpaired multi-view)"
+_BASELINES = ("ActorObserverNet", "TCN (single-view)", "TCN (multi-view)", _UNPAIRED, "CARL", "TCC", "GTA")
 PAPER_TABLES: dict[str, PaperTable] = {
-    "table-1": PaperTable("Table 1", ("table-1",), main_columns, _without(*_OTHER_ENCODERS, _UNPAIRED)),
-    "components": _ablation("components", "Table 3, components"),
-    "stm-ratio": _ablation("stm-ratio", "Token selection ratio", ("ratio", "token selection ratio")),
-    "mask-self": _ablation("mask-self", "Masking ratio in MSM", ("mask_self", "masking ratio in MSM")),
-    "mask-cross": _ablation("mask-cross", "Masking ratio in MCM", ("mask_cross", "masking ratio in MCM")),
-    "latent": _ablation("latent", "Latent size"),
-    "depth": _ablation("depth", "Depth of the encoder"),
+    "table-1": PaperTable("Table 1", ("table-1",), hidden=(*_OTHER_BYOV, "CLIP features (ViT-L/14)", _UNPAIRED)),
+    "components": _ablation("Table 3, components", ("components",), _component_columns),
+    "stm-ratio": _ablation("Token selection ratio", ("stm-ratio",), curve=("ratio", "token selection ratio")),
+    "mask-self": _ablation("Masking ratio in MSM", ("mask-self",), curve=("mask_self", "masking ratio in MSM")),
+    "mask-cross": _ablation("Masking ratio in MCM", ("mask-cross",), curve=("mask_cross", "masking ratio in MCM")),
+    "latent": _ablation("Latent size", ("latent",)),
+    "depth": _ablation("Depth of the encoder", ("depth",)),
     "few-shot": PaperTable(
-        "Few-shot classification and regular retrieval", _WITH_UNPAIRED, _few_shot_columns, _NO_OTHER_BYOV
+        "Few-shot classification and regular retrieval", ("table-1", "unpaired"), _few_shot_columns, _OTHER_BYOV
     ),
-    "cross-view": PaperTable("Cross-view retrieval", _WITH_UNPAIRED, _cross_view_columns, _NO_OTHER_BYOV),
-    "backbones": PaperTable("Frame encoders", ("backbones",), main_columns, _published_encoders, keep_encoders=True),
-    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns, published_rows),
+    "cross-view": PaperTable("Cross-view retrieval", ("table-1", "unpaired"), _cross_view_columns, _OTHER_BYOV),
+    "backbones": PaperTable("Frame encoders", ("backbones",), hidden=_BASELINES),
+    "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns),
 }
 
 
@@ -115,29 +100,66 @@ class PaperResult:
     x_label: str = ""
 
 
+@dataclass(frozen=True)
+class PaperChoice:
+    """Changes to the paper's experiments."""
+
+    datasets: tuple[str, ...] = ()  # replace the paper's
+    encoder: str | None = None
+    seeds: int | None = None
+    small: bool = False
+
+
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Return the grids of the paper's tables, without tables that the cache has no features for.
+    """Return the grids of the named tables, by default of all, for which the cache has features.
 
-    Args:
-        names: Keys of PAPER_TABLES; empty for all.
-
-    Raises:
-        SweepError: If a table does not exist, or the cache has no features for any of them.
+    Raises SweepError if a table does not exist, or the cache has no features for any of them.
     """
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
-    grids = {}
+    plan = {}
     for name in names or PAPER_TABLES:
-        table = PAPER_TABLES[name]
-        found = [paper_grid(file, features_dir, choice, keep_encoders=table.keep_encoders) for file in table.files]
-        grids[name] = [grid for grid in found if grid is not None]
-    if not any(grids.values()):
+        found = [_paper_grid(file, features_dir, choice) for file in PAPER_TABLES[name].files]
+        if grids := [grid for grid in found if grid.blocks]:
+            plan[name] = grids
+        else:
+            LOGGER.info(f"{name}: skipped, since the cache has no features for it")
+    if not plan:
         raise SweepError(
             f"{features_dir} has no features for these tables. Extract the paper's datasets, or choose another with "
             "--dataset and --encoder."
         )
-    return {name: found for name, found in grids.items() if found}
+    return plan
+
+
+def _paper_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
+    """Read a grid of experiments/ and make a block for each dataset in the cache."""
+    grid = read_grid(EXPERIMENTS / f"{name}.toml")
+    compares_encoders = len({block.values["encoder"] for block in grid.blocks}) > 1
+    blocks = []
+    for block in grid.blocks:
+        datasets, encoder = block.values["dataset"], block.values["encoder"]
+        for dataset in choice.datasets or ([datasets] if isinstance(datasets, str) else datasets):
+            cached = [folder.name for folder in encoder_folders(features_dir) if folder.parent.name == dataset]
+            chosen = encoder if compares_encoders else _choose_encoder(encoder, cached, dataset, choice)
+            if encoder_slug(chosen) not in cached:
+                continue
+            values = {**block.values, "dataset": dataset, "encoder": chosen}
+            if choice.seeds is not None:
+                values["seed"] = list(range(choice.seeds))
+            small = SMALL_SETTINGS.get(values.get("method", DEFAULT_METHOD), _SHORT) if choice.small else {}
+            blocks.append(GridBlock(small | values, small))  # Settings of the experiment take precedence.
+    return replace(grid, source=f"{name}.toml", name="small" if choice.small else grid.name, blocks=tuple(blocks))
+
+
+def _choose_encoder(paper_encoder: str, cached: Sequence[str], dataset: str, choice: PaperChoice) -> str:
+    """Return the requested encoder or the paper's; for another dataset without the latter, the only cached one."""
+    if choice.encoder or not choice.datasets or not cached or encoder_slug(paper_encoder) in cached:
+        return choice.encoder or paper_encoder
+    if len(cached) > 1:
+        raise SweepError(f"{dataset} has features of several encoders; choose one with --encoder {' | '.join(cached)}")
+    return cached[0]
 
 
 def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders) -> list[PaperResult]:
@@ -157,12 +179,14 @@ def _paper_result(
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [_with_means(group).mean(STANDARD) for group in groups]
-    if paper.baselines:
+    if paper.is_ablation:
+        published = published_ablation(name, dataset)
+    else:
+        published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
         frozen = baseline_rows(result.baselines.get(dataset, []), STANDARD)
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *untrained_rows(groups, STANDARD), *measured]
-    published = paper.published(dataset)
     counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{paper.subject}: {dataset}, {split} split ({videos}, {frames})"

@@ -5,31 +5,31 @@ handler when called from the main thread; callers with their own handlers must o
 must live as long as the session.
 """
 
-import logging
 import os
 import re
 import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from platform import node
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from byov.cache.atomic import PartialFile
-from byov.cluster.worker_pool import STEP_SECONDS, environment, thread_variables
+from byov.cluster.worker_pool import STEP_SECONDS, thread_variables
 from byov.device import usable_cores
 from byov.errors import ClusterError, ProcessLost
 from byov.progress import Stop, raise_if_stopped
 
-LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 12.0
@@ -37,7 +37,6 @@ START_SECONDS = 60.0  # timeout for a worker to start
 OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
 PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "h5py", "av")  # results may depend on their versions
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
-_TOKEN = secrets.token_hex(32)  # shared by all sessions of this process, since Ray reads it once
 
 
 @dataclass(frozen=True)
@@ -49,38 +48,42 @@ class ClusterOptions:
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
 
-
-def check_address(address: str) -> None:
-    """Raise ClusterError unless this is "local", "auto" or HOST:PORT."""
-    if address not in (LOCAL, AUTO) and not _ADDRESS.fullmatch(address):
-        raise ClusterError(f"--cluster {address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379")
-
-
-def require_ray() -> None:
-    """Raise ClusterError if Ray is not installed."""
-    if find_spec("ray") is None:
-        raise ClusterError("--cluster needs Ray: pip install 'byov-egoexo[cluster]'")
+    def check(self) -> None:
+        """Raise ClusterError if the address is malformed or Ray is not installed."""
+        if self.address not in (LOCAL, AUTO) and not _ADDRESS.fullmatch(self.address):
+            raise ClusterError(f"--cluster {self.address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379")
+        if find_spec("ray") is None:
+            raise ClusterError("--cluster needs Ray: pip install 'byov-egoexo[cluster]'")
 
 
 @contextmanager
 def ray_session(cluster: ClusterOptions) -> Iterator[None]:
     """Connect this process to a Ray cluster. A local cluster is started and shut down."""
-    check_address(cluster.address)
-    require_ray()
-    # No usage statistics; workers get the same scheduling priority as this process.
-    with ExitStack() as stack:
-        stack.enter_context(environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}))
-        if cluster.address == LOCAL:
-            stack.enter_context(_private_token())
-        import ray
+    cluster.check()
+    if cluster.address == LOCAL:
+        _configure_local_ray()
+    import ray
 
-        stack.callback(ray.shutdown)
+    try:
         if cluster.address == LOCAL:
             cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
             _init(LOCAL, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
         else:
             _join(cluster.address)
         yield
+    finally:
+        ray.shutdown()
+
+
+def _configure_local_ray() -> None:
+    """Set environment variables of Ray. It reads some of them only when it is imported, so they stay set."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # the same scheduling priority as this process
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    if os.environ.get("RAY_AUTH_MODE") == "token" and not has_token:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _init(address: str, **settings: Any) -> None:
@@ -90,140 +93,90 @@ def _init(address: str, **settings: Any) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="critical", **settings)
     except Exception as error:  # Ray raises various types with multi-line messages.
         reason = " ".join(str(error).split()) or type(error).__name__
-        if address == AUTO and isinstance(error, ConnectionError):
-            reason = "no Ray cluster runs on this machine"
-        advice = "check RAY_TMPDIR" if address == LOCAL else _START_ONE
-        raise ClusterError(f"--cluster {address}: {reason}. {advice}") from error
-
-
-_START_ONE = "Start a cluster with `ray start --head`, or use --cluster local."
+        raise ClusterError(f"--cluster {address}: {reason}. See docs/many-machines.md.") from error
 
 
 def _join(address: str) -> None:
-    """Connect within CONNECT_SECONDS. `ray.init` has no timeout and cannot be interrupted."""
+    """Connect to a running cluster. `ray.init` has no timeout and cannot be interrupted."""
+    advice = "Start a cluster with `ray start --head`, or use --cluster local."
     if address != AUTO:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS / 2).close()
         except (OSError, OverflowError) as error:
-            raise ClusterError(f"--cluster {address}: cannot connect ({error}). {_START_ONE}") from error
-    errors: list[ClusterError] = []
+            raise ClusterError(f"--cluster {address}: cannot connect ({error}). {advice}") from error
+    connected: Future[None] = Future()
 
     def connect() -> None:
         try:
             _init(address)
+            connected.set_result(None)
         except ClusterError as error:
-            errors.append(error)
+            connected.set_exception(error)
 
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(CONNECT_SECONDS)
-    if thread.is_alive():
-        raise ClusterError(
-            f"--cluster {address}: no Ray cluster answered within {CONNECT_SECONDS:.0f} s. {_START_ONE} "
-            "Run the command on one of its machines."
-        )
-    if errors:
-        raise errors[0]
-
-
-@contextmanager
-def _private_token() -> Iterator[None]:
-    """Require a token to connect, unless the environment configures authentication.
-
-    The token file is readable only by this user, unlike the one that Ray generates.
-    """
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, so it stays set.
-    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if os.environ.get("RAY_AUTH_MODE") != "token" or given:
-        yield
-        return
-    with TemporaryDirectory(prefix="byov-ray-", ignore_cleanup_errors=True) as folder:
-        token = Path(folder) / "token"
-        token.touch(mode=0o600)
-        token.write_text(_TOKEN)
-        with environment({"RAY_AUTH_TOKEN_PATH": str(token)}):
-            yield
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """Package versions and files that a worker must share with the driver."""
-
-    versions: dict[str, str]
-    files: tuple[tuple[Path, int], ...]  # shared files and their sizes in bytes
-
-    def check(self) -> None:
-        """Raise ClusterError if this machine does not meet the requirements."""
-        for package, expected in self.versions.items():
-            if version(package) != expected:
-                raise ClusterError(
-                    f"{node()} has {package} {version(package)}, but the driver has {expected}. Install the same "
-                    "versions on all machines."
-                )
-        for path, size in self.files:
-            if not path.is_file() or path.stat().st_size != size:
-                raise ClusterError(f"{node()} does not see {path}. All machines must share its folder.")
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        connected.result(CONNECT_SECONDS)
+    except TimeoutError:
+        raise ClusterError(f"--cluster {address}: no Ray cluster answered. {advice}") from None
 
 
 @contextmanager
 def ray_workers(
-    cluster: ClusterOptions,
-    output: Path,
-    files: Sequence[Path],
-    *,
-    prepare: Callable[[Stop], T],
-    stop: Stop,
-    max_workers: int,
-) -> Iterator[tuple[list["RayWorker"], list[T]]]:
+    cluster: ClusterOptions, output: Path, files: Sequence[Path], *, stop: Stop, max_workers: int
+) -> Iterator[list["RayWorker"]]:
     """Open a Ray session and start workers.
 
-    Args:
-        output: Folder that all machines must share; it may not exist yet.
-        files: Files that all machines must share.
-        prepare: Called once in every worker, before any task.
-        stop: Polled while workers start; once true, Interrupted is raised.
-        max_workers: Maximum number of workers.
-
-    Yields:
-        The workers, and the result of `prepare` in each of them.
-
-    Raises:
-        ClusterError: If no worker fits, or a worker does not meet the requirements.
+    All machines must share the output folder, which may not exist yet, and the files. Once `stop` returns True,
+    Interrupted is raised.
     """
     with ray_session(cluster), _marker_in(output) as marker:
-        shared = tuple((path.absolute(), path.stat().st_size) for path in (marker, *files))
-        requirements = Requirements({name: version(name) for name in PACKAGES}, shared)
-        workers = _start_workers(cluster, requirements, min(max_workers, _capacity(cluster)))
-        prepared = {worker.submit(prepare): worker for worker in workers}
-        while wait(prepared, timeout=STEP_SECONDS).not_done:
-            raise_if_stopped(stop)
-        try:
-            results = [worker.result(future) for future, worker in prepared.items()]
-        except ProcessLost as error:
-            raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
-        yield workers, results
+        shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
+        check = partial(_check_machine, {name: version(name) for name in PACKAGES}, shared)
+        candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
+        workers = list(run_on_all(candidates, _no_work, stop, START_SECONDS))
+        if not workers:
+            raise ClusterError(
+                f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
+                "worker. Ask for less with --cpus-per-worker and --gpus-per-worker; `ray status` shows what is free."
+            )
+        yield workers
 
 
-def _start_workers(cluster: ClusterOptions, requirements: Requirements, count: int) -> list["RayWorker"]:
-    import ray
+def run_on_all(
+    workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
+) -> dict["RayWorker", T]:
+    """Call a function in every worker and return the results by worker, without workers that take too long.
 
-    workers = {}
-    for _ in range(count):
-        worker = RayWorker(cluster, requirements)
-        workers[worker.ready()] = worker
-    ready, late = ray.wait(list(workers), num_returns=count, timeout=START_SECONDS) if count else ([], [])
-    for reference in late:  # Another job took its CPUs.
-        workers[reference].close()
-    if not ready:
-        total, free = ray.cluster_resources(), ray.available_resources()
-        there = " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
-        raise ClusterError(
-            f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a worker "
-            f"({there} are free in the cluster). Ask for less with --cpus-per-worker and --gpus-per-worker."
-        )
-    return [workers[reference] for reference in ready]
+    Raises ClusterError if a worker dies.
+    """
+    futures = {worker.submit(function): worker for worker in workers}
+    deadline = time.monotonic() + timeout_seconds
+    while (late := wait(futures, timeout=STEP_SECONDS).not_done) and time.monotonic() < deadline:
+        raise_if_stopped(stop)
+    for future in late:  # Another job uses the CPUs.
+        futures.pop(future).close()
+    try:
+        return {worker: worker.result(future) for future, worker in futures.items()}
+    except ProcessLost as error:
+        raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
+
+
+def _no_work(stop: Stop) -> None:
+    """Only check the machine, as every task does."""
+
+
+def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
+    """Raise ClusterError if this machine has other package versions, or other files by path and size in bytes."""
+    for package, expected in versions.items():
+        if version(package) != expected:
+            raise ClusterError(
+                f"{node()} has {package} {version(package)}, but the driver has {expected}. Install the same versions "
+                "on all machines."
+            )
+    for path, size in files.items():
+        if not path.is_file() or path.stat().st_size != size:
+            raise ClusterError(f"{node()} does not see {path}. All machines must share its folder.")
 
 
 def _capacity(cluster: ClusterOptions) -> int:
@@ -236,8 +189,6 @@ def _capacity(cluster: ClusterOptions) -> int:
         for node in ray.nodes()
         if node["Alive"]
     )
-    if cluster.workers is not None and cluster.workers > fitting > 0:
-        LOGGER.info(f"starting {fitting} of {cluster.workers} workers; no more fit")
     return min(fitting, cluster.workers or fitting)
 
 
@@ -253,9 +204,9 @@ def _marker_in(folder: Path) -> Iterator[Path]:
 
 
 class RayWorker:
-    """Worker that runs tasks in a Ray actor."""
+    """Worker that runs tasks in a Ray actor, each after a check of the machine."""
 
-    def __init__(self, cluster: ClusterOptions, requirements: Requirements) -> None:
+    def __init__(self, cluster: ClusterOptions, check: Callable[[], None]) -> None:
         import ray
 
         self._actor_class: Any = ray.remote(
@@ -265,19 +216,15 @@ class RayWorker:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": thread_variables(cluster.cpus_per_worker)},
         )(_Actor)
-        self._requirements = requirements
+        self._check = check
         self._start()
 
     def _start(self) -> None:
         folder = str(Path.cwd())
         self._actor = self._actor_class.remote(None if folder in sys.path else folder)
 
-    def ready(self) -> Any:
-        """Return a Ray reference that is available once the actor has started."""
-        return self._actor.__ray_ready__.remote()
-
     def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]":
-        future: Future[Any] = self._actor.run.remote(self._requirements, task).future()
+        future: Future[Any] = self._actor.run.remote(self._check, task).future()
         return future
 
     def result(self, future: "Future[Any]") -> Any:
@@ -304,19 +251,15 @@ class RayWorker:
 
 
 class _Actor:
-    """Process that runs tasks.
-
-    Args:
-        driver_folder: Working directory of the driver, which Ray adds to sys.path. It is removed, since folders like
-            `data` or `evaluate` would shadow packages.
-    """
+    """Process that runs tasks."""
 
     def __init__(self, driver_folder: str | None) -> None:
+        # Ray adds the driver's working directory, where folders like `data` or `evaluate` would shadow packages.
         sys.path[:] = [path for path in sys.path if path != driver_folder]
         self._stop = threading.Event()
 
-    def run(self, requirements: Requirements, task: Callable[[Stop], Any]) -> Any:
-        requirements.check()
+    def run(self, check: Callable[[], None], task: Callable[[Stop], Any]) -> Any:
+        check()
         return task(self._stop.is_set)
 
     def stop(self) -> None:

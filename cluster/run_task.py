@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +16,14 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from byov.cache.atomic import write_bytes, write_text
-from byov.cache.digests import read_sealed_json, seal_json
+from byov.cache.digests import file_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
 from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training
 from byov.cluster.grids import PlannedRun
 from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, versions
 from byov.evaluate.protocols import Protocol, segments
 from byov.evaluate.table import Row
@@ -78,10 +79,12 @@ class RunTask:
             return RunStatus(self.name, "stopped")
         except OSError as error:  # A problem of this machine, so the next sweep retries the run without --retry.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
-        except (ByovError, Diverged) as error:
-            return write_failure(folder, str(error))
-        except Exception as error:
-            return write_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
+        except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
+            is_bug = not isinstance(error, ByovError | Diverged)
+            reason = f"{type(error).__name__}: {error}" if is_bug else str(error)
+            failure = {"reason": reason, "traceback": traceback.format_exc() if is_bug else ""}
+            write_text(folder / FAILURE_NAME, json.dumps(failure, indent=1) + "\n")
+            return RunStatus(self.name, "failed", reason)
         return RunStatus(self.name, "finished", seconds=round(time.monotonic() - started, 1))
 
     def _train(self, folder: Path, stop: Stop) -> None:
@@ -114,34 +117,15 @@ class RunTask:
 class BaselineTask:
     """Task that scores a baseline: frozen features or Time only."""
 
+    name: str
     dataset: str
     folders: Folders
     scope: Scope
-    features: tuple[str, str, bool] | None = None  # encoder folder, column, standardized; None: Time only
-
-    @property
-    def name(self) -> str:
-        if self.features is None:
-            return self.dataset
-        encoder, column, standardized = self.features
-        return ",".join((self.dataset, encoder, column.replace("/", "-"), *(["standardized"] if standardized else [])))
+    make_reader: Callable[[], EmbeddingReader]
 
     def __call__(self, stop: Stop) -> Rows:
-        features_dir = self.folders.features
-        reader: EmbeddingReader
-        if self.features is None:
-            reader = TimeOnly(features_dir, self.dataset)
-        else:
-            encoder, column, standardized = self.features
-            reader = CachedFeatures(features_dir, self.dataset, encoder, column, standardized=standardized)
         path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
-        return score(path, reader, features_dir, self.scope, Stoppable(NO_PROGRESS, stop))
-
-
-def write_failure(run: Path, reason: str, trace: str = "") -> RunStatus:
-    """Record a failure, so that later sweeps skip the run unless --retry is given."""
-    write_text(run / FAILURE_NAME, json.dumps({"reason": reason, "traceback": trace}, indent=1) + "\n")
-    return RunStatus(run.name, "failed", reason)
+        return score(path, self.make_reader(), self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
 def read_failure(run: Path) -> str | None:
@@ -183,6 +167,11 @@ def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) ->
     return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
 
 
+def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
+    """Return the scores of a run; None if they are missing or outdated."""
+    return cached_scores(*run_scores(run, folders, untrained=untrained), folders.features, run.scope)
+
+
 def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
     """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
     try:
@@ -193,7 +182,12 @@ def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope
         return None
     if not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
         return None
-    return {protocol: _without_other_tasks(file.rows[protocol], scope) for protocol in scope.protocols}
+    rows = {}
+    for protocol in scope.protocols:
+        row = file.rows[protocol]
+        scores = {name: score for name, score in row.scores.items() if task_of(name).name in scope.tasks}
+        rows[protocol] = replace(row, scores=scores)
+    return rows
 
 
 def score(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress) -> Rows:
@@ -208,10 +202,9 @@ def score(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope,
 
 
 def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[str, Any]:
-    manifest = manifest_path(features_dir, reader.manifest.dataset)
     inputs = {
         "embeddings_sha256": _embeddings_digest(reader, scope),
-        "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+        "manifest_sha256": file_sha256(manifest_path(features_dir, reader.manifest.dataset)),
         "split": scope.split,
         "options": asdict(scope.options),
         "versions": versions(),
@@ -228,8 +221,3 @@ def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
     paths = [reader.path(segment) for split in ("train", scope.split) for segment in segments(reader.manifest, split)]
     digests = [read_digest(path, column) for path in paths if path is not None and path.is_file()]
     return hashlib.sha256(repr((reader.name, digests)).encode()).hexdigest()
-
-
-def _without_other_tasks(row: Row, scope: Scope) -> Row:
-    scores = {name: score for name, score in row.scores.items() if task_of(name).name in scope.tasks}
-    return replace(row, scores=scores)

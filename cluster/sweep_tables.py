@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from byov.cluster.grids import PlannedRun
-from byov.cluster.run_task import Folders, Rows
-from byov.cluster.sweep import SweepResult, finished_rows
+from byov.cluster.run_task import Folders, Rows, finished_rows
+from byov.cluster.sweep import SweepResult
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.protocols import Protocol
@@ -22,18 +22,12 @@ class RowGroup:
     trained: list[Rows]
     untrained: list[Rows]
 
-    def mean(self, protocol: Protocol) -> Row:
-        """Return the mean over the seeds."""
-        return self._mean(self.trained, protocol, self.run.title)
-
-    def untrained_mean(self, protocol: Protocol) -> Row:
-        """Return the mean of the models at initialization."""
-        return self._mean(self.untrained, protocol, f"Untrained: {self.run.title}")
-
-    def _mean(self, runs: Sequence[Rows], protocol: Protocol, name: str) -> Row:
+    def mean(self, protocol: Protocol, *, untrained: bool = False) -> Row:
+        """Return the mean over the seeds, of the trained models or of those at initialization."""
+        name = f"Untrained: {self.run.title}" if untrained else self.run.title
         if len(self.trained) < self.planned:
             name += f", {len(self.trained)} of {self.planned} runs"
-        rows = [run[protocol] for run in runs]
+        rows = [run[protocol] for run in (self.untrained if untrained else self.trained)]
         return mean_row(rows, name) if len(rows) > 1 else replace(rows[0], name=name)
 
 
@@ -46,16 +40,11 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
         groups.setdefault(repr((run.dataset, run.encoder_folder, run.ratio, settings)), []).append(run)
     found = []
     for group in groups.values():
-        trained, untrained = [], []
-        for run in group:
-            if run.name not in finished:
-                continue
-            if rows := finished_rows(run, folders):
-                trained.append(rows)
-            if run.untrained and (rows := finished_rows(run, folders, untrained=True)):
-                untrained.append(rows)
-        if trained:
-            found.append(RowGroup(group[0], len(group), trained, untrained))
+        done = [run for run in group if run.name in finished]
+        trained = [finished_rows(run, folders) for run in done]
+        untrained = [finished_rows(run, folders, untrained=True) for run in done if run.untrained]
+        if any(trained):
+            found.append(RowGroup(group[0], len(group), [*filter(None, trained)], [*filter(None, untrained)]))
     return found
 
 
@@ -67,17 +56,17 @@ def sweep_results(
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
         groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
-        rows, single, counts = {}, {}, {}
+        rows, everything, counts = {}, {}, {}
         for protocol in scope.protocols:
             rows[protocol] = [
                 *baseline_rows(result.baselines.get(dataset, []), protocol),
                 *untrained_rows(groups, protocol),
                 *(group.mean(protocol) for group in groups),
             ]
-            single[protocol] = [run[protocol] for group in groups if len(group.trained) > 1 for run in group.trained]
+            single = [run[protocol] for group in groups if len(group.trained) > 1 for run in group.trained]
+            everything[protocol] = rows[protocol] + single
             counts[protocol] = count_videos(read_manifest(folders.features, dataset), scope.split, protocol)
         results = Results(dataset, scope, rows, counts)
-        everything = {protocol: rows[protocol] + single[protocol] for protocol in rows}
         found.append((results, replace(results, rows=everything).to_dict()))
     return found
 
@@ -97,7 +86,7 @@ def untrained_rows(groups: Sequence[RowGroup], protocol: Protocol) -> list[Row]:
             found.setdefault(repr(models), []).append(group)
     rows = []
     for same in found.values():
-        row = same[0].untrained_mean(protocol)
+        row = same[0].mean(protocol, untrained=True)
         more = f", and {len(same) - 1} more with the same initialization" if len(same) > 1 else ""
         rows.append(replace(row, name=row.name + more))
     return rows

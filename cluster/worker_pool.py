@@ -9,13 +9,12 @@ import os
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.synchronize import Event
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from byov.errors import Interrupted, ProcessLost
 from byov.progress import Stop, never
@@ -26,14 +25,11 @@ MAX_LOSSES = 3  # a task fails when its worker has died this often
 
 
 class PoolTask(Protocol):
-    """A picklable task."""
+    """A picklable task. Once `stop()` is true, it returns early, in a state that can be resumed."""
 
     @property
-    def name(self) -> str:
-        """Unique name, for messages."""
-
-    def __call__(self, stop: Stop) -> Any:
-        """Run the task. Return early, in a resumable state, once `stop()` is true."""
+    def name(self) -> str: ...  # unique
+    def __call__(self, stop: Stop) -> Any: ...
 
 
 TaskT = TypeVar("TaskT", bound=PoolTask)
@@ -43,47 +39,24 @@ class Worker(Protocol):
     """A process that runs one task at a time."""
 
     def submit(self, task: PoolTask) -> "Future[Any]": ...
-
-    def result(self, future: "Future[Any]") -> Any:
-        """Return the result of a finished task, or raise its exception; ProcessLost if the worker died."""
-
-    def restart(self) -> None:
-        """Replace the process after it died."""
-
-    def stop(self) -> None:
-        """Ask the running task to stop."""
-
-    def close(self) -> None:
-        """End the process immediately."""
-
-
-@dataclass(frozen=True)
-class Finished(Generic[TaskT]):
-    """A finished task with its result or exception."""
-
-    task: TaskT
-    result: Any = None
-    error: Exception | None = None
+    def result(self, future: "Future[Any]") -> Any: ...  # raises the task's exception, or ProcessLost
+    def restart(self) -> None: ...  # replaces a process that died
+    def stop(self) -> None: ...  # asks the running task to stop
+    def close(self) -> None: ...  # ends the process immediately
 
 
 def run_tasks(
     workers: Sequence[Worker],
     tasks: Sequence[TaskT],
     *,
-    stop: Stop = never,
-    grace_seconds: float = 0.0,
-    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),
-    on_step: Callable[[Sequence[str]], None] = lambda _: None,
-) -> Iterator[Finished[TaskT]]:
-    """Run tasks on the workers and yield each as it finishes.
+    stop: Stop = never,  # polled several times a second
+    grace_seconds: float = 0.0,  # how long running tasks may take to stop
+    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),  # returns smaller tasks to run instead of a lost one
+) -> Iterator[tuple[TaskT, Any, Exception | None]]:
+    """Run tasks on the workers and yield each as it finishes, with its result and its exception.
 
-    A task is retried if its worker dies, and fails with ProcessLost the third time.
-
-    Args:
-        stop: Polled several times a second. Once true, running tasks are asked to stop and Interrupted is raised.
-        grace_seconds: How long running tasks may take to stop.
-        split: Returns smaller tasks to run instead of a task whose worker died; empty to retry the same task.
-        on_step: Called several times a second with the names of the running tasks.
+    A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop` returns True, running
+    tasks are asked to stop and Interrupted is raised.
     """
     waiting, idle = deque(tasks), list(workers)
     running: dict[Future[Any], tuple[Worker, TaskT]] = {}
@@ -99,43 +72,25 @@ def run_tasks(
             worker, task = running.pop(future)
             idle.append(worker)
             try:
-                finished = Finished(task, worker.result(future))
+                result = worker.result(future)
             except ProcessLost as error:
                 worker.restart()
                 losses[task.name] += 1
-                if parts := split(task):
-                    waiting.extendleft(parts)
-                elif losses[task.name] < MAX_LOSSES:
-                    waiting.appendleft(task)
+                retries = split(task) or ([task] if losses[task.name] < MAX_LOSSES else [])
+                waiting.extendleft(retries)
+                if retries:
+                    LOGGER.info(f"{task.name}: lost its worker ({error}); trying again")
                 else:
-                    yield Finished(task, error=error)
-                    continue
-                LOGGER.info(f"{task.name}: lost its worker ({error}); trying again")
-                continue
+                    yield task, None, error
             except Exception as error:
-                finished = Finished(task, error=error)
-            yield finished
-        on_step([task.name for _, task in running.values()])
+                yield task, None, error
+            else:
+                yield task, result, None
         if stop():
             for worker, _ in running.values():
                 worker.stop()
             wait(running, timeout=grace_seconds)
             raise Interrupted("stopped; run the same command to resume")
-
-
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for this process and its subprocesses."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def thread_variables(count: int) -> dict[str, str]:
@@ -147,12 +102,17 @@ def thread_variables(count: int) -> dict[str, str]:
 def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
     """Create workers on this machine with one compute thread each. Processes start with their first task."""
     workers = [LocalWorker() for _ in range(count)]
-    with environment(thread_variables(1)):
-        try:
-            yield workers
-        finally:
-            for worker in workers:
-                worker.close()
+    variables = thread_variables(1)
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)  # inherited by the processes
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 class LocalWorker:

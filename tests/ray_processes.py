@@ -62,7 +62,7 @@ class RayProcesses:
         self.environment = {name: value for name, value in os.environ.items() if name not in unwanted} | {
             "RAY_TMPDIR": str(self.folder),
             "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": "1",  # as in the workers, for identical bits
+            "OMP_NUM_THREADS": "1",  # same as in the workers, for identical results
         }
         self._started: list[subprocess.Popen[str]] = []
 
@@ -73,11 +73,6 @@ class RayProcesses:
         process = subprocess.Popen(words, **pipes, text=True, cwd=cwd, env=self.environment)
         self._started.append(process)
         return process
-
-    def run(self, command: str, *arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
-        process = self.start(command, *arguments, cwd=cwd)
-        out, err = process.communicate(timeout=900)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def running(self) -> list[int]:
         """Processes with an open file in the folder, where Ray keeps its logs."""

@@ -1,13 +1,13 @@
-"""Small commands that run in their own process."""
+"""Small commands, in this process or in their own."""
 
 import pytest
+
+from byov.cli import common
 
 APP = """
 import os, signal, sys
 from byov.cli import common
-from byov.cli.signals import deferred_stop, interruptible, run_in_thread
-from byov.cli.terminal import note
-from byov.errors import CacheError
+from byov.cli.signals import run_in_thread
 app = common.new_app()
 
 @app.command()
@@ -19,9 +19,15 @@ common.run(app)
 
 
 @pytest.fixture
-def run_command(run_python):
-    """Run a command with the given body to its end."""
-    return lambda body: run_python(APP.format(body=body))
+def run_app(call):
+    """run_app(function): run a command with this body in this process."""
+
+    def run(body):
+        app = common.new_app()
+        app.command()(body)
+        return call(lambda: common.run(app), "byov-work")
+
+    return run
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """The paper's experiments: their grids, the choice of datasets, and the tables."""
 
 import pytest
+from tests.cluster.tiny_sweeps import make_cache, sweep_inline
 
-from byov.cluster import grids
-from byov.cluster.grids import EXPERIMENTS, PaperChoice, plan_runs
-from byov.cluster.paper_tables import PAPER_TABLES, paper_results, plan_paper
+from byov.cluster import paper_tables
+from byov.cluster.grids import plan_runs
+from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
 from byov.cluster.run_task import Folders
-from byov.cluster.sweep import sweep
 from byov.errors import SweepError
 from byov.evaluate.published import published_ablation
 from byov.report.content import ScoreCurve, ScorePanel
@@ -18,7 +18,7 @@ ABLATIONS = ("components", "stm-ratio", "mask-self", "mask-cross", "latent")
 
 
 @pytest.fixture(scope="module")
-def features(tmp_path_factory, make_cache):
+def features(tmp_path_factory):
     """Break Eggs and Pour Milk through CLIP, and another dataset through two other encoders."""
     root = tmp_path_factory.mktemp("paper") / "features"
     make_cache(root, "break_eggs", CLIP, ratios=RATIOS)
@@ -45,17 +45,8 @@ def test_every_experiment_belongs_to_a_table():
 
 def test_table_1_has_every_learned_row(features):
     runs = planned(features, "table-1")
-    assert titles(runs) == [
-        "ActorObserverNet",
-        "TCN (single-view)",
-        "TCN (multi-view)",
-        "CARL",
-        "TCC",
-        "GTA",
-        "AE2 alignment loss, no object encoder",
-        "BYOV",
-    ]
     unpaired = ["TCN (single-view)", "CARL", "TCC", "GTA", "AE2 alignment loss, no object encoder", "BYOV"]
+    assert set(titles(runs)) == {"ActorObserverNet", "TCN (multi-view)", *unpaired}
     assert titles(runs, "pour_milk") == unpaired
     assert {run.dataset for run in runs} == {"break_eggs", "pour_milk"}
     assert len(runs) == 5 * (8 + 6)
@@ -119,13 +110,12 @@ def test_invalid_choices_are_refused(features, names, choice, message):
 
 
 @pytest.mark.slow
-def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, inline_worker, monkeypatch):
+def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, monkeypatch):
     tiny = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 6, "epochs": 1}
-    monkeypatch.setitem(grids.SMALL_SETTINGS, "byov", tiny)
+    monkeypatch.setitem(paper_tables.SMALL_SETTINGS, "byov", tiny)
     folders = Folders(features, tmp_path / "runs")
     plan = plan_paper(["components"], features, PaperChoice(seeds=1, small=True))
-    runs = plan_runs([grid for grids in plan.values() for grid in grids], features)
-    result = sweep(runs, folders, [inline_worker()], device="cpu")
+    _, result = sweep_inline(plan["components"], folders)
     (drawn,) = paper_results(plan, result, folders)
     table = drawn.table
     assert [column.score for column in table.columns] == [

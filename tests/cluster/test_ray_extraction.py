@@ -1,20 +1,18 @@
-"""byov-extract --cluster: files as of one process, whatever dies on the way."""
+"""byov-extract --cluster writes the same files as a single process, even if workers or machines die."""
 
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests.cluster.tiny_sweeps import contents
 from tests.factories import write_video
 from tests.ray_processes import all_processes, can_hide_folders, descendants, open_files
 
@@ -65,16 +63,21 @@ def make_videos(tmp_path_factory):
     return make
 
 
-def arguments(table, features, *options):
-    return ("byov-extract", "--manifest", table, "--encoder", "random/tiny", "--features-dir", features, *options)
+@pytest.fixture
+def start(ray):
+    """start(table, features, *options): byov-extract."""
+
+    def start(table, features, *options):
+        words = ("--manifest", table, "--encoder", "random/tiny", "--features-dir", features, *options)
+        return ray.start("byov-extract", *words, cwd=table.parent)
+
+    return start
 
 
-def extract(ray, table, features, *options):
-    return ray.run(*arguments(table, features, *options), cwd=table.parent)
-
-
-def start(ray, table, features, *options):
-    return ray.start(*arguments(table, features, *options), cwd=table.parent)
+def finish(process):
+    """Exit code, standard output and standard error."""
+    out, err = process.communicate(timeout=900)
+    return process.returncode, out, err
 
 
 def busy_worker(process, features):
@@ -92,67 +95,37 @@ def unfinished(features):
     return len(list(features.rglob("[!.]*.h5"))) < 5
 
 
-@dataclass(frozen=True)
-class Poisoned:
-    """A finished extraction with a broken video and one that kills its worker."""
-
-    ran: Any
-    table: Path
-    reference: Path  # features extracted by one process
-    features: Path
-    deaths: int
-    all_ended: bool
-
-
-@pytest.fixture(scope="module")
-def poisoned(ray, make_videos, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("poisoned")
-    table = make_videos([90, 130, 1, 64, 65, 70, 400])
+@needs_ray
+def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, make_videos, tmp_path):
+    table, features, deaths = make_videos([90, 130, 1, 64, 65, 70, 400]), tmp_path / "features", tmp_path / "deaths"
     (table.parent / "v3.mp4").write_bytes(b"not a video at all")
-    assert extract(ray, table, folder / "reference").returncode == 1
-    (folder / "sitecustomize.py").write_text(POISON)
-    ray.environment |= {"PYTHONPATH": str(folder), "DEATHS": str(folder / "deaths")}
-    ran = extract(ray, table, folder / "features", "--cluster", "local", "--workers", 2, "--json")
-    all_ended = ray.all_ended()
+    assert finish(start(table, tmp_path / "reference"))[0] == 1
+    (tmp_path / "sitecustomize.py").write_text(POISON)
+    ray.environment |= {"PYTHONPATH": str(tmp_path), "DEATHS": str(deaths)}
+    code, out, err = finish(start(table, features, "--cluster", "local", "--workers", 2, "--json"))
     del ray.environment["PYTHONPATH"]
-    deaths = len((folder / "deaths").read_bytes())
-    yield Poisoned(ran, table, folder / "reference", folder / "features", deaths, all_ended)
-    shutil.rmtree(folder)
+    assert (code, "Traceback" in err) == (1, False)
+    assert ray.all_ended()
+    assert len(deaths.read_bytes()) == MAX_LOSSES  # as the largest video it was alone in its chunk
 
-
-@needs_ray
-def test_all_good_videos_are_identical_to_one_process(poisoned, contents):
-    features, reference = contents(poisoned.features), contents(poisoned.reference)
-    good = {name for name in reference if name.endswith(".h5")} - {str(FEATURES / "ego/v6.h5")}
-    assert len(good) == 5
-    assert {name: features[name] for name in good} == {name: reference[name] for name in good}
-    assert {name for name in features if name.endswith((".h5", ".partial"))} == good
-
-
-@needs_ray
-def test_bad_videos_end_in_failures_json(poisoned):
-    failures, reference = (
-        json.loads((folder / FEATURES / "failures.json").read_text())
-        for folder in (poisoned.features, poisoned.reference)
+    failures, reference_failures = (
+        json.loads((folder / FEATURES / "failures.json").read_text()) for folder in (features, tmp_path / "reference")
     )
     assert sorted(failures) == ["v3", "v6"]
-    assert failures["v3"] == reference["v3"]
+    assert failures["v3"] == reference_failures["v3"]
     assert "its worker died three times" in failures["v6"]
-    assert poisoned.deaths == MAX_LOSSES  # as the largest video it was alone in its chunk
-    assert poisoned.ran.returncode == 1
-    summary = json.loads(poisoned.ran.stdout)
+    summary = json.loads(out)
     assert (summary["extracted_videos"], sorted(summary["failures"])) == (5, ["v3", "v6"])
-    assert "Traceback" not in poisoned.ran.stderr
-    assert poisoned.all_ended
 
+    found, reference = contents(features), contents(tmp_path / "reference")
+    good = {name for name in reference if name.endswith(".h5")} - {str(FEATURES / "ego/v6.h5")}
+    assert len(good) == 5
+    assert {name: found[name] for name in good} == {name: reference[name] for name in good}
+    assert {name for name in found if name.endswith((".h5", ".partial"))} == good
 
-@needs_ray
-def test_one_process_completes_what_a_cluster_started(poisoned, ray, contents, tmp_path):
-    features = tmp_path / "features"
-    shutil.copytree(poisoned.features, features)
-    ran = extract(ray, poisoned.table, features, "--json")
-    assert json.loads(ran.stdout)["extracted_videos"] == 1
-    assert contents(features / "mine") == contents(poisoned.reference / "mine")
+    _, out, _ = finish(start(table, features, "--json"))  # one process completes what the cluster started
+    assert json.loads(out)["extracted_videos"] == 1
+    assert contents(features / "mine") == contents(tmp_path / "reference/mine")
     assert [file for file in verify_folder(features / FEATURES) if file.problem] == []
 
 
@@ -161,21 +134,27 @@ def table(make_videos):
     return make_videos([LONG, LONG, 5, 70, 40])
 
 
-@pytest.fixture(scope="module")
-def reference(ray, table, contents, tmp_path_factory):
-    features = tmp_path_factory.mktemp("reference") / "features"
-    assert extract(ray, table, features).returncode == 0
-    return contents(features)
+@pytest.fixture
+def check_complete(start, table, tmp_path):
+    """Check that a finished extraction to tmp_path/f has the files of a single process."""
+
+    def check(code, out, err):
+        assert code == 0, err
+        assert json.loads(out)["failures"] == {}
+        assert finish(start(table, tmp_path / "reference"))[0] == 0
+        assert contents(tmp_path / "f") == contents(tmp_path / "reference")
+
+    return check
 
 
 @needs_ray
 @pytest.mark.long
-def test_ctrl_c_leaves_no_processes(ray, table, tmp_path):
-    process = start(ray, table, tmp_path / "f", "--cluster", "local", "--workers", 2)
+def test_ctrl_c_leaves_no_processes(ray, start, table, tmp_path):
+    process = start(table, tmp_path / "f", "--cluster", "local", "--workers", 2)
     busy_worker(process, tmp_path / "f")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    code, out, err = finish(process)
+    assert (code, out) == (130, "")
     assert unfinished(tmp_path / "f"), "too late"
     assert ray.all_ended()
     assert "run the same command to resume" in err
@@ -184,9 +163,9 @@ def test_ctrl_c_leaves_no_processes(ray, table, tmp_path):
 @needs_ray
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["worker", "machine"])
-def test_lost_work_is_redone(ray, machines, table, reference, contents, tmp_path, lost):
+def test_lost_work_is_redone(start, machines, table, check_complete, tmp_path, lost):
     machines.restore()
-    process = start(ray, table, tmp_path / "f", "--cluster", machines.address, "--json")
+    process = start(table, tmp_path / "f", "--cluster", machines.address, "--json")
     raylet, worker = machines.raylet(), 0
     while worker not in descendants(raylet):  # on the machine to be lost
         worker = busy_worker(process, tmp_path / "f")
@@ -194,44 +173,39 @@ def test_lost_work_is_redone(ray, machines, table, reference, contents, tmp_path
         machines.kill_machine()
     else:
         os.kill(worker, signal.SIGKILL)
-    out, err = process.communicate(timeout=900)
-    assert process.returncode == 0, err
+    code, out, err = finish(process)
     assert "lost its worker" in err
-    summary = json.loads(out)
-    assert (summary["extracted_videos"], summary["failures"]) == (5, {})
-    assert contents(tmp_path / "f") == reference
+    check_complete(code, out, err)
 
 
 @needs_ray
 @pytest.mark.long
 @pytest.mark.skipif(not can_hide_folders(), reason="only root can hide folders")
-def test_a_machine_without_the_videos_is_refused(ray, machines, table, tmp_path):
+def test_a_machine_without_the_videos_is_refused(start, machines, table, tmp_path):
     machines.restore(hidden=table.parent)
-    ran = extract(ray, table, tmp_path / "f", "--cluster", machines.address)
+    code, _, err = finish(start(table, tmp_path / "f", "--cluster", machines.address))
     machines.kill_machine()
-    assert ran.returncode == 2
-    (line,) = ran.stderr.splitlines()
+    assert code == 2
+    (line,) = err.splitlines()
     assert re.search(r"does not see .*/v\d\.mp4", line)
     assert not (tmp_path / "f").exists()
 
 
 @needs_ray
-@pytest.mark.long
-@pytest.mark.parametrize("options", [("--cpus-per-worker", 9), ("--gpus-per-worker", 1)])
-def test_workers_that_do_not_fit_are_refused(ray, machines, table, tmp_path, options):
-    machines.restore()
-    ran = extract(ray, table, tmp_path / "f", "--cluster", machines.address, *options)
-    assert ran.returncode == 2
-    (line,) = ran.stderr.splitlines()
+@pytest.mark.slow
+def test_workers_that_do_not_fit_are_refused(start, table, tmp_path):
+    code, _, err = finish(start(table, tmp_path / "f", "--cluster", "local", "--cpus-per-worker", 999))
+    assert code == 2
+    (line,) = err.splitlines()
     assert "free for a worker" in line
     assert not (tmp_path / "f").exists()
 
 
 @needs_ray
 @pytest.mark.long
-def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, tmp_path):
+def test_a_killed_extraction_resumes(start, machines, table, check_complete, tmp_path):
     machines.restore()
-    process = start(ray, table, tmp_path / "f", "--cluster", machines.address)
+    process = start(table, tmp_path / "f", "--cluster", machines.address)
     worker = busy_worker(process, tmp_path / "f")
     process.kill()
     process.communicate()
@@ -241,10 +215,7 @@ def test_a_killed_extraction_resumes(ray, machines, table, reference, contents, 
         assert time.monotonic() < deadline, "the worker outlived its driver"
         time.sleep(0.05)
     machines.restore()
-    ran = extract(ray, table, tmp_path / "f", "--cluster", machines.address, "--json")
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["failures"] == {}
-    assert contents(tmp_path / "f") == reference
+    check_complete(*finish(start(table, tmp_path / "f", "--cluster", machines.address, "--json")))
 
 
 @needs_ray
@@ -288,17 +259,8 @@ def jobs_of(folder, sizes):
 
 def test_chunks_hold_the_largest_videos_first(tmp_path):
     chunks = split_jobs(jobs_of(tmp_path, [5, 90, 1, 40, 40, 3, 77, 2]), workers=1)
-    assert [[job.video.id for job in chunk] for chunk in chunks] == [
-        ["v1"],
-        ["v6"],
-        ["v3"],
-        ["v4"],
-        ["v0", "v5", "v7", "v2"],
-    ]
-
-
-def test_chunks_are_limited(tmp_path):
+    ids = [[job.video.id for job in chunk] for chunk in chunks]
+    assert ids == [["v1"], ["v6"], ["v3"], ["v4"], ["v0", "v5", "v7", "v2"]]
     chunks = split_jobs(jobs_of(tmp_path, [1] * 300), workers=1)
     assert {len(chunk) for chunk in chunks[:-1]} == {MAX_VIDEOS}
     assert sum(map(len, chunks)) == 300
-    assert split_jobs([], workers=2) == []

@@ -1,38 +1,29 @@
-"""byov-sweep --cluster: files as of one run after another, whatever dies on the way."""
+"""byov-sweep --cluster writes the same files as a sweep in one process, even if workers or machines die."""
 
 import json
 import os
 import signal
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.ray_processes import can_hide_folders, descendants
+from tests.cluster.tiny_sweeps import NAMES, contents, make_folders, states, sweep_inline, wait_for_epochs, write_grid
+from tests.ray_processes import descendants
 
-from byov.cluster.grids import plan_runs, read_grid
-from byov.cluster.run_task import Folders
-from byov.cluster.sweep import sweep
+from byov.cluster.grids import read_grid
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-EPOCHS = 60  # to have time to kill something
-NAMES = ["toy-paper-r0.3-tiny-s0", "toy-paper-r0.3-tiny-s1"]
+EPOCHS = 90  # to have time to kill something
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, make_cache, tiny, inline_worker):
+def reference(tmp_path_factory):
     """A folder with features, a grid of two runs, and the runs as trained in this process."""
     root = tmp_path_factory.mktemp("reference")
-    make_cache(root / "features")
-    settings = tiny | {"epochs": EPOCHS, "validate-every": EPOCHS, "seed": [0, 1]}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    lines += ["[evaluation]", 'tasks = ["retrieval"]', 'protocol = "standard"', "untrained = false"]
-    (root / "grid.toml").write_text("\n".join(lines) + "\n")
-    folders = Folders(root / "features", root / "runs")
-    runs = plan_runs([read_grid(root / "grid.toml")], folders.features)
-    result = sweep(runs, folders, [inline_worker()], device="cpu")
-    assert [(status.name, status.state) for status in result.runs] == [(name, "finished") for name in NAMES]
+    grid = write_grid(root / "grid.toml", epochs=EPOCHS, seed=[0, 1], **{"validate-every": EPOCHS})
+    _, result = sweep_inline([read_grid(grid)], make_folders(root))
+    assert states(result) == ["finished"] * 2
     return root
 
 
@@ -43,34 +34,29 @@ def start(ray, reference, tmp_path):
     return lambda *options: ray.start("byov-sweep", reference / "grid.toml", *options, *folders, cwd=tmp_path)
 
 
-def wait_for_epochs(process, run):
-    """Wait until a run has trained for some epochs."""
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 15:
-        assert process.poll() is None, f"ended early: {process.communicate()}"
-        time.sleep(0.005)
-    assert not (run / "model-last.safetensors").exists(), "too late"
+@pytest.fixture
+def check_finished(reference, tmp_path):
+    """check_finished(process): wait for a sweep, compare its runs with the reference, and return its messages."""
 
+    def check(process):
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err
+        assert [run["state"] for run in json.loads(out)["runs"]] == ["finished"] * 2
+        assert contents(tmp_path / "runs") == contents(reference / "runs")
+        return err
 
-def check_finished(process, reference, tmp_path, contents):
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    assert [run["state"] for run in json.loads(out)["runs"]] == ["finished"] * 2
-    assert contents(tmp_path / "runs") == contents(reference / "runs")
-    return err
+    return check
 
 
 @pytest.mark.slow
-def test_two_workers_write_what_one_process_writes(start, ray, reference, tmp_path, contents):
-    check_finished(start("--cluster", "local", "--workers", 2), reference, tmp_path, contents)
-    assert ray.all_ended()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_checkpoints_and_no_processes(start, ray, reference, tmp_path, contents, number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "resumed_on"), [(signal.SIGINT, 130, ("--cluster", "local")), (signal.SIGTERM, 143, ())]
+)
+def test_stopped_runs_resume_on_ray_or_in_local_processes(
+    start, ray, tmp_path, check_finished, number, code, resumed_on
+):
     process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
-    wait_for_epochs(process, run)
+    wait_for_epochs(process, run, 15)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (code, ""), err
@@ -79,52 +65,32 @@ def test_a_signal_leaves_checkpoints_and_no_processes(start, ray, reference, tmp
     assert not (run / "model-last.safetensors").exists(), "too late"
     assert list((run / "checkpoint").glob("*.safetensors"))
     assert not list((tmp_path / "runs").glob(".cluster.*"))
-    check_finished(start("--workers", 2), reference, tmp_path, contents)
+    check_finished(start("--workers", 2, *resumed_on))
+    assert ray.all_ended()
 
 
 @pytest.mark.long
-def test_a_killed_sweep_resumes(start, ray, reference, tmp_path, contents):
+def test_a_killed_sweep_resumes(start, ray, tmp_path, check_finished):
     process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
-    wait_for_epochs(process, run)
+    wait_for_epochs(process, run, 15)
     process.kill()
     process.communicate()
     assert ray.all_ended(120)  # the last of Ray's processes ends after a minute
     assert not (run / "model-last.safetensors").exists(), "too late"
-    check_finished(start("--cluster", "local", "--workers", 2), reference, tmp_path, contents)
+    check_finished(start("--cluster", "local", "--workers", 2))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["worker", "machine"])
-def test_runs_of_lost_workers_are_resumed(start, machines, reference, tmp_path, contents, lost):
+def test_runs_of_lost_workers_are_resumed(start, machines, tmp_path, check_finished, lost):
     machines.restore()
     process = start("--cluster", machines.address)
     for name in NAMES:
-        wait_for_epochs(process, tmp_path / "runs" / name)
+        wait_for_epochs(process, tmp_path / "runs" / name, 15)
     if lost == "machine":
         machines.kill_machine()
     else:
         for pid in descendants(machines.raylet()):
             if b"ray::_Actor" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
-    assert "lost its worker" in check_finished(process, reference, tmp_path, contents)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not can_hide_folders(), reason="only root can hide folders")
-def test_a_machine_without_the_features_is_refused(machines, start, reference, tmp_path):
-    machines.restore(hidden=reference / "features")
-    process = start("--cluster", machines.address)
-    out, err = process.communicate(timeout=120)
-    machines.kill_machine()
-    assert (process.returncode, out) == (2, "")
-    (line,) = err.splitlines()
-    assert f"does not see {reference / 'features/toy/manifest.json'}" in line
-    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
-
-
-def test_an_address_without_a_cluster_is_one_line(start):
-    process = start("--cluster", "127.0.0.1:1")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, "")
-    assert "cannot connect" in err
-    assert err.count("\n") == 1
+    assert "lost its worker" in check_finished(process)

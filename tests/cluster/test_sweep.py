@@ -4,45 +4,39 @@ import json
 import shutil
 
 import pytest
+from tests.cluster.tiny_sweeps import NAMES, QUICK, TINY, InlineWorker, contents, make_folders, states, sweep_inline
 
 from byov.cache.atomic import exclusive
 from byov.cache.runs import read_progress, read_run
 from byov.cluster.grids import parse_grid, plan_runs
-from byov.cluster.run_task import FAILURE_NAME, SCORES_NAME, Folders, RunStatus
-from byov.cluster.sweep import run_statuses, sweep
+from byov.cluster.run_task import FAILURE_NAME, SCORES_NAME, RunStatus
+from byov.cluster.sweep import run_status
 from byov.cluster.sweep_tables import row_groups, sweep_results
 from byov.errors import Interrupted, SweepError
 
-NAMES = ["toy-paper-r0.3-tiny-s0", "toy-paper-r0.3-tiny-s1"]
-TRIMMED = {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False}
-QUICK = {"tasks": ["retrieval"], "protocol": "standard", "untrained": False}
-SEEDS = {"seed": [0, 1], "evaluation": TRIMMED}
+SEEDS = {"seed": [0, 1], "evaluation": {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False}}
+
+
+def make_grid(**settings):
+    return parse_grid(TINY | {"evaluation": QUICK} | settings, "grid.toml")
 
 
 @pytest.fixture
-def run(folders, make_grid, inline_worker):
+def run(folders):
     """run(worker, **grid): the planned runs of a grid of tiny runs, and the result of their sweep."""
 
-    def run(worker=None, *, retry=False, stop=lambda: False, evaluation=QUICK, **settings):
-        runs = plan_runs([make_grid(evaluation=evaluation, **settings)], folders.features)
-        worker = worker or inline_worker()
-        return runs, sweep(runs, folders, [worker], retry=retry, stop=stop, device="cpu")
+    def run(worker=None, *, retry=False, stop=lambda: False, **settings):
+        return sweep_inline([make_grid(**settings)], folders, worker, retry=retry, stop=stop)
 
     return run
 
 
-def states(result):
-    return [status.state for status in result.runs]
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, make_grid, inline_worker, make_cache):
+def uninterrupted(tmp_path_factory):
     """Folders of a finished sweep of two seeds; do not change them."""
-    root = tmp_path_factory.mktemp("uninterrupted")
-    make_cache(root / "features")
-    folders = Folders(root / "features", root / "runs")
-    runs = plan_runs([make_grid(**SEEDS)], folders.features)
-    assert states(sweep(runs, folders, [inline_worker()], device="cpu")) == ["finished"] * 2
+    folders = make_folders(tmp_path_factory.mktemp("uninterrupted"))
+    _, result = sweep_inline([make_grid(**SEEDS)], folders)
+    assert states(result) == ["finished"] * 2
     return folders
 
 
@@ -52,43 +46,38 @@ def finished(uninterrupted, folders):
     shutil.copytree(uninterrupted.runs, folders.runs)
 
 
-def test_runs_are_complete_and_scored(uninterrupted):
-    for name in NAMES:
-        files = {path.name for path in (uninterrupted.runs / name).iterdir()}
-        assert {"config.json", "model.safetensors", "embeddings", SCORES_NAME} <= files
-        assert read_progress(read_run(uninterrupted.runs, name)).state == "finished"
-
-
 @pytest.mark.usefixtures("finished")
-def test_finished_runs_are_not_touched(run, folders, inline_worker):
+def test_finished_runs_are_complete_and_not_touched_again(run, folders):
     def times():
         return {path: path.stat().st_mtime_ns for path in folders.runs.rglob("*") if path.name != "lock"}
 
-    before, worker = times(), inline_worker()
+    before, worker = times(), InlineWorker()
     _, result = run(worker, **SEEDS)
     assert states(result) == ["finished"] * 2
     assert not set(NAMES) & set(worker.done)
     assert times() == before
+    for name in NAMES:
+        files = {path.name for path in (folders.runs / name).iterdir()}
+        assert {"config.json", "model.safetensors", "embeddings", SCORES_NAME} <= files
+        assert read_progress(read_run(folders.runs, name)).state == "finished"
 
 
-def test_a_diverged_run_fails_alone_and_is_retried_on_request(run, folders, inline_worker):
-    first, again, retry = inline_worker(), inline_worker(), inline_worker()
-    _, result = run(first, lr=[1e30, 1e-3])
+def test_a_diverged_run_fails_alone_and_is_retried_on_request(run, folders):
+    _, result = run(lr=[1e30, 1e-3])
     bad, good = result.runs
     assert (bad.state, good.state) == ("failed", "finished")
     assert (folders.runs / bad.name / FAILURE_NAME).exists()
-    _, result = run(again, lr=[1e30, 1e-3])
-    assert result.runs[0] == bad
-    assert bad.name not in again.done
-    _, result = run(retry, retry=True, lr=[1e30, 1e-3])
-    assert bad.name in retry.done
-    assert result.runs[0].detail == bad.detail
+    for retry in (False, True):
+        worker = InlineWorker()
+        _, result = run(worker, retry=retry, lr=[1e30, 1e-3])
+        assert (bad.name in worker.done) is retry
+        assert (result.runs[0].state, result.runs[0].detail) == ("failed", bad.detail)
 
 
-def test_a_run_that_cannot_start_leaves_its_name_free(folders, inline_worker):
+def test_a_run_that_cannot_start_leaves_its_name_free(folders):
     common = {"dataset": "toy", "name": "tiny", "latent": 8, "frames": 6, "epochs": 2, "evaluation": QUICK}
     grid = parse_grid(common | {"method": "tcn", "tcn": ["multi", "single"]}, "grid.toml")
-    result = sweep(plan_runs([grid], folders.features), folders, [inline_worker()], device="cpu")
+    _, result = sweep_inline([grid], folders)
     assert states(result) == ["failed", "finished"]  # the cache has no synchronized pairs
     assert "--tcn unpaired" in result.runs[0].detail
     assert [path.name for path in (folders.runs / result.runs[0].name).iterdir()] == [FAILURE_NAME]
@@ -96,9 +85,9 @@ def test_a_run_that_cannot_start_leaves_its_name_free(folders, inline_worker):
 
 # Stops during training, and during embedding or in the second run.
 @pytest.mark.parametrize("calls", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders, contents, inline_worker, calls):
+def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders, calls):
     remaining = iter(range(calls))
-    worker = inline_worker(lambda: next(remaining, None) is None)
+    worker = InlineWorker(lambda: next(remaining, None) is None)
     with pytest.raises(Interrupted):
         run(worker, stop=lambda: worker.stopped, **SEEDS)
     assert contents(folders.runs) != contents(uninterrupted.runs)
@@ -108,10 +97,10 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders
 
 
 @pytest.mark.usefixtures("finished")
-def test_a_run_with_other_settings_is_refused(folders, make_grid):
-    runs = plan_runs([make_grid(epochs=4)], folders.features)
+def test_a_run_with_other_settings_is_refused(folders):
+    (planned,) = plan_runs([make_grid(epochs=4)], folders.features)
     with pytest.raises(SweepError, match=r"tiny-s0 exists with epochs 3, not 4"):
-        run_statuses(runs, folders)
+        run_status(planned, folders)
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(run, folders):
@@ -129,13 +118,13 @@ def test_a_run_that_another_process_trains_fails_without_retry(run, folders, mon
 
 
 @pytest.mark.usefixtures("finished")
-def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders, inline_worker):
+def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders):
     scores = folders.runs / NAMES[0] / SCORES_NAME
     before = scores.read_bytes()
     scores.write_bytes(before.replace(b'"value": 0.', b'"value": 0.1', 1))
     run(**SEEDS)
     assert scores.read_bytes() == before
-    fewer_tasks, other_split = inline_worker(), inline_worker()
+    fewer_tasks, other_split = InlineWorker(), InlineWorker()
     run(fewer_tasks)
     run(other_split, evaluation=QUICK | {"split": "val"})
     assert [NAMES[0] in worker.done for worker in (fewer_tasks, other_split)] == [False, True]

@@ -5,33 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
+from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
 
 from byov.cli.sweep import main
-from byov.cluster.grids import plan_runs, read_grid
+from byov.cluster.grids import read_grid
 from byov.cluster.run_task import Folders
-from byov.cluster.sweep import sweep
 
-NAMES = ["toy-paper-r0.3-tiny-s0", "toy-paper-r0.3-tiny-s1"]
-QUICK = {"tasks": ["retrieval"], "protocol": "standard", "untrained": False}
 COMMAND = "from byov.cli.sweep import main; main()"
-
-
-@pytest.fixture
-def write_grid(tmp_path, tiny):
-    """write_grid(**settings): the path of a grid of tiny runs."""
-
-    def write(runs=(), **settings):
-        tables = [("[evaluation]", QUICK), *(("[[runs]]", run) for run in runs)]
-        path = tmp_path / "grid.toml"
-        with path.open("w") as file:
-            for heading, table in (("", tiny | settings), *tables):
-                print(heading, *(f"{key} = {json.dumps(value)}" for key, value in table.items()), sep="\n", file=file)
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -59,23 +41,9 @@ def start_sweep(folders, clean_environment):
         process.communicate()
 
 
-def wait_for_epochs(process, run):
-    """Wait until a run has trained for some epochs."""
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.005)
-            pytest.fail(f"ended early: {process.communicate()}")
-
-
-def sweep_inline(path, folders, inline_worker):
-    runs = plan_runs([read_grid(path)], folders.features)
-    return sweep(runs, folders, [inline_worker()], device="cpu")
-
-
 @pytest.mark.slow
-def test_two_workers_write_what_one_process_writes(byov_sweep, write_grid, folders, contents, inline_worker, tmp_path):
-    path = write_grid(runs=[{"lr": 1e30}, {"seed": [0, 1]}])
+def test_two_workers_write_what_one_process_writes(byov_sweep, folders, tmp_path):
+    path = write_grid(tmp_path / "grid.toml", runs=[{"lr": 1e30}, {"seed": [0, 1]}])
     ran = byov_sweep(path, "--workers", 2, "--out", tmp_path / "out", "--json")
     assert ran.code == 1, ran  # the first run diverges
     assert [run["state"] for run in ran.json["runs"]] == ["failed", "finished", "finished"]
@@ -83,12 +51,12 @@ def test_two_workers_write_what_one_process_writes(byov_sweep, write_grid, folde
     assert "±" in (tmp_path / "out/results.md").read_text()
     assert json.loads((tmp_path / "out/results.json").read_text()) == ran.json
     inline = Folders(folders.features, tmp_path / "inline")
-    sweep_inline(path, inline, inline_worker)
+    sweep_inline([read_grid(path)], inline)
     assert contents(folders.runs) == contents(inline.runs)
 
 
-def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, write_grid, folders):
-    path = write_grid(seed=[0, 1])
+def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_path):
+    path = write_grid(tmp_path / "grid.toml", seed=[0, 1])
     ran = byov_sweep(path, "--dry-run")
     assert ran.code == 0
     assert ran.out.splitlines() == [f"{name}: to train" for name in NAMES]
@@ -97,21 +65,20 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, write_grid, fol
     assert [(run["run"], run["settings"]["seed"]) for run in shown] == [(NAMES[0], 0), (NAMES[1], 1)]
 
 
-def test_an_invalid_grid_is_one_line_and_exit_code_2(byov_sweep, write_grid):
-    ran = byov_sweep(write_grid(seed=[]))
+@pytest.mark.parametrize(("settings", "options"), [({"seed": []}, ()), ({}, ("--seeds", 2))])
+def test_wrong_usage_is_one_line_and_exit_code_2(byov_sweep, tmp_path, settings, options):
+    ran = byov_sweep(write_grid(tmp_path / "grid.toml", **settings), *options)
     assert (ran.code, ran.out) == (2, "")
     (line,) = ran.err.splitlines()
     assert line.startswith("error: ")
 
 
 @pytest.mark.slow
-def test_interrupted_and_killed_sweeps_resume_to_the_same_files(
-    start_sweep, write_grid, folders, contents, inline_worker, tmp_path
-):
-    path = write_grid(epochs=30, **{"validate-every": 30})
+def test_interrupted_and_killed_sweeps_resume_to_the_same_files(start_sweep, folders, tmp_path):
+    path = write_grid(tmp_path / "grid.toml", epochs=30, **{"validate-every": 30})
     run = folders.runs / NAMES[0]
     interrupted = start_sweep(path)
-    wait_for_epochs(interrupted, run)
+    wait_for_epochs(interrupted, run, 3)
     os.killpg(interrupted.pid, signal.SIGINT)  # a terminal signals the whole group
     out, err = interrupted.communicate()
     assert (interrupted.returncode, out) == (130, ""), err
@@ -119,10 +86,10 @@ def test_interrupted_and_killed_sweeps_resume_to_the_same_files(
     assert not (run / "model-last.safetensors").exists()
     assert list((run / "checkpoint").glob("*.safetensors"))
     killed = start_sweep(path)
-    wait_for_epochs(killed, run)
+    wait_for_epochs(killed, run, 3)
     killed.kill()
     killed.communicate()
     inline = Folders(folders.features, tmp_path / "inline")
     for place in (folders, inline):
-        assert [status.state for status in sweep_inline(path, place, inline_worker).runs] == ["finished"]
+        assert states(sweep_inline([read_grid(path)], place)[1]) == ["finished"]
     assert contents(folders.runs) == contents(inline.runs)

@@ -61,15 +61,15 @@ def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
         code("recovers", f"{count}if attempts < 3: os.kill(os.getpid(), 9)\nresult = attempts"),
         *(code(f"square {number}", f"result = {number} ** 2") for number in range(5)),
     ]
-    finished = {one.task.name: one for one in run_tasks(workers, tasks)}
+    finished = {task.name: error or result for task, result, error in run_tasks(workers, tasks)}
     assert finished.keys() == {task.name for task in tasks}
-    *threads, group = finished["environment"].result
+    *threads, group = finished["environment"]
     assert threads == ["1", "1"]
     assert group != os.getpgid(0)  # Ctrl-C in the terminal does not reach it
-    assert isinstance(finished["raises"].error, ValueError)
-    assert isinstance(finished["poison"].error, ProcessLost)
-    assert finished["recovers"].result == 3
-    assert [finished[f"square {number}"].result for number in range(5)] == [0, 1, 4, 9, 16]
+    assert isinstance(finished["raises"], ValueError)
+    assert isinstance(finished["poison"], ProcessLost)
+    assert finished["recovers"] == 3
+    assert [finished[f"square {number}"] for number in range(5)] == [0, 1, 4, 9, 16]
     assert caplog.text.count("poison: lost its worker") == 2
 
 
@@ -78,7 +78,7 @@ def test_split_tasks_run_instead_of_a_lost_one(workers, code):
         return [code(f"{task.name}{half}", "result = 'half'") for half in "ab"] if len(task.name) == 1 else []
 
     tasks = [code(name, "os.kill(os.getpid(), 9)") for name in "xy"]
-    finished = {one.task.name: one.result for one in run_tasks(workers, tasks, split=split)}
+    finished = {task.name: result for task, result, _ in run_tasks(workers, tasks, split=split)}
     assert finished == dict.fromkeys(("xa", "xb", "ya", "yb"), "half")
 
 
@@ -106,9 +106,9 @@ sys.path.insert(0, modules)
 from byov.cluster.worker_pool import local_workers, run_tasks
 from code_tasks import Code
 lines = (f"Path({started!r}).write_text(str(os.getpid()))", "while not stop(): pass", f"Path({ended!r}).touch()")
-tasks = [Code("it", "\\n".join(lines))]
 with local_workers(1) as workers:
-    list(run_tasks(workers, tasks, on_step=lambda _: print(open(started).read(), flush=True)))
+    tasks = [Code("it", "\\n".join(lines))]
+    list(run_tasks(workers, tasks, stop=lambda: print(open(started).read(), flush=True)))
 """
     started, ended = tmp_path / "started", tmp_path / "ended"
     started.touch()
