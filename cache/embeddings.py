@@ -39,15 +39,7 @@ def write_embedding(
     *,
     view: str | None = None,
 ) -> None:
-    """Write the embeddings of a video.
-
-    Args:
-        path: Final path.
-        embedding: (T, D).
-        pts_seconds: (T,) times of the frames.
-        source: Provenance.
-        view: View of the video, if the folder does not tell.
-    """
+    """Write the embeddings (T, D) and frame times (T,) of a video; `view` is recorded if the folder does not tell."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})

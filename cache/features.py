@@ -110,11 +110,7 @@ class FeatureWriter:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a feature file, checked against its digest.
-
-    Raises:
-        CacheError: If the file is missing, unfinished, damaged or of another schema.
-    """
+    """Read the header of a feature file, checked against its digest."""
     attributes = read_header_attributes(path)
     provenance = read_dataclass(Provenance, path, attributes)
     return read_dataclass(Header, path, attributes, path=path, provenance=provenance)

@@ -6,7 +6,6 @@ runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -104,18 +103,14 @@ def list_runs(runs_dir: Path) -> list[str]:
 
 
 def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
-    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none).
-
-    Raises:
-        CacheError: If the runs are of different datasets.
-    """
+    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none)."""
     if names:
         runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
         return runs
-    there, others = list_runs(runs_dir), 0
+    there = list_runs(runs_dir)
     for name in there:
         try:
             run = read_run(runs_dir, name)
@@ -125,9 +120,6 @@ def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None
         if dataset in (None, run.dataset):
             LOGGER.info(f"run: {name}, the {'newest' if len(there) > 1 else 'only'} one (choose with --run)")
             return [run]
-        others += 1
-    if others:
-        LOGGER.info(f"no run of {dataset} among the {others} in {runs_dir}")
     return []
 
 
@@ -140,11 +132,7 @@ def choose_run(runs_dir: Path, name: str | None = None) -> RunRecord:
 
 
 def read_run(runs_dir: Path, run: str) -> RunRecord:
-    """Read the record of a run.
-
-    Raises:
-        CacheError: If there is no such run, or its config.json is damaged, edited or not of byov-train.
-    """
+    """Read the record of a run from its config.json."""
     folder = run_folder(runs_dir, run)
     config = read_config(folder)
     training = config.get("training")
@@ -173,23 +161,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CacheError(f"{path}: not readable ({error})") from error
 
 
-def recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
-    """Return the SHA-256 of a file of a finished run as recorded in config.json; None before the run is finished."""
+def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
     files = training.get(FILES_KEY)
     return str(files[name]) if isinstance(files, dict) and name in files else None
 
 
 def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> WeightsFile:
-    """Check that a model file is intact and belongs to the run.
-
-    Args:
-        run: Folder of the run.
-        training: The "training" record of its config.json.
-        name: File name.
-
-    Raises:
-        CacheError: If the file is missing, damaged or of another run.
-    """
+    """Check that a model file is intact and belongs to the run; `training` is the record in its config.json."""
     path = run / name
     if not path.exists():
         raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume")
@@ -199,7 +177,7 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
         raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own")
-    recorded = recorded_digest(training, name)
+    recorded = _recorded_digest(training, name)
     if recorded not in (None, found.sha256):
         raise CacheError(
             f"{path}: SHA-256 {found.sha256[:12]}, config.json records {recorded[:12]}; restore the run's own model"
@@ -212,10 +190,12 @@ def model_digest(run: Path, training: Mapping[str, Any]) -> str:
     return check_model(run, training).sha256
 
 
-def check_file(path: Path, training: Mapping[str, Any]) -> None:
-    """Raise CacheError if a file of a finished run differs from the digest in config.json."""
-    if recorded_digest(training, path.name) not in (None, file_sha256(path)):
+def check_file(path: Path, training: Mapping[str, Any]) -> bool:
+    """Compare a file with its digest in config.json; return whether there is one, as in a finished run."""
+    recorded = _recorded_digest(training, path.name)
+    if recorded not in (None, file_sha256(path)):
         raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
+    return recorded is not None
 
 
 @dataclass(frozen=True)
@@ -279,10 +259,9 @@ def is_training(folder: Path) -> bool:
 def size_bytes(folder: Path) -> int:
     """Return the size of all files below a folder."""
     size = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):  # a run in training removes files
-                size += Path(place, name).lstat().st_size
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a run in training removes files
+            size += path.lstat().st_size if path.is_file() else 0
     return size
 
 
@@ -291,11 +270,7 @@ def checkpoint_files(run: RunRecord) -> list[Path]:
 
 
 def delete_run(run: RunRecord) -> None:
-    """Delete a run's folder.
-
-    Raises:
-        CacheError: If the run is being trained, or its folder is a symbolic link.
-    """
+    """Delete a run's folder, unless the run is being trained."""
     if is_training(run.folder):
         raise CacheError(f"{run.folder}: a process is training this run; stop it first")
     if run.folder.is_symlink():
