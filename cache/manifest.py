@@ -47,11 +47,11 @@ _ENTRY_FIELDS = tuple(field.name for field in fields(VideoEntry))
 class Manifest:
     """Description of a dataset, saved as manifest.json."""
 
-    schema_version: Literal[1] = field(default=1, kw_only=True)  # validated first: later schemas may differ otherwise
     dataset: Annotated[str, AfterValidator(partial(check_name, what="dataset"))]
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
+    schema_version: Literal[1] = 1
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())

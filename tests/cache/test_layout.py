@@ -41,7 +41,6 @@ def test_ordinary_names_of_any_alphabet_pass_and_can_be_written(tmp_path, name):
     [
         ("openai/clip-vit-base-patch16", "openai--clip-vit-base-patch16"),
         ("gpt2", "gpt2"),
-        ("random/tiny", "random--tiny"),
         ("./models/my clip", "my clip"),
         ("../clip", "clip"),
         ("/srv/models/clip.v2", "clip.v2"),
@@ -64,17 +63,9 @@ def test_an_encoder_that_gives_no_safe_name_is_refused(encoder):
 def test_paths_are_those_of_the_documented_layout():
     assert manifest_path(Path("f"), "demo") == Path("f/demo/manifest.json")
     assert video_path(encoder_dir(Path("f"), "demo", "a/b"), "exo", "004") == Path("f/demo/a--b/exo/004.h5")
-
-
-@pytest.mark.parametrize("name", ["../x", "", "."])
-def test_no_path_is_made_of_a_bad_name(name):
-    for make in (
-        lambda: manifest_path(Path("f"), name),
-        lambda: encoder_dir(Path("f"), name, "a/b"),
-        lambda: video_path(Path("f"), "ego", name),
-    ):
+    for make in (manifest_path, lambda *path: encoder_dir(*path, "a/b"), lambda *path: video_path(path[0], "ego", ".")):
         with pytest.raises(CacheError):
-            make()
+            make(Path("f"), "../x")
 
 
 def test_cached_files_are_the_finished_ones_of_both_views_in_a_fixed_order(tmp_path):
@@ -82,9 +73,6 @@ def test_cached_files_are_the_finished_ones_of_both_views_in_a_fixed_order(tmp_p
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [str(path.relative_to(tmp_path)) for path in cached_files(tmp_path)] == ["ego/a.h5", "ego/b.h5", "exo/1.h5"]
-
-
-def test_a_folder_without_views_holds_no_files(tmp_path):
     assert list(cached_files(tmp_path / "nowhere")) == []
 
 
