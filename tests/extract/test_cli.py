@@ -48,6 +48,7 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
     ran = byov_extract("--manifest", table, *TINY)
     assert ran.code == 0, ran.err
     encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    sources = read_sources(tmp_path / "features" / "mine")
     for index, frames in enumerate([5, 40, 1, 33]):
         path = features(tmp_path) / ("ego", "exo")[index % 2] / f"v{index}.h5"
         header = read_header(path)
@@ -61,6 +62,9 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
         order = read_array(path, "order")
         assert order.shape == (frames, 64)
         assert (np.sort(order, axis=1) == np.arange(64)).all()
+        assert sources[f"v{index}"] == table.parent.resolve() / f"v{index}.mp4"
+        assert header.provenance.source_name == f"v{index}.mp4"
+        assert str(tmp_path).encode() not in path.read_bytes()
 
 
 def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_dataset, tmp_path):
@@ -71,22 +75,10 @@ def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_datase
     assert manifest["dataset"] == "cups"
     assert manifest["phases"] == ["phase 0", "phase 1"]
     first, second = manifest["videos"]
-    assert (first["id"], first["view"], first["split"], first["frames"], first["fps"]) == (
-        "first",
-        "ego",
-        "train",
-        15,
-        15.0,
-    )
+    expected = {"id": "first", "view": "ego", "split": "train", "frames": 15, "fps": 15.0}
+    assert expected.items() <= first.items()
     assert first["labels"] == [0] * 8 + [1] * 7
     assert second["labels"] == [0] * 15 + [1] * 15
-
-
-def test_the_cache_remembers_where_its_videos_were(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([3, 3])
-    assert byov_extract("--manifest", table, *TINY).code == 0
-    found = read_sources(tmp_path / "features" / "mine")
-    assert found == {f"v{index}": table.parent.resolve() / f"v{index}.mp4" for index in range(2)}
 
 
 def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
@@ -124,16 +116,6 @@ def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
         assert ran.code == 0
         assert "v1: its event at 99 s is after its last frame, which is at 0.933 s" in ran.err
         assert "v0: its event" not in ran.err
-
-
-def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 6, 7])
-    byov_extract("--manifest", table, *TINY)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")}
-    ran = byov_extract("--manifest", table, *TINY, "--json")
-    assert ran.code == 0
-    assert (ran.json["extracted_videos"], ran.json["cached_before"]) == (0, 3)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")} == before
 
 
 @pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
@@ -208,34 +190,15 @@ def test_labels_must_match_the_frames(byov_extract, make_video, tmp_path):
     assert read_header(features(tmp_path, "pour_milk") / "ego" / "c.h5").frames == 9
 
 
-def test_a_malicious_label_file_is_refused_by_name(byov_extract, make_video, tmp_path):
-    pour_milk(tmp_path / "datasets", make_video, {stem: [0] * 12 for stem in "abcdef"})
-    hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "created").encode() + b"'\ntR."
-    (tmp_path / "datasets" / "pour_milk" / "label.pickle").write_bytes(hostile)
-    assert "refers to os.system" in one_line_error(byov_extract("--dataset", "pour_milk", *TINY))
-    assert not (tmp_path / "created").exists()
-
-
 def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6])
     byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
     before = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3")
     ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.7", "--json")
     assert (ran.code, ran.json["extracted_videos"]) == (0, 2)
+    assert "extracting 2 cached videos again: lacks ratio 0.7" in ran.err
     assert read_header(features(tmp_path) / "ego" / "v0.h5").ratios == ("0.3", "0.7")
     assert (read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3") == before).all()
-
-
-def test_a_cache_file_that_does_not_open_is_extracted_again(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([70, 6])
-    byov_extract("--manifest", table, *TINY)
-    path = features(tmp_path) / "ego" / "v0.h5"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    ran = byov_extract("--manifest", table, *TINY, "--json")
-    assert (ran.code, ran.json["extracted_videos"]) == (0, 1)
-    assert "extracting 1 cached video again" in ran.err
-    assert path.read_bytes() == whole
 
 
 def model_folder(folder: Path, seed: int) -> Path:
@@ -360,35 +323,14 @@ def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, 
     assert "7 frames to encode; time unknown" in ran.out
 
 
-def test_a_check_estimates_the_time(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
-    assert (checked["frames"], checked["seconds"] >= 0) == (7, True)
-    assert "7 frames to encode, about " in byov_extract("--manifest", table, *TINY, "--check").out
-
-
-def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
-    ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.3,0.5")
-    assert "extracting 2 cached videos again: lacks ratio 0.5" in ran.err
-
-
 @pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
 def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset, frames):
     table = make_dataset(frames)
-    needed = byov_extract("--manifest", table, *TINY, "--check", "--json").json["needed_bytes"]
+    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
+    assert (checked["frames"], checked["seconds"] >= 0) == (sum(frames), True)
+    assert f"{sum(frames)} frames to encode, about " in byov_extract("--manifest", table, *TINY, "--check").out
     written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
-    assert written == pytest.approx(needed, rel=0.03)
-
-
-def test_crop_and_squash_differ(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 6])
-    byov_extract("--manifest", table, *TINY)
-    byov_extract("--manifest", table, *TINY, "--resize", "crop", "--features-dir", tmp_path / "crop")
-    squashed = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/1.0")
-    cropped = read_array(tmp_path / "crop" / "mine" / "random--tiny" / "ego" / "v0.h5", "merged/1.0")
-    assert not np.array_equal(squashed, cropped)
+    assert written == pytest.approx(checked["needed_bytes"], rel=0.03)
 
 
 def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
@@ -491,11 +433,3 @@ def test_files_do_not_depend_on_the_allocator(make_dataset, clean_environment, t
     )
     assert len(kept) == 2
     assert kept == returned
-
-
-def test_files_hold_no_place_of_their_making(byov_extract, make_dataset, tmp_path):
-    byov_extract("--manifest", make_dataset([5, 6]), *TINY)
-    path = features(tmp_path) / "ego" / "v0.h5"
-    provenance = read_header(path).provenance
-    assert (provenance.source_name, provenance.encoder) == ("v0.mp4", "random/tiny")
-    assert str(tmp_path).encode() not in path.read_bytes()

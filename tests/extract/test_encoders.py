@@ -15,14 +15,8 @@ from byov.extract.encoders import ResNetTokens, encoder_shape, load_encoder
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**SIZES, "patch_size": 16, "image_size": 64}
-TEXT = {
-    **SIZES,
-    "vocab_size": 64,
-    "max_position_embeddings": 8,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+SPECIAL_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+TEXT = {**SIZES, **SPECIAL_TOKENS, "vocab_size": 64, "max_position_embeddings": 8}
 
 
 def save(folder: Path, model_type: str, **settings) -> transformers.PreTrainedModel:
