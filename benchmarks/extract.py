@@ -42,10 +42,8 @@ class FreeEncoder(FrameEncoder):
     """Encoder without cost, as on a very fast device: returns the same tokens for every frame."""
 
     def __init__(self, shape: Shape) -> None:
-        name, preprocessing = (
-            EncoderName("random/free", "random/free", "none"),
-            Preprocessing("squash", 224, HALF, HALF),
-        )
+        name = EncoderName("random/free", "random/free", "none")
+        preprocessing = Preprocessing("squash", 224, HALF, HALF)
         super().__init__(name, torch.nn.Identity(), "none", shape, preprocessing, torch.device("cpu"))
         self._constant = torch.randn(CUDA_BATCH, shape.tokens, shape.width)
 

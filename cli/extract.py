@@ -18,7 +18,6 @@ from byov.cli.common import (
     GpusOption,
     UsageError,
     WorkersOption,
-    check_ratio,
     parse_cluster,
     run_on_cluster,
 )
@@ -170,13 +169,18 @@ def extract(
     raise typer.Exit(common.FAILED if outcome.failures else 0)
 
 
-def _parse_ratios(text: str) -> tuple[float, ...]:
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    """Parse comma-separated numbers; return () if they are malformed."""
     try:
-        ratios = tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--ratios {text}: expected comma-separated numbers in (0, 1], such as {RATIOS}.") from None
-    for ratio in ratios:
-        check_ratio("--ratios", ratio)
+        return ()
+
+
+def _parse_ratios(text: str) -> tuple[float, ...]:
+    ratios = _parse_numbers(text)
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise UsageError(f"--ratios {text}: expected comma-separated numbers in (0, 1], such as {RATIOS}.")
     return tuple(sorted(set(ratios)))
 
 
@@ -333,10 +337,7 @@ def _open_folder(folder: Path, name: str, split: str | None, features_dir: Path)
 
 def _parse_split(text: str) -> tuple[float, ...]:
     """Parse "0.6,0.2,0.2": fractions of train, val and test."""
-    try:
-        fractions = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        fractions = ()
+    fractions = _parse_numbers(text)
     is_valid = len(fractions) == len(SPLITS) and min(fractions) >= 0 and fractions[0] > 0
     if not is_valid or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(
