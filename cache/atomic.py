@@ -62,7 +62,7 @@ class PartialFile:
         if lock is None:
             return
         for path in (self.path, self._lock_path):
-            with suppress(OSError):  # an error that brought us here must not be hidden by another
+            with suppress(OSError):  # do not hide the error that led here
                 path.unlink(missing_ok=True)
         lock.release(force=True)
 

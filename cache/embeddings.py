@@ -39,7 +39,7 @@ def write_embedding(
     *,
     view: str | None = None,
 ) -> None:
-    """Write the embeddings (T, D) and frame times (T,) of a video; `view` is recorded if the folder does not tell."""
+    """Write the embeddings (T, D) and frame times (T,) of a video; `view` is recorded if it is not the folder's name."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
@@ -58,6 +58,6 @@ def read_source(path: Path) -> EmbeddingProvenance:
 
 
 def read_view(path: Path) -> str | None:
-    """Return the view recorded in an embeddings file; None in the files of a run, where the folder tells."""
+    """Return the view recorded in an embeddings file; None in the files of a run, whose folder is the view."""
     view = read_header_attributes(path, EMBED_AGAIN).get("view")
     return None if view is None else str(view)

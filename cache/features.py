@@ -100,7 +100,7 @@ class FeatureWriter:
         self._rows.append(rows)
 
     def finish(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
-        """Complete the file and give it its name."""
+        """Complete the file and move it to its final name."""
         facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
         self._rows.finish(asdict(provenance) | facts)
 

@@ -78,7 +78,7 @@ class RowWriter:
             self._write(BLOCK_ROWS)
 
     def finish(self, attributes: Mapping[str, str | int | float | bool]) -> None:
-        """Write the remaining rows and the attributes, then give the file its name."""
+        """Write the remaining rows and the attributes, then move the file to its final name."""
         if self.rows > self._written_rows or not self.rows:
             self._write(self.rows - self._written_rows)
         digests = {name: self._digests[name].hexdigest() for name in sorted(self._digests)}
@@ -89,7 +89,7 @@ class RowWriter:
         self._file.flush()
         size = self._file.id.get_filesize()
         self._file.close()
-        os.truncate(self._partial.path, size)  # give back what was reserved and not needed
+        os.truncate(self._partial.path, size)  # release unused reserved space
         self._partial.commit()
 
     def close(self) -> None:

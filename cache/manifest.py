@@ -73,7 +73,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class IndexedFile:
-    """A feature file when it was last read, and the video and annotation that it agreed with."""
+    """State of a feature file, its video and its annotation when they were last compared."""
 
     size: int
     mtime_ns: int

@@ -1,4 +1,4 @@
-"""byov-extract as its users meet it."""
+"""byov-extract end to end, on small real videos."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
         assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_dataset, tmp_path):
+def test_manifest_describes_the_videos(byov_extract, make_dataset, tmp_path):
     table = make_dataset([15, 30])
     table.write_text("path,view,split,id,events\nv0.mp4,ego,train,first,0.5\nv1.mp4,exo,train,second,1.0\n")
     assert byov_extract("--manifest", table, "--name", "cups", *TINY).code == 0
@@ -108,7 +108,7 @@ def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_da
         assert path.read_bytes() == written
 
 
-def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
+def test_event_after_the_last_frame_is_reported_every_time(byov_extract, make_dataset):
     table = make_dataset([15, 15])
     table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2;0.5\nv1.mp4,exo,train,0.2;99\n")
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_d
     assert read_files(tmp_path / "b") == reference
 
 
-def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
+def test_failed_video_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6, 7, 8])
     good = (table.parent / "v1.mp4").read_bytes()
     (table.parent / "v1.mp4").write_bytes(b"not a video at all")
@@ -152,7 +152,7 @@ def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset,
     assert not (features(tmp_path) / "failures.json").exists()
 
 
-def test_a_truncated_video_fails_or_keeps_what_comes_before(byov_extract, make_dataset, make_video, tmp_path):
+def test_truncated_video_fails_unless_its_frames_are_kept(byov_extract, make_dataset, make_video, tmp_path):
     table = make_dataset([5, 6])
     whole = make_video(tmp_path / "whole.mkv", 90, seed=3).read_bytes()
     (table.parent / "v2.mkv").write_bytes(whole[: len(whole) // 2])
@@ -212,7 +212,7 @@ def model_folder(folder: Path, seed: int) -> Path:
 
 
 @pytest.mark.parametrize("change", ["weights", "resize", "source size", "source bytes", "partly new weights"])
-def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, make_video, tmp_path, change):
+def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset, make_video, tmp_path, change):
     table = make_dataset([5, 6])
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder).code == 0
@@ -239,11 +239,10 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     assert byov_extract(*options).code == 0
 
 
-def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(byov_extract, make_dataset, tmp_path):
-    """A byte between two samples, in a file that says it was not written to."""
+def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract, make_dataset, tmp_path):
     table = make_dataset([3, 4])
     source = table.parent / "v1.mp4"
-    with source.open("ab") as file:  # as players are told to skip: more than is compared byte for byte
+    with source.open("ab") as file:  # padding that players skip, so that only samples of the file are compared
         file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
     assert byov_extract("--manifest", table, *TINY).code == 0
     before, found = read_files(tmp_path / "features"), source.stat()
@@ -260,12 +259,12 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
     )
     assert f"{source} has changed to {file_sha256(source)[:12]}" in message
     assert read_files(tmp_path / "features") == before
-    os.utime(source)  # written to since: all of it is compared without being told to
+    os.utime(source)  # a newer modification time: the whole file is compared without --verify-sources
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 
 def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
-    """Makes a cache file say that it was computed in the other type; returns the type that it had, and the new one."""
+    """Change the compute type recorded in a file; returns the old and the new one."""
     found = read_header(path).provenance.compute_dtype
     other = {"float16": "float32", "float32": "float16"}[found]
     with edit_h5(path) as file:
@@ -274,12 +273,12 @@ def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_dataset, tmp_path, device, edit_h5):
+def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dataset, tmp_path, device, edit_h5):
     table = make_dataset([5, 6])
     options = ("--manifest", table, *TINY, "--device", device)
     assert byov_extract(*options).code == 0
     found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
-    if device == "auto":  # which device it is turns out as soon as there is something to encode
+    if device == "auto":  # the compute type is known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
         said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
     else:
@@ -299,7 +298,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     (table.parent / "v1.mp4").write_bytes(b"")
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
-    assert ran.code == 1  # there is a problem
+    assert ran.code == 1
     assert ran.json["states"] == {"cached": 2, "missing": 2}
     videos = {video["id"]: video for video in ran.json["videos"]}
     assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
@@ -314,7 +313,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert "2 cached, 2 to do" in text
 
 
-def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, monkeypatch):
+def test_check_works_offline(byov_extract, make_dataset, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
     assert ran.code == 0, ran.err
@@ -324,7 +323,7 @@ def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, 
 
 
 @pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
-def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset, frames):
+def test_estimated_disk_space_is_close_to_what_is_used(byov_extract, make_dataset, frames):
     table = make_dataset(frames)
     checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
     assert (checked["frames"], checked["seconds"] >= 0) == (sum(frames), True)
@@ -343,9 +342,7 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     assert not leftover.exists()
 
 
-def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_dataset, monkeypatch):
-    """Ctrl-C while the hub does not answer: what is known by then was shown."""
-
+def test_check_lists_the_videos_before_it_contacts_the_hub(byov_extract, make_dataset, monkeypatch):
     def unanswered(_):
         raise Stopped(signal.SIGINT)
 
@@ -355,7 +352,7 @@ def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_datase
     assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
 
 
-def test_the_demo_is_rendered_where_it_is_absent(byov_extract, tmp_path, monkeypatch):
+def test_demo_is_rendered_if_it_is_missing(byov_extract, tmp_path, monkeypatch):
     monkeypatch.setattr(extract_features, "DEFAULT_VIDEOS", {"train": (1, 1)})
     ran = byov_extract("--dataset", "demo", *TINY)
     assert ran.code == 0, ran.err
@@ -394,14 +391,14 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
         (("--dataset", "demo", "--resize", "stretch"), "resize"),
     ],
 )
-def test_bad_usage_is_told_before_anything_is_done(byov_extract, tmp_path, arguments, message):
+def test_bad_usage_is_reported_before_anything_is_done(byov_extract, tmp_path, arguments, message):
     ran = byov_extract(*arguments)
     assert ran.code == 2
     assert message in " ".join(ran.err.replace("│", " ").split())
     assert not (tmp_path / "datasets").exists()
 
 
-def test_an_encoder_that_gives_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
+def test_encoder_that_returns_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = model_folder(tmp_path / "model", 0)

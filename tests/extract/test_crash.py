@@ -40,7 +40,7 @@ def run(table: Path, features: Path, *options: str) -> tuple[int, str, str]:
 
 
 def wait_for_work(process: subprocess.Popen[str], features: Path) -> None:
-    """Until the process has a file under its hands, or has ended."""
+    """Wait until the process is writing a file, or has ended."""
     while process.poll() is None and not list(features.rglob("*.partial")):
         time.sleep(0.005)
 
@@ -50,14 +50,14 @@ def finished_files(features: Path) -> list[Path]:
 
 
 def wait_for_a_finished_file(process: subprocess.Popen[str], features: Path) -> None:
-    """Until it has finished one more than there were, or all."""
+    """Wait until the process has finished another file, or has ended."""
     before = len(finished_files(features))
     while process.poll() is None and len(finished_files(features)) == before:
         time.sleep(0.005)
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_dataset, tmp_path):
+def test_cache_is_bit_identical_after_kills_at_any_moment(make_dataset, tmp_path):
     table = make_dataset([90, 130, 1, 64, 65, 200, 2, 128, 77, 150, 30, 110])
     started = time.monotonic()
     assert run(table, tmp_path / "reference")[0] == 0
@@ -66,8 +66,8 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
     random = np.random.default_rng(RANDOM_SEED)
     partly = 0
     for kill in range(KILLS):
-        # The first kills come at any time of a run; the others while it has a file under its hands, every third of
-        # them after it has finished one.
+        # The first kills are at any time; the others while a file is being written, every third of them after
+        # another file was finished.
         process = start(table, tmp_path / "features")
         if kill < 5:
             time.sleep(random.uniform(0, seconds))
@@ -95,7 +95,7 @@ def test_killed_at_any_moment_and_run_again_the_cache_is_bit_identical(make_data
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_the_run_at_once_and_leave_nothing_half_written(make_dataset, start_paused, tmp_path, number, code):
+def test_signals_stop_the_run_and_leave_nothing_half_written(make_dataset, start_paused, tmp_path, number, code):
     table = make_dataset([40, 40])
     process = start_paused(command(table, tmp_path / "features"), before=".h5")
     assert list((tmp_path / "features").rglob("*.h5.*.partial"))
@@ -118,8 +118,8 @@ def test_two_processes_on_one_cache_do_no_harm(make_dataset, tmp_path, options):
 
 
 @pytest.mark.slow
-def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path):
-    """A limit on file size stops the writing of the long video as a full disk does."""
+def test_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path):
+    """A limit on file size has the effect of a full disk."""
     table = make_dataset([3, 2000])
 
     def limit() -> None:
@@ -138,7 +138,7 @@ def test_a_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_named(make_dataset, tmp_path):
+def test_folder_that_cannot_be_created_is_named(make_dataset, tmp_path):
     table = make_dataset([3, 4])
     blocked = tmp_path / "features" / table.stem / "random--tiny" / "exo"
     blocked.parent.mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_written_is_named(make_dataset, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cache_that_one_may_not_write_to_is_named(make_dataset, tmp_path, without_rights):
+def test_read_only_cache_is_named(make_dataset, tmp_path, without_rights):
     table = make_dataset([3, 4])
     (tmp_path / "features").mkdir(mode=0o555)
     process = start(table, tmp_path / "features", before=without_rights)
@@ -162,13 +162,13 @@ def test_a_cache_that_one_may_not_write_to_is_named(make_dataset, tmp_path, with
 
 
 def append(path):
-    """As a recording that goes on."""
+    """Append, like a recording in progress."""
     with path.open("ab") as file:
         file.write(b"\0\0\0\x08free")
 
 
 def rewrite(path):
-    """In place: the same file, of the same size."""
+    """Change a byte in place."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     with path.open("r+b") as file:
@@ -176,7 +176,7 @@ def rewrite(path):
 
 
 def replace(path):
-    """By another file of the same size, with the same time."""
+    """Replace by another file of the same size and modification time."""
     found = path.stat()
     rewritten = path.with_name("new.mp4")
     rewritten.write_bytes(path.read_bytes())
@@ -185,7 +185,7 @@ def replace(path):
 
 
 @pytest.mark.parametrize("change", [append, rewrite, replace])
-def test_a_source_that_changes_while_it_is_read_fails(make_dataset, tmp_path, monkeypatch, change):
+def test_source_that_changes_while_it_is_read_fails(make_dataset, tmp_path, monkeypatch, change):
     table = make_dataset([40, 2])
     resize = Preprocessing.on_host
     changed = threading.Event()
