@@ -39,7 +39,7 @@ def write_embedding(
     *,
     view: str | None = None,
 ) -> None:
-    """Write the embeddings (T, D) and frame times (T,) of a video; `view` is recorded if it is not the folder's name."""
+    """Write the embeddings (T, D) and frame times (T,) of a video, and its view if the folder is not named after it."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
