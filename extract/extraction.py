@@ -111,7 +111,7 @@ def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
 
 
 def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown = {"source_name": "", "source_bytes": 0, "source_sha256": "", "source_fingerprint": ""}
+    unknown: dict[str, Any] = {"source_name": "", "source_bytes": 0, "source_sha256": "", "source_fingerprint": ""}
     return Provenance(
         encoder=encoder.name.id,
         encoder_revision=encoder.name.revision or "",

@@ -104,19 +104,6 @@ def test_text_is_replaced_only_if_it_differs(tmp_path, old):
     assert (path.stat().st_ino == before.st_ino) == (old == path.read_bytes())
 
 
-def test_last_of_two_writers_wins(tmp_path):
-    final = tmp_path / "a.h5"
-    first, second = PartialFile(final), PartialFile(final)
-    first.path.write_text("first")
-    second.path.write_text("second")
-    second.commit()
-    assert final.read_text() == "second"
-    first.commit()
-    first.discard()
-    assert final.read_text() == "first"
-    assert names(tmp_path) == ["a.h5"]
-
-
 def test_errors_name_the_final_path(tmp_path):
     path = tmp_path / f"{'x' * 250}.json"  # too long with the temporary suffix
     with pytest.raises(OSError, match="too long") as error:
@@ -257,14 +244,6 @@ def test_new_folders_and_content_are_synced_before_the_rename_and_the_folder_aft
     monkeypatch.setattr(Path, "replace", note_replace)
     write_text(tmp_path / "a" / "b" / "c.txt", "text")
     assert happened == ["a", tmp_path.name, "partial", "rename", "b"]
-
-
-@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a file system where nobody may write")
-def test_read_only_file_system_needs_no_lock():
-    with exclusive(Path("/sys/kernel/.lock")):
-        pass
-    with pytest.raises(OSError, match="sys/kernel"), exclusive(Path("/sys/kernel/.lock")):
-        write_text(Path("/sys/kernel/manifest.json"), "{}")
 
 
 def test_file_system_without_locks_is_reported_once(tmp_path, monkeypatch, caplog):
