@@ -131,7 +131,7 @@ def _lost_video(job: Job) -> VideoOutcome:
 def _absolute(job: Job) -> Job:
     """Return a job for a worker: with absolute paths and without its manifest entry."""
     video = replace(job.video, path=job.video.path.absolute())
-    return replace(job, video=video, folder=job.folder.absolute(), found=None)
+    return replace(job, video=video, path=job.path.absolute(), found=None)
 
 
 @lru_cache(maxsize=1)

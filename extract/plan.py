@@ -18,7 +18,7 @@ from typing import Any, Literal
 from byov.cache.digests import file_sha256, fingerprint
 from byov.cache.features import Provenance, read_header
 from byov.cache.hdf5 import read_array, stored_rows
-from byov.cache.layout import cached_files, check_name, encoder_dir, ratio_key, video_path
+from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import Probe, probe
@@ -49,15 +49,11 @@ class Job:
     """One video and the state of its feature file."""
 
     video: Video
-    folder: Path  # of the encoder in the cache
+    path: Path  # of the feature file
     state: State
     reason: str  # why it is stale or in conflict
     found: CachedFile | None  # the present file, if it is readable
     ratios: tuple[float, ...]  # of the finished file
-
-    @property
-    def path(self) -> Path:
-        return video_path(self.folder, self.video.view, self.video.id)
 
     @property
     def frames(self) -> int | None:
@@ -201,7 +197,7 @@ def make_plan(
     reader = CacheReader(folder)
     jobs = []
     for video in dataset.videos[shard[0] - 1 :: shard[1]]:
-        check_name(video.id, "video id")  # before the try: no extraction can mend it
+        path = video_path(folder, video.view, video.id)
         state: State = "missing"
         found, reason, kept = None, "", tuple[str, ...]()
         try:
@@ -212,14 +208,14 @@ def make_plan(
             state, reason = "cached", _staleness(found, video, ratios, on_mismatch)
             conflict = _identity_conflict(found.identity, encoder, resize, device) or found.source_change
             if conflict:
-                state, reason = "conflict", f"{video_path(folder, video.view, video.id)}: {conflict}"
+                state, reason = "conflict", f"{path}: {conflict}"
             elif reason:
                 state = "stale"
             kept = () if overwrite else found.indexed.ratios
         if overwrite and state != "missing":
             state, reason = "stale", "--overwrite"
         wanted = tuple(sorted({*map(float, ratios), *map(float, kept)}))
-        jobs.append(Job(video, folder, state, reason, found, wanted))
+        jobs.append(Job(video, path, state, reason, found, wanted))
     return Plan(dataset, encoder, folder, tuple(jobs))
 
 

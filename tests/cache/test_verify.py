@@ -51,14 +51,6 @@ def problems_of(folder):
 SOUND = {"ego/004.h5": None, "ego/Küche 1.h5": None, "exo/004.h5": None}
 
 
-@pytest.mark.parametrize("column", ["merged/0.3", "cls", "order", "pts_seconds"])
-def test_verify_finds_damage_in_any_column(encoder_folder, flip_data_byte, column):
-    flip_data_byte(encoder_folder / "exo" / "004.h5", column)
-    problems = problems_of(encoder_folder)
-    assert problems.pop("exo/004.h5")
-    assert set(problems.values()) == {None}
-
-
 def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
     with edit_h5(encoder_folder / "exo" / "004.h5") as file:
         file["order"][3, 4] += 1  # HDF5 updates its own checksum
