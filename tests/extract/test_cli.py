@@ -17,7 +17,7 @@ from tests.factories import read_files
 from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
-from byov.cache.manifest import load_manifest, read_sources
+from byov.cache.manifest import load_index, load_manifest, read_sources
 from byov.cli.signals import Stopped
 from byov.data.demo import PHASES
 from byov.data.video import FrameReader
@@ -417,6 +417,8 @@ def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder, "--shard", "1/2").code == 0
     assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
+    indexed = load_index(tmp_path / "features" / "mine").files
+    assert {name: set(files) for name, files in indexed.items()} == {"model": {"v0"}, "random--tiny": {"v0", "v1"}}
 
 
 @pytest.mark.slow
