@@ -116,7 +116,7 @@ def remove_abandoned(folder: Path) -> None:
     """Remove the temporary files of killed writers below `folder`."""
     for lock_path in folder.rglob(f".*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
-        # Timeout: a live writer holds the lock. OSError: it is gone by now, or not ours to remove.
+        # Timeout: a live writer holds the lock. OSError: the file is gone, or belongs to another user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
             partial.unlink(missing_ok=True)
             lock_path.unlink(missing_ok=True)

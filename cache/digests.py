@@ -20,7 +20,7 @@ from byov.errors import CacheError
 
 SEAL_NAME = "file_sha256"
 ACCEPT_EDIT = f'to accept an edit made by hand, delete the line "{SEAL_NAME}"'
-METADATA_KEY = "byov"  # of a safetensors file
+METADATA_KEY = "byov"  # metadata key in safetensors files
 
 _ZEROS = "0" * 64
 BLANK_SEAL = {SEAL_NAME: _ZEROS}

@@ -17,14 +17,14 @@ class EmbeddingProvenance:
     """The model and the features that a video's embeddings were computed from."""
 
     run: str
-    model_sha256: str  # of the model's safetensors file
+    model_sha256: str  # digest of the model file
     dataset: str
     video: str
     encoder: str
     encoder_revision: str
     encoder_sha256: str
     preprocessing: str
-    column: str  # of the feature file, like "merged/0.3"
+    column: str  # dataset in the feature file, like "merged/0.3"
     column_sha256: str
     first_frame: int  # in the video; above 0 for sub-clips embedded on their own
     schema_version: int = SCHEMA_VERSION

@@ -30,7 +30,7 @@ class Provenance:
     decoder: str
     source_name: str
     source_bytes: int
-    source_sha256: str  # of the whole file
+    source_sha256: str  # digest of the whole file
     source_fingerprint: str
     stored_dtype: str = STORED_DTYPE
     schema_version: int = SCHEMA_VERSION

@@ -26,7 +26,7 @@ from byov.cache.layout import ratio_key
 from byov.errors import CacheError
 
 Dataclass = TypeVar("Dataclass")
-SCHEMA_VERSION = 1  # of feature and embedding files
+SCHEMA_VERSION = 1  # feature and embedding files
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
@@ -139,7 +139,7 @@ class RowWriter:
 
 
 def stored_rows(rows: int) -> int:
-    """Return how many rows `rows` occupy on disk, where chunks are whole."""
+    """Return how many rows `rows` occupy on disk, in whole chunks."""
     return -(-rows // CHUNK_ROWS) * CHUNK_ROWS
 
 

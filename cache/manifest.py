@@ -81,7 +81,7 @@ class IndexedFile:
     fps: float
     ratios: tuple[str, ...]
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
-    annotation_sha256: str  # of the key events that the labels in the manifest were computed from
+    annotation_sha256: str  # digest of what the labels in the manifest were computed from
 
     def is_current(self, file: os.stat_result) -> bool:
         """Return whether the feature file still has the recorded size and modification time."""
@@ -92,7 +92,7 @@ class IndexedFile:
 class FileIndex:
     """Index of a dataset's files, saved as index.json.
 
-    An index that is damaged, missing or not of the present manifest.json is ignored.
+    A damaged or missing index is ignored, as is one that does not match manifest.json.
     """
 
     manifest_sha256: str = ""

@@ -28,7 +28,7 @@ LOGGER = logging.getLogger(__name__)
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
 LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
-FILES_KEY = "files_sha256"  # of config.json, under "training": file name → SHA-256, once the run is finished
+FILES_KEY = "files_sha256"  # in "training" of config.json: file name → SHA-256, once the run is finished
 BYOV = "byov"  # the only method with recipes
 RunState = Literal["finished", "in training", "stopped"]
 
@@ -43,9 +43,9 @@ class RunRecord(Record, extra="ignore"):
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
     recipe: str  # recipe of byov; for other methods the name of the method
-    title: str = ""  # of the method, for tables
+    title: str = ""  # name of the method in tables
     seed: int
-    untrained_sha256: str  # of the model at initialization
+    untrained_sha256: str  # digest of the model at initialization
     training: dict[str, Any]  # the complete record
 
     @property

@@ -42,7 +42,7 @@ class EncoderSummary:
     dataset_videos: int
     dataset_pairs: int
     frames: int
-    ratios: tuple[str, ...]  # those that every file has
+    ratios: tuple[str, ...]  # ratios that every file has
     disk_bytes: int
     unreadable: int
     failures: int

@@ -50,7 +50,7 @@ class EncoderName:
     """An encoder that is not loaded yet."""
 
     id: str  # name in the cache; for a folder its base name, so that a moved folder is still the same encoder
-    source: str  # what from_pretrained takes; for imagenet/<name> the weight file
+    source: str  # argument of from_pretrained; for imagenet/<name> the weight file
     revision: str | None  # version of the weights; None for the current main branch on the hub
 
     @property
@@ -97,7 +97,7 @@ def _parse_imagenet(text: str) -> EncoderName:
 
 
 def _parse_folder(text: str) -> EncoderName:
-    """The revision is a fingerprint of the files, which tells two states of a folder apart without loading it."""
+    """Use a fingerprint of the files as revision, so that a changed folder is noticed without loading it."""
     folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (pathlib raises for an unknown user in ~user)
     if not folder.is_dir():
         raise EncoderError(f"{text}: no such folder")

@@ -38,7 +38,7 @@ FILE_BYTES = 28_000  # size of a feature file without its rows, measured
 class CachedFile:
     """A readable feature file."""
 
-    entry: VideoEntry  # of the manifest, with the frames and labels of this file
+    entry: VideoEntry  # manifest entry with the frames and labels of this file
     identity: Mapping[str, str]
     indexed: IndexedFile
     source_change: str = ""  # how the video differs from the one that the features were computed from
@@ -49,11 +49,11 @@ class Job:
     """One video and the state of its feature file."""
 
     video: Video
-    path: Path  # of the feature file
+    path: Path  # feature file
     state: State
     reason: str  # why it is stale or in conflict
     found: CachedFile | None  # the present file, if it is readable
-    ratios: tuple[float, ...]  # of the finished file
+    ratios: tuple[float, ...]  # ratios of the finished file
 
     @property
     def frames(self) -> int | None:
@@ -71,7 +71,7 @@ class Plan:
 
     dataset: Dataset
     encoder: EncoderName
-    folder: Path  # of the encoder in the cache
+    folder: Path  # cache folder of the encoder
     jobs: tuple[Job, ...]
 
     def in_state(self, *states: State) -> list[Job]:

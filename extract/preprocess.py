@@ -79,7 +79,7 @@ def _resample_last_axis(images: Tensor, length: int, kept: slice) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _banded_weights(length: int, new_length: int, start: int, stop: int) -> list[tuple[int, int, Tensor]]:
-    """Express the resizing of one axis by narrow matrices: for each 32 new pixels, the range of old pixels that
+    """Return the resizing of one axis as narrow matrices: for each 32 new pixels, the range of old pixels that
     contribute and their weights (old pixels, new pixels)."""
     impulses = torch.eye(length, dtype=torch.float64)[None, None]
     weights = F.interpolate(impulses, size=(length, new_length), mode="bicubic", antialias=True)[0, 0]
