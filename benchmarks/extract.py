@@ -4,10 +4,10 @@ python benchmarks/extract.py            everything, about twenty minutes on two 
 python benchmarks/extract.py decode     one of: compute light decode memory rerun
 """
 
+import multiprocessing
 import os
 import runpy
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -206,25 +206,25 @@ def bench_rerun(root: Path, videos: int = 10_000) -> None:
     )
 
 
-def in_process(what: str, encoder: str, freed: str, table: Path = Path()) -> float:
+def in_process(*arguments: object) -> float:
     """Call `measure` in a new process."""
-    command = [sys.executable, __file__, "--measure", what, encoder, freed, str(table)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
 
 
-def measure(what: str, encoder_id: str, freed: str, table: str) -> float:
+def measure(what: str, encoder_id: str, freed: str, table: Path = Path()) -> float:
     """Measure the frame rate of a network or of the pipeline, or peak memory in MiB, in a thread as commands do."""
     if freed == "keep" and not keep_freed_memory():
         raise RuntimeError("needs glibc, and an environment without MALLOC_* settings")
     if what == "peak":
-        run_in_thread(partial(pipeline_fps, Path(table), FreeEncoder(Shape(196, 768, has_cls=False))))
+        run_in_thread(partial(pipeline_fps, table, FreeEncoder(Shape(196, 768, has_cls=False))))
         # Not getrusage, whose peak includes that of the parent process.
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return int(status["VmHWM"].split()[0]) / 1024
     encoder = load_encoder(parse_encoder(encoder_id), device="cpu")
     network = plain_network(encoder.name.source) if what == "plain" else encoder.encode
     fps = run_in_thread(partial(network_fps, network, 2 if encoder_id == VIT else 8))
-    return run_in_thread(partial(pipeline_fps, Path(table), encoder)) if what == "pipeline" else fps
+    return run_in_thread(partial(pipeline_fps, table, encoder)) if what == "pipeline" else fps
 
 
 def plain_network(weights: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -242,9 +242,6 @@ BENCHMARKS = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(measure(*sys.argv[2:]))
-    else:
-        for benchmark in sys.argv[1:] or BENCHMARKS:
-            with tempfile.TemporaryDirectory() as folder:
-                BENCHMARKS[benchmark](Path(folder))
+    for benchmark in sys.argv[1:] or BENCHMARKS:
+        with tempfile.TemporaryDirectory() as folder:
+            BENCHMARKS[benchmark](Path(folder))
