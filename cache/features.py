@@ -69,8 +69,6 @@ class FeatureWriter:
     """Writer of one feature file, which appears only after `finish`; see RowWriter."""
 
     def __init__(self, path: Path, ratios: Sequence[float], tokens: int, width: int, *, has_cls: bool) -> None:
-        if tokens > MAX_TOKENS:
-            raise CacheError(f"{path}: {tokens} tokens per frame; the cache supports at most {MAX_TOKENS}")
         columns: dict[str, tuple[tuple[int, ...], str]] = {
             f"merged/{ratio_key(ratio)}": ((width,), STORED_DTYPE) for ratio in ratios
         }
