@@ -137,12 +137,12 @@ def test_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path
     assert run(table, tmp_path / "f") == 0
 
 
-def test_folder_that_cannot_be_created_is_named(byov_extract, make_dataset, tmp_path):
-    blocked = tmp_path / "features" / "mine" / "random--tiny" / "exo"
+def test_folder_that_cannot_be_created_is_named(make_dataset, tmp_path):
+    blocked = tmp_path / "mine" / "random--tiny" / "exo"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("a file where a folder should be")
-    ran = byov_extract("--manifest", make_dataset([3, 4]), "--encoder", "random/tiny")
-    assert (ran.code, str(blocked) in ran.err) == (1, True), ran.err
+    with pytest.raises(OSError, match="random--tiny/exo"):
+        extract_features(manifest=make_dataset([3, 4]), encoder="random/tiny", features_dir=tmp_path)
 
 
 @pytest.mark.slow
