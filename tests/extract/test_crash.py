@@ -21,7 +21,7 @@ from byov.extract.extract_features import extract_features
 from byov.extract.preprocess import Preprocessing
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")
-KILLS = 20
+KILLS = 12
 
 
 def command(table: Path, features: Path, *options: str) -> list[str]:
