@@ -6,6 +6,7 @@ runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -259,9 +260,10 @@ def is_training(folder: Path) -> bool:
 def size_bytes(folder: Path) -> int:
     """Return the size of all files below a folder."""
     size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a run in training removes files
-            size += path.lstat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # a run in training removes files
+                size += Path(place, name).lstat().st_size
     return size
 
 
