@@ -1,13 +1,13 @@
 """Speed and memory of the extraction, as ratios measured in one run.
 
 python benchmarks/extract.py            everything, about twenty minutes on two cores
-python benchmarks/extract.py decode     one of: compute light decode ratios memory rerun
+python benchmarks/extract.py decode     one of: compute light decode memory rerun
 """
 
-import importlib.util
+import multiprocessing
 import os
+import runpy
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,16 +28,9 @@ from byov.cli.videos import keep_freed_memory
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
-from byov.extract.encoders import Shape, load_encoder
+from byov.extract.encoders import HALF, FrameEncoder, Shape, load_encoder
 from byov.extract.extract_features import extract_features
-from byov.extract.extraction import (
-    CPU_BATCH,
-    CUDA_BATCH,
-    ExtractionOptions,
-    TokenEncoder,
-    decoder_threads,
-    extract_jobs,
-)
+from byov.extract.extraction import CPU_BATCH, CUDA_BATCH, ExtractionOptions, decoder_threads, extract_jobs
 from byov.extract.plan import make_plan
 from byov.extract.preprocess import Preprocessing
 
@@ -45,20 +38,17 @@ VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
-class FreeEncoder:
+class FreeEncoder(FrameEncoder):
     """Encoder without cost, as on a very fast device: returns the same tokens for every frame."""
 
-    name = EncoderName("random/free", "random/free", "none")
-    sha256 = "none"
-    device, dtype = torch.device("cpu"), torch.float32
-
     def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.preprocessing = Preprocessing("squash", 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        self._tokens = torch.randn(CUDA_BATCH, shape.tokens, shape.width)
+        name = EncoderName("random/free", "random/free", "none")
+        preprocessing = Preprocessing("squash", 224, HALF, HALF)
+        super().__init__(name, torch.nn.Identity(), "none", shape, preprocessing, torch.device("cpu"))
+        self._constant = torch.randn(CUDA_BATCH, shape.tokens, shape.width)
 
     def encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._tokens[: len(images)], None
+        return self._constant[: len(images)], None
 
 
 def write_videos(root: Path, count: int, frames: int, width: int = 640, height: int = 480) -> Path:
@@ -87,7 +77,7 @@ def write_videos(root: Path, count: int, frames: int, width: int = 640, height: 
 
 
 def pipeline_fps(
-    table: Path, encoder: TokenEncoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
+    table: Path, encoder: FrameEncoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
 ) -> float:
     """Frames per second of an extraction into an empty cache, with the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
@@ -142,15 +132,10 @@ def compare(title: str, ours: Callable[[], float], other: Callable[[], float], w
 def bench_compute(root: Path) -> None:
     encoder = load_encoder(parse_encoder(VIT), device="cpu")
     table = write_videos(root / "compute", 2, 64)
+    six, one = partial(pipeline_fps, table, encoder), partial(pipeline_fps, table, encoder, (0.3,))
     bare = partial(network_fps, encoder.encode, 2)
-    compare("compute-bound: pipeline / bare ViT-B/16", partial(pipeline_fps, table, encoder), bare, ">= 0.95", 3)
-
-
-def bench_ratios(root: Path) -> None:
-    encoder = load_encoder(parse_encoder(VIT), device="cpu")
-    table = write_videos(root / "ratios", 2, 64)
-    one = partial(pipeline_fps, table, encoder, (0.3,))
-    compare("six STM ratios / one", partial(pipeline_fps, table, encoder), one, ">= 0.97", 3)
+    compare("compute-bound: pipeline / bare ViT-B/16", six, bare, ">= 0.95", 3)
+    compare("six STM ratios / one", six, one, ">= 0.97", 3)
 
 
 def bench_decode(root: Path) -> None:
@@ -221,49 +206,42 @@ def bench_rerun(root: Path, videos: int = 10_000) -> None:
     )
 
 
-def in_process(what: str, encoder: str, freed: str, table: Path = Path()) -> float:
+def in_process(*arguments: object) -> float:
     """Call `measure` in a new process."""
-    command = [sys.executable, __file__, "--measure", what, encoder, freed, str(table)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
 
 
-def measure(what: str, encoder_id: str, freed: str, table: str) -> float:
+def measure(what: str, encoder_id: str, freed: str, table: Path = Path()) -> float:
     """Measure the frame rate of a network or of the pipeline, or peak memory in MiB, in a thread as commands do."""
     if freed == "keep" and not keep_freed_memory():
         raise RuntimeError("needs glibc, and an environment without MALLOC_* settings")
     if what == "peak":
-        run_in_thread(partial(pipeline_fps, Path(table), FreeEncoder(Shape(196, 768, has_cls=False))))
+        run_in_thread(partial(pipeline_fps, table, FreeEncoder(Shape(196, 768, has_cls=False))))
         # Not getrusage, whose peak includes that of the parent process.
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return int(status["VmHWM"].split()[0]) / 1024
     encoder = load_encoder(parse_encoder(encoder_id), device="cpu")
     network = plain_network(encoder.name.source) if what == "plain" else encoder.encode
     fps = run_in_thread(partial(network_fps, network, 2 if encoder_id == VIT else 8))
-    return run_in_thread(partial(pipeline_fps, Path(table), encoder)) if what == "pipeline" else fps
+    return run_in_thread(partial(pipeline_fps, table, encoder)) if what == "pipeline" else fps
 
 
 def plain_network(weights: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    # With PYTHONSAFEPATH set, this folder is not on the path.
-    spec = importlib.util.spec_from_file_location("naive", Path(__file__).with_name("naive_efficientnet.py"))
-    naive = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(naive)
+    naive = runpy.run_path(str(Path(__file__).with_name("naive_efficientnet.py")))
     published = torch.load(weights, weights_only=True)
-    return torch.inference_mode()(lambda images: naive.expansion(published, images, block=11))
+    return torch.inference_mode()(lambda images: naive["expansion"](published, images, block=11))
 
 
 BENCHMARKS = {
     "compute": bench_compute,
     "light": bench_light,
     "decode": bench_decode,
-    "ratios": bench_ratios,
     "memory": bench_memory,
     "rerun": bench_rerun,
 }
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(measure(*sys.argv[2:]))
-    else:
-        for benchmark in sys.argv[1:] or BENCHMARKS:
-            with tempfile.TemporaryDirectory() as folder:
-                BENCHMARKS[benchmark](Path(folder))
+    for benchmark in sys.argv[1:] or BENCHMARKS:
+        with tempfile.TemporaryDirectory() as folder:
+            BENCHMARKS[benchmark](Path(folder))

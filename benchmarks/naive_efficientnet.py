@@ -42,11 +42,8 @@ def _stem(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
 def _block(weights: Mapping[str, Tensor], x: Tensor, block: int) -> Tensor:
     name = f"_blocks.{block}"
     inner = _expand(weights, x, block) if block else x  # the first block has no expansion
-    inner = F.relu6(
-        _normalized_convolution(
-            weights, inner, f"{name}._depthwise_conv", f"{name}._bn1", STRIDES[block], len(inner[0])
-        )
-    )
+    depthwise = f"{name}._depthwise_conv", f"{name}._bn1", STRIDES[block], len(inner[0])
+    inner = F.relu6(_normalized_convolution(weights, inner, *depthwise))
     out = _normalized_convolution(weights, inner, f"{name}._project_conv", f"{name}._bn2")
     return x + out if x.shape == out.shape else out
 

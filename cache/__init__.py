@@ -1,1 +1,1 @@
-"""The feature cache: one crash-safe HDF5 file per video, and the manifest beside them."""
+"""The feature cache: one crash-safe HDF5 file per video, and a manifest per dataset."""

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,8 +23,7 @@ LOGGER = logging.getLogger(__name__)
 PARTIAL_SUFFIX = ".partial"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 NO_WAIT_SECONDS = 0.1  # long enough for a process that only tests the lock to release it again
-_live: dict[Path, FileLock] = {}  # temporary files of this process, and their locks
-_unlockable: set[Path] = set()  # folders on file systems without locks, already warned about
+_live: dict["PartialFile", FileLock] = {}  # temporary files of this process, and their locks
 # Held while a file or folder is created or renamed. An exit handler that takes it before `discard_own` knows that no
 # other thread creates a file afterwards.
 creation = threading.RLock()
@@ -35,17 +35,18 @@ class PartialFile:
     def __init__(self, final: Path) -> None:
         self.final = final
         self.path = final.with_name(f".{final.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+        self._lock_path = self.path.with_name(f"{self.path.name}.lock")
         with creation:
             make_folder(final.parent)
             try:
-                lock = _acquire(_lock_path(self.path))
+                lock = _acquire(self._lock_path)
                 self.path.touch(exist_ok=False)
             except OSError as error:  # the temporary name would only confuse the user
                 with suppress(OSError):
-                    _lock_path(self.path).unlink(missing_ok=True)
+                    self._lock_path.unlink(missing_ok=True)
                 error.filename = str(final)
                 raise
-            _live[self.path] = lock
+            _live[self] = lock
 
     def commit(self) -> None:
         try:
@@ -57,7 +58,13 @@ class PartialFile:
             self.discard()
 
     def discard(self) -> None:
-        _discard(self.path)
+        lock = _live.pop(self, None)
+        if lock is None:
+            return
+        for path in (self.path, self._lock_path):
+            with suppress(OSError):  # do not hide the error that led here
+                path.unlink(missing_ok=True)
+        lock.release(force=True)
 
 
 @contextmanager
@@ -109,7 +116,7 @@ def remove_abandoned(folder: Path) -> None:
     """Remove the temporary files of killed writers below `folder`."""
     for lock_path in folder.rglob(f".*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
-        # Timeout: a live writer holds the lock. OSError: it is gone by now, or not ours to remove.
+        # Timeout: a live writer holds the lock. OSError: the file is gone, or belongs to another user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
             partial.unlink(missing_ok=True)
             lock_path.unlink(missing_ok=True)
@@ -118,24 +125,18 @@ def remove_abandoned(folder: Path) -> None:
 def discard_own() -> None:
     """Remove all temporary files of this process."""
     with creation:
-        for path in list(_live):
-            _discard(path)
+        for partial in list(_live):
+            partial.discard()
 
 
 @contextmanager
 def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time execute the block.
+    """Let one process at a time execute the block; raise BlockingIOError if it is locked and `wait` is False.
 
     In a folder that cannot be written to there is nothing to protect, and the block runs without a lock.
-
-    Raises:
-        BlockingIOError: If another process holds the lock and wait is False.
     """
     make_folder(lock_path.parent)
     try:
-        with creation:
-            if not lock_path.exists():
-                lock_path.touch()
         lock = _acquire(lock_path, wait=wait)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
@@ -171,28 +172,13 @@ def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
-        if lock_path.parent not in _unlockable:
-            _unlockable.add(lock_path.parent)
-            LOGGER.warning(
-                f"{lock_path.parent}: this file system has no locks ({error.strerror}); "
-                "run one process at a time in this folder"
-            )
+        _warn_without_locks(lock_path.parent)
     return lock
 
 
-def _discard(partial: Path) -> None:
-    lock = _live.pop(partial, None)
-    if lock is None:
-        return
-    with suppress(OSError):  # an error that brought us here must not be hidden by another
-        partial.unlink(missing_ok=True)
-    with suppress(OSError):
-        _lock_path(partial).unlink(missing_ok=True)
-    lock.release(force=True)
-
-
-def _lock_path(partial: Path) -> Path:
-    return partial.with_name(f"{partial.name}.lock")
+@cache
+def _warn_without_locks(folder: Path) -> None:
+    LOGGER.warning(f"{folder}: this file system has no locks; run one process at a time in this folder")
 
 
 def _sync(path: Path) -> None:

@@ -20,7 +20,7 @@ from byov.errors import CacheError
 
 SEAL_NAME = "file_sha256"
 ACCEPT_EDIT = f'to accept an edit made by hand, delete the line "{SEAL_NAME}"'
-METADATA_KEY = "byov"  # of a safetensors file
+METADATA_KEY = "byov"  # metadata key in safetensors files
 
 _ZEROS = "0" * 64
 BLANK_SEAL = {SEAL_NAME: _ZEROS}
@@ -45,8 +45,7 @@ def file_sha256(path: Path) -> str:
 def fingerprint(path: Path) -> str:
     """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB.
 
-    Cheap enough to compute for every video on every run. Notices a new export, cut or re-encoding, but not a byte
-    changed in place between two samples.
+    It notices a new export, cut or re-encoding, but not a byte changed in place between two samples.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
@@ -86,14 +85,7 @@ def seal(content: bytes | bytearray) -> bytes:
 
 
 def check_seal(content: bytes) -> bool:
-    """Compare a file's content with the digest in it.
-
-    Returns:
-        False if the content has no digest.
-
-    Raises:
-        SealError: If the digest does not match.
-    """
+    """Return whether a file's content has a digest; raise SealError if it does not match."""
     found = _SEAL.search(content)
     if found is None:
         return False
@@ -112,12 +104,7 @@ def seal_json(record: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
-    """Return the record of a JSON file, checked against its digest if it has one.
-
-    Raises:
-        SealError: If the digest does not match.
-        ValueError: If the content is not a JSON object.
-    """
+    """Return the record of a JSON file, checked against its digest if it has one."""
     is_sealed, record = check_seal(content), json.loads(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
@@ -152,11 +139,7 @@ class WeightsFile:
 
 
 def check_weights(path: Path) -> WeightsFile:
-    """Read a safetensors file and compare it with its digest, without loading its tensors.
-
-    Raises:
-        CacheError: If the file is missing or damaged.
-    """
+    """Read a safetensors file and compare it with its digest, without loading its tensors."""
     try:
         content = path.read_bytes()
         is_sealed = check_seal(content)

@@ -17,14 +17,14 @@ class EmbeddingProvenance:
     """The model and the features that a video's embeddings were computed from."""
 
     run: str
-    model_sha256: str  # of the model's safetensors file
+    model_sha256: str  # digest of the model file
     dataset: str
     video: str
     encoder: str
     encoder_revision: str
     encoder_sha256: str
     preprocessing: str
-    column: str  # of the feature file, like "merged/0.3"
+    column: str  # dataset in the feature file, like "merged/0.3"
     column_sha256: str
     first_frame: int  # in the video; above 0 for sub-clips embedded on their own
     schema_version: int = SCHEMA_VERSION
@@ -39,15 +39,7 @@ def write_embedding(
     *,
     view: str | None = None,
 ) -> None:
-    """Write the embeddings of a video.
-
-    Args:
-        path: Final path.
-        embedding: (T, D).
-        pts_seconds: (T,) times of the frames.
-        source: Provenance.
-        view: View of the video, if the folder does not tell.
-    """
+    """Write the embeddings (T, D) and frame times (T,) of a video, and its view if the folder is not named after it."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
@@ -66,6 +58,6 @@ def read_source(path: Path) -> EmbeddingProvenance:
 
 
 def read_view(path: Path) -> str | None:
-    """Return the view recorded in an embeddings file; None in the files of a run, where the folder tells."""
+    """Return the view recorded in an embeddings file; None in the files of a run, whose folder is the view."""
     view = read_header_attributes(path, EMBED_AGAIN).get("view")
     return None if view is None else str(view)

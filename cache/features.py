@@ -30,7 +30,7 @@ class Provenance:
     decoder: str
     source_name: str
     source_bytes: int
-    source_sha256: str  # of the whole file
+    source_sha256: str  # digest of the whole file
     source_fingerprint: str
     stored_dtype: str = STORED_DTYPE
     schema_version: int = SCHEMA_VERSION
@@ -69,8 +69,6 @@ class FeatureWriter:
     """Writer of one feature file, which appears only after `finish`; see RowWriter."""
 
     def __init__(self, path: Path, ratios: Sequence[float], tokens: int, width: int, *, has_cls: bool) -> None:
-        if tokens > MAX_TOKENS:
-            raise CacheError(f"{path}: {tokens} tokens per frame; the cache supports at most {MAX_TOKENS}")
         columns: dict[str, tuple[tuple[int, ...], str]] = {
             f"merged/{ratio_key(ratio)}": ((width,), STORED_DTYPE) for ratio in ratios
         }
@@ -100,7 +98,7 @@ class FeatureWriter:
         self._rows.append(rows)
 
     def finish(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
-        """Complete the file and give it its name."""
+        """Complete the file and move it to its final name."""
         facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
         self._rows.finish(asdict(provenance) | facts)
 
@@ -110,11 +108,7 @@ class FeatureWriter:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a feature file, checked against its digest.
-
-    Raises:
-        CacheError: If the file is missing, unfinished, damaged or of another schema.
-    """
+    """Read the header of a feature file, checked against its digest."""
     attributes = read_header_attributes(path)
     provenance = read_dataclass(Provenance, path, attributes)
     return read_dataclass(Header, path, attributes, path=path, provenance=provenance)

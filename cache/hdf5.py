@@ -26,7 +26,7 @@ from byov.cache.layout import ratio_key
 from byov.errors import CacheError
 
 Dataclass = TypeVar("Dataclass")
-SCHEMA_VERSION = 1  # of feature and embedding files
+SCHEMA_VERSION = 1  # feature and embedding files
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
@@ -38,21 +38,21 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
 
 
 class RowWriter:
-    """Writer of one file; the file appears under its name only after `finish`.
+    """Writer of one file with the given columns: name → (shape of one row, dtype).
 
-    Used as a context manager. Leaving the context without `finish` leaves no file.
-
-    Args:
-        path: Final path.
-        columns: Name → (shape of one row, dtype).
+    The file appears under its name only after `finish`. Leaving the context without `finish` leaves no file.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
         self.path = path
         self.rows = 0
-        self._pending_rows = 0
+        self._written_rows = 0
         self._reserved_bytes = 0
-        self._columns = {name: _Column(name, shape, np.dtype(dtype)) for name, (shape, dtype) in columns.items()}
+        self._pending: dict[str, NDArray[Any]] = {
+            name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()
+        }
+        self._row_bytes = sum(rows.itemsize * prod(rows.shape[1:]) for rows in self._pending.values())
+        self._digests = {name: hashlib.sha256() for name in columns}
         with creation:
             self._partial = PartialFile(path)
             try:
@@ -66,23 +66,22 @@ class RowWriter:
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append an array (n, *row shape) to every column, with the same n for all."""
-        if rows.keys() != self._columns.keys():
-            raise ValueError(f"columns {', '.join(rows)}; expected {', '.join(self._columns)}")
+        if rows.keys() != self._pending.keys():
+            raise ValueError(f"columns {', '.join(rows)}; expected {', '.join(self._pending)}")
         counts = {name: len(values) for name, values in rows.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(f"columns of different length: {counts}")
-        for name, column in self._columns.items():
-            column.append(rows[name])
+        for name, pending in self._pending.items():
+            self._pending[name] = np.concatenate((pending, rows[name].astype(pending.dtype)))
         self.rows += next(iter(counts.values()))
-        self._pending_rows += next(iter(counts.values()))
-        while self._pending_rows >= BLOCK_ROWS:
+        while self.rows - self._written_rows >= BLOCK_ROWS:
             self._write(BLOCK_ROWS)
 
     def finish(self, attributes: Mapping[str, str | int | float | bool]) -> None:
-        """Write the remaining rows and the attributes, then give the file its name."""
-        if self._pending_rows or not self.rows:
-            self._write(self._pending_rows)
-        digests = {name: self._columns[name].digest.hexdigest() for name in sorted(self._columns)}
+        """Write the remaining rows and the attributes, then move the file to its final name."""
+        if self.rows > self._written_rows or not self.rows:
+            self._write(self.rows - self._written_rows)
+        digests = {name: self._digests[name].hexdigest() for name in sorted(self._digests)}
         header = {**attributes, "frames": self.rows, "columns": json.dumps(digests)}
         header["header_sha256"] = json_sha256(header)
         for name in sorted(header):
@@ -90,7 +89,7 @@ class RowWriter:
         self._file.flush()
         size = self._file.id.get_filesize()
         self._file.close()
-        os.truncate(self._partial.path, size)  # give back what was reserved and not needed
+        os.truncate(self._partial.path, size)  # release unused reserved space
         self._partial.commit()
 
     def close(self) -> None:
@@ -106,10 +105,23 @@ class RowWriter:
         self.close()
 
     def _write(self, count: int) -> None:
-        self._reserve(stored_rows(count) * sum(column.row_bytes for column in self._columns.values()))
-        for column in self._columns.values():
-            column.write(self._file, count)
-        self._pending_rows -= count
+        self._reserve(stored_rows(count) * self._row_bytes)
+        for name, pending in self._pending.items():
+            block, self._pending[name] = pending[:count], pending[count:]
+            self._digests[name].update(np.ascontiguousarray(block).data)
+            if name not in self._file:
+                self._file.create_dataset(
+                    name,
+                    shape=(0, *block.shape[1:]),
+                    maxshape=(None, *block.shape[1:]),
+                    chunks=(CHUNK_ROWS, *block.shape[1:]),
+                    dtype=block.dtype,
+                    fletcher32=True,  # other HDF5 tools notice damage as well
+                )
+            dataset = self._file[name]
+            dataset.resize(self._written_rows + count, axis=0)
+            dataset[self._written_rows :] = block
+        self._written_rows += count
 
     def _reserve(self, size_bytes: int) -> None:
         """Allocate disk space in advance, because HDF5 crashes the process when one of its own writes fails."""
@@ -126,44 +138,8 @@ class RowWriter:
             os.close(descriptor)
 
 
-class _Column:
-    """One dataset, the rows not yet written to it, and the digest of those written."""
-
-    def __init__(self, name: str, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.name, self.row_shape, self.dtype = name, row_shape, dtype
-        self.row_bytes = dtype.itemsize * prod(row_shape)
-        self.digest = hashlib.sha256()
-        self._pending = np.empty((0, *row_shape), dtype)
-        self._dataset: h5py.Dataset | None = None
-
-    def append(self, rows: NDArray[Any]) -> None:
-        if rows.shape[1:] != self.row_shape:
-            raise ValueError(f"{self.name}: rows of shape {rows.shape[1:]}, expected {self.row_shape}")
-        self._pending = np.concatenate((self._pending, rows.astype(self.dtype)))
-
-    def write(self, file: h5py.File, count: int) -> None:
-        if self._dataset is None:
-            self._dataset = file.create_dataset(
-                self.name,
-                shape=(0, *self.row_shape),
-                maxshape=(None, *self.row_shape),
-                chunks=(CHUNK_ROWS, *self.row_shape),
-                dtype=self.dtype,
-                fletcher32=True,  # other HDF5 tools notice damage as well
-            )
-        block, self._pending = self._pending[:count], self._pending[count:]
-        written = len(self._dataset)
-        self.digest.update(np.ascontiguousarray(block).data)
-        self._dataset.resize(written + count, axis=0)
-        self._dataset[written:] = block
-
-
 def stored_rows(rows: int) -> int:
-    """Return how many rows `rows` occupy on disk, where chunks are whole.
-
-    >>> stored_rows(1)
-    64
-    """
+    """Return how many rows `rows` occupy on disk, in whole chunks."""
     return -(-rows // CHUNK_ROWS) * CHUNK_ROWS
 
 
@@ -194,11 +170,7 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
 
 
 def read_header_attributes(path: Path, remedy: str = EXTRACT_AGAIN) -> dict[str, Any]:
-    """Return the root attributes of a finished file; `columns` is a dict of column name → SHA-256.
-
-    Raises:
-        CacheError: If the file is unfinished, damaged or of another schema.
-    """
+    """Return the root attributes of a finished file; `columns` is a dict of column name → SHA-256."""
     with open_file(path, remedy) as file:
         attributes = read_attributes(file)
         schema = attributes.get("schema_version")

@@ -9,9 +9,9 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, field, fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -22,7 +22,7 @@ from byov.cache.layout import check_name
 from byov.errors import CacheError
 from byov.records import READ_FROM_FILE, problem
 
-SCHEMA_VERSION = 1
+T = TypeVar("T")
 INDEX_NAME = "index.json"
 
 
@@ -51,6 +51,7 @@ class Manifest:
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
+    schema_version: Literal[1] = 1
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())
@@ -58,7 +59,7 @@ class Manifest:
     def to_json(self) -> str:
         """Return sealed JSON with one video per line, so that diffs stay small."""
         head = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": self.schema_version,
             **BLANK_SEAL,
             "dataset": self.dataset,
             "phases": self.phases,
@@ -70,39 +71,9 @@ class Manifest:
         return seal(f'{start},\n "videos": [\n{lines}\n ]\n}}\n'.encode()).decode()
 
 
-@dataclass(frozen=True, config=READ_FROM_FILE)
-class _Schema:
-    schema_version: object
-
-
-_SCHEMA, _MANIFEST = TypeAdapter(_Schema), TypeAdapter(Manifest)
-
-
-def load_manifest(path: Path) -> Manifest:
-    """Read a manifest and compare it with its digest.
-
-    Raises:
-        CacheError: If the file is missing, damaged, edited or of another schema.
-    """
-    try:
-        content = path.read_bytes()
-        schema = _SCHEMA.validate_json(content).schema_version  # first: in another schema, all else may differ
-        if schema != SCHEMA_VERSION:
-            raise ValueError(f"schema {schema!r}, this byov reads {SCHEMA_VERSION}")
-        check_seal(content)
-        return _MANIFEST.validate_json(content)
-    except FileNotFoundError:
-        raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
-    except SealError as error:
-        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {ACCEPT_EDIT}") from None
-    except (CacheError, OSError, ValueError) as error:  # ValidationError is a ValueError
-        reason = problem(error) if isinstance(error, ValidationError) else error
-        raise CacheError(f"{path}: not a readable manifest ({reason}); run byov-extract again") from error
-
-
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class IndexedFile:
-    """A feature file when it was last read, and the video and annotation that it agreed with."""
+    """State of a feature file, its video and its annotation when they were last compared."""
 
     size: int
     mtime_ns: int
@@ -110,7 +81,7 @@ class IndexedFile:
     fps: float
     ratios: tuple[str, ...]
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
-    annotation_sha256: str  # of the key events that the labels in the manifest were computed from
+    annotation_sha256: str  # digest of what the labels in the manifest were computed from
 
     def is_current(self, file: os.stat_result) -> bool:
         """Return whether the feature file still has the recorded size and modification time."""
@@ -121,7 +92,7 @@ class IndexedFile:
 class FileIndex:
     """Index of a dataset's files, saved as index.json.
 
-    An index that is damaged, missing or not of the present manifest.json is ignored.
+    A damaged or missing index is ignored, as is one that does not match manifest.json.
     """
 
     manifest_sha256: str = ""
@@ -134,7 +105,12 @@ class FileIndex:
         write_bytes(folder / INDEX_NAME, seal_json(asdict(self)))
 
 
-_INDEX = TypeAdapter(FileIndex)
+_MANIFEST, _INDEX = TypeAdapter(Manifest), TypeAdapter(FileIndex)
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest and compare it with its digest; raise CacheError if it is missing, damaged or edited."""
+    return _read(path, _MANIFEST)
 
 
 def load_index(folder: Path) -> FileIndex:
@@ -156,24 +132,25 @@ def read_sources(folder: Path) -> dict[str, Path]:
 def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
     """Return video id → path relative to `folder`, so that a project can be moved as a whole."""
     start = os.path.realpath(folder)
-    relative = cache(lambda path: os.path.relpath(os.path.realpath(path), start))  # many videos share a folder
-
-    def from_start(path: Path) -> str:
-        parent, name = os.path.split(path)
-        return relative(path) if path.is_symlink() else os.path.normpath(f"{relative(parent)}/{name}")
-
+    relative = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
     # JSON has no place for file names that are not UTF-8; such a video is not found again.
-    return {video: os.fsencode(from_start(path)).decode(errors="replace") for video, path in sorted(videos.items())}
+    return {video: os.fsencode(path).decode(errors="replace") for video, path in relative.items()}
 
 
 def _read_index(folder: Path) -> FileIndex:
     path = folder / INDEX_NAME
+    return _read(path, _INDEX) if path.exists() else FileIndex()
+
+
+def _read(path: Path, adapter: TypeAdapter[T]) -> T:
     try:
         content = path.read_bytes()
         check_seal(content)
-        return _INDEX.validate_json(content)
+        return adapter.validate_json(content)
     except FileNotFoundError:
-        return FileIndex()
-    except (OSError, ValueError) as error:
+        raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
+    except SealError as error:
+        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {ACCEPT_EDIT}") from None
+    except (CacheError, OSError, ValueError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
-        raise CacheError(f"{path}: not readable ({reason}); delete it and run byov-extract again") from error
+        raise CacheError(f"{path}: not readable ({reason}); run byov-extract again") from error

@@ -29,7 +29,7 @@ LOGGER = logging.getLogger(__name__)
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
 LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
-FILES_KEY = "files_sha256"  # of config.json, under "training": file name → SHA-256, once the run is finished
+FILES_KEY = "files_sha256"  # in "training" of config.json: file name → SHA-256, once the run is finished
 BYOV = "byov"  # the only method with recipes
 RunState = Literal["finished", "in training", "stopped"]
 
@@ -44,9 +44,9 @@ class RunRecord(Record, extra="ignore"):
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
     recipe: str  # recipe of byov; for other methods the name of the method
-    title: str = ""  # of the method, for tables
+    title: str = ""  # name of the method in tables
     seed: int
-    untrained_sha256: str  # of the model at initialization
+    untrained_sha256: str  # digest of the model at initialization
     training: dict[str, Any]  # the complete record
 
     @property
@@ -104,18 +104,14 @@ def list_runs(runs_dir: Path) -> list[str]:
 
 
 def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
-    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none).
-
-    Raises:
-        CacheError: If the runs are of different datasets.
-    """
+    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none)."""
     if names:
         runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
         return runs
-    there, others = list_runs(runs_dir), 0
+    there = list_runs(runs_dir)
     for name in there:
         try:
             run = read_run(runs_dir, name)
@@ -125,9 +121,6 @@ def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None
         if dataset in (None, run.dataset):
             LOGGER.info(f"run: {name}, the {'newest' if len(there) > 1 else 'only'} one (choose with --run)")
             return [run]
-        others += 1
-    if others:
-        LOGGER.info(f"no run of {dataset} among the {others} in {runs_dir}")
     return []
 
 
@@ -140,11 +133,7 @@ def choose_run(runs_dir: Path, name: str | None = None) -> RunRecord:
 
 
 def read_run(runs_dir: Path, run: str) -> RunRecord:
-    """Read the record of a run.
-
-    Raises:
-        CacheError: If there is no such run, or its config.json is damaged, edited or not of byov-train.
-    """
+    """Read the record of a run from its config.json."""
     folder = run_folder(runs_dir, run)
     config = read_config(folder)
     training = config.get("training")
@@ -173,23 +162,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CacheError(f"{path}: not readable ({error})") from error
 
 
-def recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
-    """Return the SHA-256 of a file of a finished run as recorded in config.json; None before the run is finished."""
+def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
     files = training.get(FILES_KEY)
     return str(files[name]) if isinstance(files, dict) and name in files else None
 
 
 def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> WeightsFile:
-    """Check that a model file is intact and belongs to the run.
-
-    Args:
-        run: Folder of the run.
-        training: The "training" record of its config.json.
-        name: File name.
-
-    Raises:
-        CacheError: If the file is missing, damaged or of another run.
-    """
+    """Check that a model file is intact and belongs to the run; `training` is the record in its config.json."""
     path = run / name
     if not path.exists():
         raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume")
@@ -199,7 +178,7 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
         raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own")
-    recorded = recorded_digest(training, name)
+    recorded = _recorded_digest(training, name)
     if recorded not in (None, found.sha256):
         raise CacheError(
             f"{path}: SHA-256 {found.sha256[:12]}, config.json records {recorded[:12]}; restore the run's own model"
@@ -212,10 +191,12 @@ def model_digest(run: Path, training: Mapping[str, Any]) -> str:
     return check_model(run, training).sha256
 
 
-def check_file(path: Path, training: Mapping[str, Any]) -> None:
-    """Raise CacheError if a file of a finished run differs from the digest in config.json."""
-    if recorded_digest(training, path.name) not in (None, file_sha256(path)):
+def check_file(path: Path, training: Mapping[str, Any]) -> bool:
+    """Compare a file with its digest in config.json; return whether there is one, as in a finished run."""
+    recorded = _recorded_digest(training, path.name)
+    if recorded not in (None, file_sha256(path)):
         raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
+    return recorded is not None
 
 
 @dataclass(frozen=True)
@@ -291,11 +272,7 @@ def checkpoint_files(run: RunRecord) -> list[Path]:
 
 
 def delete_run(run: RunRecord) -> None:
-    """Delete a run's folder.
-
-    Raises:
-        CacheError: If the run is being trained, or its folder is a symbolic link.
-    """
+    """Delete a run's folder, unless the run is being trained."""
     if is_training(run.folder):
         raise CacheError(f"{run.folder}: a process is training this run; stop it first")
     if run.folder.is_symlink():

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from byov.cache.digests import check_seal, check_weights
@@ -24,9 +25,10 @@ from byov.cache.runs import (
     embeddings_folder,
     list_runs,
     read_run,
-    recorded_digest,
 )
 from byov.errors import CacheError
+
+RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class EncoderSummary:
     dataset_videos: int
     dataset_pairs: int
     frames: int
-    ratios: tuple[str, ...]  # those that every file has
+    ratios: tuple[str, ...]  # ratios that every file has
     disk_bytes: int
     unreadable: int
     failures: int
@@ -105,15 +107,9 @@ class Checked:
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
-    """Read every file of the cache and of the runs and compare it with its digest.
-
-    Args:
-        features_dir: Root of the cache.
-        runs_dir: Folder of the runs.
-        dataset: Check this dataset only, and the runs trained on it.
-    """
+    """Compare every file of the cache and of the runs with its digest; or those of one dataset only."""
     for manifest in _manifests(features_dir, dataset):
-        yield verify_manifest(manifest)
+        yield _run_check(manifest, "run byov-extract again", _check_manifest)
         for folder in encoder_folders(features_dir, manifest.parent.name):
             yield from verify_folder(folder)
     for name in list_runs(runs_dir) if runs_dir.is_dir() else []:
@@ -132,14 +128,9 @@ def _manifests(features_dir: Path, dataset: str | None) -> list[Path]:
     return [path for path in sorted(features_dir.glob("*/manifest.json")) if dataset in (None, path.parent.name)]
 
 
-def verify_manifest(path: Path) -> Checked:
-    """Check a manifest.json."""
-
-    def check(path: Path) -> bool:
-        load_manifest(path)
-        return check_seal(path.read_bytes())
-
-    return _run_check(path, "run byov-extract again", check)
+def _check_manifest(path: Path) -> bool:
+    load_manifest(path)
+    return check_seal(path.read_bytes())
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
@@ -150,26 +141,24 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
     except CacheError:
         if not manifest.exists():
             raise
-        frames = None  # verify_manifest reports it
+        frames = None  # verify_all reports it
     first: Header | None = None
+
+    def check(path: Path) -> bool:
+        nonlocal first
+        header, name = read_header(path), path.relative_to(folder)
+        for column in header.columns:
+            read_array(path, column)
+        check_same_identity(header, first or header)
+        if frames is not None and name not in frames:
+            raise CacheError(f"{path}: not in the manifest")
+        if frames is not None and frames[name] != header.frames:
+            raise CacheError(f"{path}: {header.frames} frames, {frames[name]} in the manifest")
+        first = first or header
+        return True
+
     for path in cached_files(folder):
-        remedy = EXTRACT_AGAIN
-        try:
-            header = read_header(path)
-            for column in header.columns:
-                read_array(path, column)
-            check_same_identity(header, first or header)
-            remedy = "run byov-extract again, which updates the manifest"
-            if frames is not None and path.relative_to(folder) not in frames:
-                raise CacheError(f"{path}: not in the manifest")
-            if frames is not None and frames[path.relative_to(folder)] != header.frames:
-                recorded = frames[path.relative_to(folder)]
-                raise CacheError(f"{path}: {header.frames} frames, {recorded} in the manifest")
-        except CacheError as error:
-            yield Checked(path, _without_path(error, path), remedy)
-        else:
-            first = first or header
-            yield Checked(path)
+        yield _run_check(path, EXTRACT_AGAIN, check)
 
 
 def verify_run(runs_dir: Path, name: str, dataset: str | None = None) -> Iterator[Checked]:
@@ -178,9 +167,7 @@ def verify_run(runs_dir: Path, name: str, dataset: str | None = None) -> Iterato
     try:
         run = read_run(runs_dir, name)
     except CacheError as error:
-        yield Checked(
-            config, _without_path(error, config), "restore it from a copy, or delete the run and train it again"
-        )
+        yield Checked(config, _without_path(error, config), RESTORE)
         return
     if dataset not in (None, run.dataset):
         return
@@ -191,10 +178,7 @@ def verify_run(runs_dir: Path, name: str, dataset: str | None = None) -> Iterato
 
 def _verify_models(run: RunRecord) -> Iterator[Checked]:
     resume = f"byov-train --run {run.name} --resume"
-    remedies = {
-        MODEL_NAME: f"restore it from a copy, or delete the run and train it again under the name {run.name}",
-        LAST_MODEL_NAME: f"delete it and write it again with {resume}",
-    }
+    remedies = {MODEL_NAME: RESTORE, LAST_MODEL_NAME: f"delete it and write it again with {resume}"}
 
     def check_checkpoint(path: Path) -> bool:
         found = check_weights(path)
@@ -202,20 +186,17 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
             raise CacheError(f"{path}: a checkpoint of another run ({found.origin})")
         return found.sealed
 
-    def check_metrics(path: Path) -> bool:
-        check_file(path, run.training)
-        return recorded_digest(run.training, path.name) is not None
+    def check_weights_file(path: Path) -> bool:
+        return check_model(run.folder, run.training, path.name).sealed
 
     for name, remedy in remedies.items():
         if (run.folder / name).exists():
-            yield _run_check(
-                run.folder / name, remedy, lambda path: check_model(run.folder, run.training, path.name).sealed
-            )
+            yield _run_check(run.folder / name, remedy, check_weights_file)
     for path in checkpoint_files(run):
         yield _run_check(path, f"delete it; {resume} continues from the previous one", check_checkpoint)
     if (run.folder / METRICS_NAME).exists():
         remedy = "restore it from a copy; only the curves of the report need it"
-        yield _run_check(run.folder / METRICS_NAME, remedy, check_metrics)
+        yield _run_check(run.folder / METRICS_NAME, remedy, lambda path: check_file(path, run.training))
 
 
 def _verify_embeddings(run: RunRecord) -> Iterator[Checked]:
@@ -223,12 +204,10 @@ def _verify_embeddings(run: RunRecord) -> Iterator[Checked]:
         trained: str | None = check_model(run.folder, run.training).sha256
     except CacheError:
         trained = None  # _verify_models reports it
-    for untrained in (False, True):
-        model_sha256 = run.untrained_sha256 if untrained else trained
-        for trimmed in (False, True):
-            for path in cached_files(embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)):
-                remedy = f"byov-train --run {run.name} --embed-only"
-                yield _run_check(path, remedy, partial(_check_embedding, model_sha256=model_sha256))
+    for untrained, trimmed in product((False, True), repeat=2):
+        check = partial(_check_embedding, model_sha256=run.untrained_sha256 if untrained else trained)
+        for path in cached_files(embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)):
+            yield _run_check(path, f"byov-train --run {run.name} --embed-only", check)
 
 
 def _check_embedding(path: Path, model_sha256: str | None) -> bool:

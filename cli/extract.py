@@ -5,11 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from byov.cache.atomic import remove_abandoned, write_text
+from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
 from byov.cli import common
 from byov.cli.common import (
@@ -18,7 +18,6 @@ from byov.cli.common import (
     GpusOption,
     UsageError,
     WorkersOption,
-    check_ratio,
     parse_cluster,
     run_on_cluster,
 )
@@ -38,24 +37,19 @@ from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.errors import EncoderError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
-from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, open_videos, own_name, update_manifest
+from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, extract_plan, open_videos, own_name
 from byov.extract.plan import (
     Job,
     OnMismatch,
+    Outcome,
     Plan,
     VideoCheck,
     bytes_needed,
-    bytes_per_frame,
     check_videos,
     free_bytes,
     make_plan,
-    pinned_revision,
-    refuse_conflicts,
 )
 from byov.text import format_duration, format_size, pluralize, printable
-
-if TYPE_CHECKING:  # imports torch
-    from byov.extract.extraction import Outcome
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
@@ -140,7 +134,7 @@ def extract(
     plan = make_plan(
         videos,
         features_dir,
-        chosen if overwrite else pinned_revision(videos, features_dir, chosen),
+        chosen,
         resize=resize,
         ratios=parsed_ratios,
         device=device,
@@ -152,42 +146,41 @@ def extract(
     if check:
         has_problems = _check(plan, features_dir, resize, device, as_json=as_json)
         raise typer.Exit(common.FAILED if has_problems else 0)
-    refuse_conflicts(plan)
-    remove_abandoned(plan.folder.parent)
-    jobs = plan.in_state("missing", "stale")
-    outcome = None
-    if jobs:
+
+    def run(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import ExtractionOptions, run_plan
 
-        if not overwrite:
-            for line in _reasons(plan.in_state("stale")):
-                note(line)
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
-        try:
-            if ray is None:
-                outcome = interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
-            else:
-                from byov.cluster.extraction import extract_on_cluster
+        if ray is None:
+            return interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
+        from byov.cluster.extraction import extract_on_cluster
 
-                outcome = run_on_cluster(
-                    lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
-                )
-        except OSError:  # such as a full disk; common.run prints the reason
-            note(f"stopped; {RESUME}")
-            raise
-    update_manifest(plan, features_dir, outcome.failures if outcome else {})
+        return run_on_cluster(
+            lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
+        )
+
+    try:
+        outcome = extract_plan(plan, features_dir, run)
+    except OSError:  # such as a full disk; common.run prints the reason
+        note(f"stopped; {RESUME}")
+        raise
     _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)
-    raise typer.Exit(common.FAILED if outcome and outcome.failures else 0)
+    raise typer.Exit(common.FAILED if outcome.failures else 0)
+
+
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    """Parse comma-separated numbers; return () if they are malformed."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return ()
 
 
 def _parse_ratios(text: str) -> tuple[float, ...]:
-    try:
-        ratios = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--ratios {text}: expected comma-separated numbers in (0, 1], such as {RATIOS}.") from None
-    for ratio in ratios:
-        check_ratio("--ratios", ratio)
+    ratios = _parse_numbers(text)
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise UsageError(f"--ratios {text}: expected comma-separated numbers in (0, 1], such as {RATIOS}.")
     return tuple(sorted(set(ratios)))
 
 
@@ -198,39 +191,30 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _print_summary(plan: Plan, outcome: "Outcome | None", seconds: float, *, as_json: bool) -> None:
+def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
     cached = len(plan.in_state("cached"))
-    videos, frames, size, failures = 0, 0, 0, dict[str, str]()
-    if outcome:
-        videos, frames, size, failures = outcome.videos, outcome.frames, outcome.written_bytes, outcome.failures
     if as_json:
         summary = {
             "dataset": plan.dataset.name,
             "encoder": plan.encoder.id,
             "folder": str(plan.folder),
-            "extracted_videos": videos,
-            "extracted_frames": frames,
-            "written_bytes": size,
+            "extracted_videos": outcome.videos,
+            "extracted_frames": outcome.frames,
+            "written_bytes": outcome.written_bytes,
             "cached_before": cached,
-            "failures": failures,
+            "failures": outcome.failures,
             "seconds": round(seconds, 3),
         }
         print(json.dumps(summary, indent=1))
         return
-    rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome and outcome.frames else ""
-    extracted = f"{pluralize(videos, 'video')} extracted ({pluralize(frames, 'frame')}{rate}, {format_size(size)})"
+    rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome.frames else ""
+    frames = f"{pluralize(outcome.frames, 'frame')}{rate}, {format_size(outcome.written_bytes)}"
     print(
-        f"{plan.dataset.name}: {extracted}, {cached} already cached, {len(failures)} failed; {seconds:.1f} s; "
-        f"{plan.folder}"
+        f"{plan.dataset.name}: {pluralize(outcome.videos, 'video')} extracted ({frames}), {cached} already cached, "
+        f"{len(outcome.failures)} failed; {seconds:.1f} s; {plan.folder}"
     )
-    if failures:
+    if outcome.failures:
         print(f"Failed videos are retried next time. Reasons: {plan.folder / 'failures.json'}")
-
-
-def _reasons(jobs: Sequence[Job]) -> list[str]:
-    """Explain why cached videos are extracted again."""
-    reasons = Counter(job.reason for job in jobs)
-    return [f"extracting {pluralize(count, 'cached video')} again: {reason}" for reason, count in reasons.items()]
 
 
 # --check
@@ -241,7 +225,7 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
     checks = check_videos(plan, PROGRESS)
     frames = sum(check.probe.packets for check in checks if check.probe and check.job.state != "cached")
     if not as_json:
-        _print_checks(checks)  # before asking the Hub about the encoder, which can take a while
+        _print_checks(plan, checks)  # before asking the Hub about the encoder, which can take a while
     needed, rate = _estimate(plan, checks, resize, device)
     seconds = frames / rate if rate else None
     if as_json:
@@ -261,12 +245,10 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
         size = "unknown" if needed is None else format_size(needed)
         print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(plan.jobs), 'video')}: {counts}")
         print(f"disk space: {size} needed, {format_size(free_bytes(features_dir))} free")
-        if not frames:
-            print("nothing to encode")
-        elif seconds is None:
-            print(f"{pluralize(frames, 'frame')} to encode; time unknown until the encoder is downloaded")
-        else:
+        if seconds is not None:
             print(f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} at {rate:.0f} frames/s")
+        elif frames:
+            print(f"{pluralize(frames, 'frame')} to encode; time unknown until the encoder is downloaded")
     return any(check.problem or check.job.state == "conflict" for check in checks)
 
 
@@ -278,17 +260,15 @@ def _estimate(
 
     try:
         shape = encoder_shape(plan.encoder)
-        ratios = max((len(job.ratios) for job in plan.jobs), default=0)
-        per_frame = bytes_per_frame(ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
         has_work = bool(plan.in_state("missing", "stale"))
         rate = frames_per_second(plan.encoder, resize=resize, device=device) if has_work else None
-        return bytes_needed(checks, per_frame), rate
+        return bytes_needed(checks, shape.tokens, shape.width, has_cls=shape.has_cls), rate
     except EncoderError as error:
         note(f"cannot estimate disk space and time: {error}")
         return None, None
 
 
-def _print_checks(checks: Sequence[VideoCheck]) -> None:
+def _print_checks(plan: Plan, checks: Sequence[VideoCheck]) -> None:
     numbers = ("header", "packets", "decoded", "labels", "size", "fps", "turned")
     table = rich_table(("video", "view", "split", "state", *numbers), [_check_row(check) for check in checks])
     table.padding = (0, 1, 0, 0)  # 11 columns should fit into 80 characters
@@ -300,7 +280,7 @@ def _print_checks(checks: Sequence[VideoCheck]) -> None:
             print(printable(f"problem: {check.problem}"))
         if check.job.state == "conflict":
             print(printable(f"conflict: {check.job.video.id}: {check.job.reason}"))
-    for line in _reasons([check.job for check in checks if check.job.state == "stale"]):
+    for line in plan.reasons():
         print(printable(line))
 
 
@@ -357,10 +337,7 @@ def _open_folder(folder: Path, name: str, split: str | None, features_dir: Path)
 
 def _parse_split(text: str) -> tuple[float, ...]:
     """Parse "0.6,0.2,0.2": fractions of train, val and test."""
-    try:
-        fractions = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        fractions = ()
+    fractions = _parse_numbers(text)
     is_valid = len(fractions) == len(SPLITS) and min(fractions) >= 0 and fractions[0] > 0
     if not is_valid or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(

@@ -12,9 +12,9 @@ from byov.cluster.worker_pool import run_tasks
 from byov.errors import ClusterError, ProcessLost
 from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
-from byov.extract.encoders import load_encoder
-from byov.extract.extraction import ExtractionOptions, Outcome, TokenEncoder, VideoOutcome
-from byov.extract.plan import Job, Plan
+from byov.extract.encoders import FrameEncoder, load_encoder
+from byov.extract.extraction import ExtractionOptions
+from byov.extract.plan import Job, Outcome, Plan, VideoOutcome
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import pluralize
 
@@ -118,11 +118,11 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 def _absolute(job: Job) -> Job:
     """Return a job for a worker: with absolute paths and without its manifest entry."""
     video = replace(job.video, path=job.video.path.absolute())
-    return replace(job, video=video, folder=job.folder.absolute(), entry=None)
+    return replace(job, video=video, path=job.path.absolute(), found=None)
 
 
 @lru_cache(maxsize=1)
-def _load(name: EncoderName, options: ExtractionOptions) -> TokenEncoder:
+def _load(name: EncoderName, options: ExtractionOptions) -> FrameEncoder:
     if name.is_imagenet:
         name = parse_encoder(name.id)  # The path of the packaged weights differs between machines.
     encoder = load_encoder(name, resize=options.resize, device=options.device)

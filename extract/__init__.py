@@ -1,1 +1,1 @@
-"""Stage 1: the frozen vision model over every frame, merged tokens into the cache."""
+"""Stage 1: run a frozen vision model over every frame and cache the merged tokens."""

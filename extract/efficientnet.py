@@ -5,7 +5,8 @@ speed, normalization is folded into the convolutions, the memory format is chann
 only where a convolution cannot pad itself. benchmarks/naive_efficientnet.py has the plain version.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -42,17 +43,6 @@ class SameConvolution(nn.Conv2d):
         return super().forward(x if self.margins is None else F.pad(x, self.margins))
 
 
-class Expansion(nn.Module):
-    """First convolution of an inverted residual block."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.expand = SameConvolution(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu6(self.expand(x), inplace=True)
-
-
 class InvertedResidual(nn.Module):
     """Expansion, depthwise convolution and projection, with a skip connection if the shape permits."""
 
@@ -76,19 +66,17 @@ class EfficientNetTokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = SameConvolution(3, STEM_WIDTH, kernel=3, stride=2)
-        self.blocks = nn.Sequential(*_make_blocks(), Expansion(STAGES[-1][3], WIDTH))
+        blocks, inputs = list[nn.Module](), STEM_WIDTH
+        for expansion, kernel, stride, width, repeats in STAGES:
+            for repeat in range(repeats):
+                blocks.append(InvertedResidual(inputs, width, expansion, kernel, stride if repeat == 0 else 1))
+                inputs = width
+        last = OrderedDict(expand=SameConvolution(inputs, WIDTH), activation=nn.ReLU6(inplace=True))
+        self.blocks = nn.Sequential(*blocks, nn.Sequential(last))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         images = images.contiguous(memory_format=torch.channels_last)
         return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None  # (B, N, D)
-
-
-def _make_blocks() -> Iterator[InvertedResidual]:
-    inputs = STEM_WIDTH
-    for expansion, kernel, stride, width, repeats in STAGES:
-        for repeat in range(repeats):
-            yield InvertedResidual(inputs, width, expansion, kernel, stride if repeat == 0 else 1)
-            inputs = width
 
 
 def used_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:

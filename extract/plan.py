@@ -4,19 +4,21 @@ Loads no model and decodes nothing.
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from byov.cache.digests import file_sha256, fingerprint
 from byov.cache.features import Provenance, read_header
 from byov.cache.hdf5 import read_array, stored_rows
-from byov.cache.layout import check_name, encoder_dir, ratio_key, video_path
+from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
 from byov.data.dataset import Dataset, Video
 from byov.data.video import Probe, probe
@@ -26,6 +28,7 @@ from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.text import pluralize
 
+LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 FILE_BYTES = 28_000  # size of a feature file without its rows, measured
@@ -35,7 +38,7 @@ FILE_BYTES = 28_000  # size of a feature file without its rows, measured
 class CachedFile:
     """A readable feature file."""
 
-    entry: VideoEntry  # of the manifest, with the frames and labels of this file
+    entry: VideoEntry  # manifest entry with the frames and labels of this file
     identity: Mapping[str, str]
     indexed: IndexedFile
     source_change: str = ""  # how the video differs from the one that the features were computed from
@@ -46,22 +49,16 @@ class Job:
     """One video and the state of its feature file."""
 
     video: Video
-    folder: Path  # of the encoder in the cache
+    path: Path  # feature file
     state: State
     reason: str  # why it is stale or in conflict
-    entry: VideoEntry | None  # of the present file, if it is readable
-    identity: Mapping[str, str] | None  # of the present file, if it is readable
-    indexed: IndexedFile | None  # the present file, if it is readable and agrees with the video
-    ratios: tuple[float, ...]  # of the finished file
-
-    @property
-    def path(self) -> Path:
-        return video_path(self.folder, self.video.view, self.video.id)
+    found: CachedFile | None  # the present file, if it is readable
+    ratios: tuple[float, ...]  # ratios of the finished file
 
     @property
     def frames(self) -> int | None:
         """Number of frames in the present file."""
-        return None if self.entry is None else self.entry.frames
+        return None if self.found is None else self.found.indexed.frames
 
     @property
     def label_count(self) -> int | None:
@@ -74,7 +71,7 @@ class Plan:
 
     dataset: Dataset
     encoder: EncoderName
-    folder: Path  # of the encoder in the cache
+    folder: Path  # cache folder of the encoder
     jobs: tuple[Job, ...]
 
     def in_state(self, *states: State) -> list[Job]:
@@ -82,6 +79,41 @@ class Plan:
 
     def count(self) -> dict[str, int]:
         return dict(Counter(job.state for job in self.jobs))
+
+    def reasons(self) -> list[str]:
+        """Return lines that explain why cached videos are extracted again."""
+        reasons = Counter(job.reason for job in self.in_state("stale"))
+        return [f"extracting {pluralize(count, 'cached video')} again: {reason}" for reason, count in reasons.items()]
+
+
+@dataclass(frozen=True)
+class VideoOutcome:
+    """Result of one video: a file, or a failure."""
+
+    video_id: str
+    frames: int = 0
+    written_bytes: int = 0
+    failure: str | None = None
+
+
+@dataclass
+class Outcome:
+    """Totals over videos. `failures` maps video ids to reasons."""
+
+    videos: int = 0
+    frames: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, video: VideoOutcome) -> None:
+        if video.failure is not None:
+            self.failures[video.video_id] = video.failure
+            LOGGER.warning(f"failed: {video.failure}")
+            return
+        self.videos += 1
+        self.frames += video.frames
+        self.written_bytes += video.written_bytes
 
 
 class CacheReader:
@@ -100,19 +132,14 @@ class CacheReader:
     def add(self, jobs: Iterable[Job]) -> None:
         """Add what a plan has read already."""
         for job in jobs:
-            if job.entry is not None and job.indexed is not None:
-                self._identity = self._identity or job.identity
-                self._files[job.video.id], self.entries[job.video.id] = job.indexed, job.entry
+            if job.found is not None and not job.found.source_change:
+                self._identity = self._identity or job.found.identity
+                self._files[job.video.id], self.entries[job.video.id] = job.found.indexed, job.found.entry
 
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
         """Describe a video's feature file; None if there is none.
 
-        Args:
-            video: The video.
-            verify_source: Read the whole video instead of trusting its size and modification time.
-
-        Raises:
-            CacheError: If the file cannot be read.
+        With `verify_source`, the whole video is read instead of trusting its size and modification time.
         """
         path = video_path(self.folder, video.view, video.id)
         try:
@@ -159,72 +186,49 @@ def make_plan(
     overwrite: bool = False,
     verify_sources: bool = False,
 ) -> Plan:
-    """Compare every video of a shard with its feature file.
+    """Compare every video with its feature file; shard (i, n) is every n-th video, starting with the i-th (from 1).
 
-    Args:
-        dataset: Videos.
-        features_dir: Root of the cache.
-        encoder: Encoder of the extraction.
-        resize: Preprocessing of the extraction.
-        ratios: STM ratios to extract.
-        device: "auto" is resolved when the encoder is loaded; run_plan compares the compute type then.
-        on_mismatch: Whether a file may have fewer frames than labels.
-        shard: (i, n): take every n-th video, starting with the i-th (from 1).
-        overwrite: Extract everything again.
-        verify_sources: Read every video completely, instead of a sample of those that may have changed.
+    An encoder without a revision gets the one that the cache was started with, unless everything is overwritten. If
+    `device` is "auto", the compute type is compared when the encoder is loaded.
     """
     folder = encoder_dir(features_dir, dataset.name, encoder.id)
+    if encoder.revision is None and not overwrite:
+        encoder = _pin_revision(encoder, folder)
     reader = CacheReader(folder)
     jobs = []
     for video in dataset.videos[shard[0] - 1 :: shard[1]]:
-        check_name(video.id, "video id")  # before the try: no extraction can mend it
+        path = video_path(folder, video.view, video.id)
+        state: State = "missing"
+        found, reason, kept = None, "", tuple[str, ...]()
         try:
             found = reader.read(video, verify_source=verify_sources)
-            state, reason = _compare(video, found, folder, encoder, resize, device, ratios, on_mismatch)
         except CacheError as error:
-            found, state, reason = None, "stale", str(error)
+            state, reason = "stale", str(error)
+        if found is not None:
+            state, reason = "cached", _staleness(found, video, ratios, on_mismatch)
+            conflict = _identity_conflict(found.identity, encoder, resize, device) or found.source_change
+            if conflict:
+                state, reason = "conflict", f"{path}: {conflict}"
+            elif reason:
+                state = "stale"
+            kept = () if overwrite else found.indexed.ratios
         if overwrite and state != "missing":
             state, reason = "stale", "--overwrite"
-        kept = () if found is None or overwrite else found.indexed.ratios
-        jobs.append(
-            Job(
-                video,
-                folder,
-                state,
-                reason,
-                entry=found.entry if found else None,
-                identity=found.identity if found else None,
-                indexed=found.indexed if found and not found.source_change else None,
-                ratios=tuple(sorted({*map(float, ratios), *map(float, kept)})),
-            )
-        )
+        wanted = tuple(sorted({*map(float, ratios), *map(float, kept)}))
+        jobs.append(Job(video, path, state, reason, found, wanted))
     return Plan(dataset, encoder, folder, tuple(jobs))
 
 
-def _compare(
-    video: Video,
-    found: CachedFile | None,
-    folder: Path,
-    encoder: EncoderName,
-    resize: Resize,
-    device: Device,
-    ratios: Sequence[float],
-    on_mismatch: OnMismatch,
-) -> tuple[State, str]:
-    """Return the state of a video's feature file, and the reason if it is stale or in conflict."""
-    if found is None:
-        return "missing", ""
-    conflict = _identity_conflict(found.identity, encoder, resize, device) or found.source_change
-    if conflict:
-        return "conflict", f"{video_path(folder, video.view, video.id)}: {conflict}"
+def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mismatch: OnMismatch) -> str:
+    """Return why a file has to be extracted again; "" if it does not."""
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in found.indexed.ratios]
     if lacking:
-        return "stale", f"lacks ratio {' '.join(lacking)}"
+        return f"lacks ratio {' '.join(lacking)}"
     frames = found.indexed.frames
     labels = frames if video.labels is None else len(video.labels)
     if labels < frames or (labels > frames and on_mismatch == "error"):
-        return "stale", f"{pluralize(frames, 'frame')}, {pluralize(labels, 'label')}"
-    return "cached", ""
+        return f"{pluralize(frames, 'frame')}, {pluralize(labels, 'label')}"
+    return ""
 
 
 def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, resize: Resize, device: Device) -> str:
@@ -271,20 +275,12 @@ def refuse_conflicts(plan: Plan) -> None:
         )
 
 
-def pinned_revision(dataset: Dataset, features_dir: Path, encoder: EncoderName) -> EncoderName:
-    """Return the encoder with the revision that the cache was started with, unless it has one."""
-    if encoder.revision is not None:
-        return encoder
-    folder = encoder_dir(features_dir, dataset.name, encoder.id)
-    for video in dataset.videos:
-        path = video_path(folder, video.view, video.id)
-        if path.is_file():
-            try:
-                found = read_header(path).provenance
-            except CacheError:
-                continue
+def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
+    for path in cached_files(folder):
+        with suppress(CacheError):
+            found = read_header(path).provenance
             if found.encoder == encoder.id:
-                return EncoderName(encoder.id, encoder.source, found.encoder_revision)
+                return replace(encoder, revision=found.encoder_revision)
     return encoder
 
 
@@ -331,18 +327,14 @@ def _check_video(job: Job) -> VideoCheck:
     return VideoCheck(job, found, problem)
 
 
-def bytes_needed(checks: Sequence[VideoCheck], bytes_per_frame: int) -> int:
+def bytes_needed(checks: Sequence[VideoCheck], tokens: int, width: int, *, has_cls: bool) -> int:
     """Return the disk space that the videos still to be extracted will take."""
-    return sum(
-        stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
-        for check in checks
-        if check.probe and check.job.state != "cached"
-    )
-
-
-def bytes_per_frame(ratios: int, tokens: int, width: int, *, has_cls: bool) -> int:
-    """Return the size of one frame's rows in a feature file."""
-    return 2 * width * (ratios + has_cls) + 2 * tokens + 8
+    needed = 0
+    for check in checks:
+        if check.probe and check.job.state != "cached":
+            bytes_per_frame = 2 * width * (len(check.job.ratios) + has_cls) + 2 * tokens + 8
+            needed += stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
+    return needed
 
 
 def free_bytes(folder: Path) -> int:

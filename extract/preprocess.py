@@ -31,10 +31,17 @@ class Preprocessing:
     def resized(self, frames: Tensor) -> Tensor:
         """Resize (B, H, W, 3) uint8 to (B, 3, size, size) uint8."""
         images = frames.permute(0, 3, 1, 2)
-        if self.resize == "squash":
-            return _squash(images, self.size)
-        height, width = _resized_shape(self.size, images.shape[2], images.shape[3])
-        return _resample(images, height, width, _center(height, self.size), _center(width, self.size))
+        height, width = images.shape[2:]
+        if self.resize == "crop":
+            # CLIP's processor rounds the long side down.
+            long = int(self.size * max(height, width) / min(height, width))
+            resized = (self.size, long) if height <= width else (long, self.size)
+            rows, columns = (slice((side - self.size) // 2, (side + self.size) // 2) for side in resized)
+            return _resample(images, *resized, rows, columns)
+        if images.device.type == "cpu":
+            # PyTorch's uint8 kernel is several times faster and differs from _resample by at most two gray levels.
+            return F.interpolate(images, size=(self.size, self.size), mode="bicubic", antialias=True)
+        return _resample(images, self.size, self.size, slice(0, self.size), slice(0, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
         """Do the part that runs in the decoder threads: resize if the model is on the CPU, else pin memory."""
@@ -51,25 +58,6 @@ class Preprocessing:
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         std = torch.tensor(self.std, device=images.device)[:, None, None]
         return ((images.float() / 255 - mean) / std).to(dtype)
-
-
-def _resized_shape(size: int, height: int, width: int) -> tuple[int, int]:
-    """Return the shape with the short side resized to `size`; the long side is rounded down, as in CLIP's processor."""
-    short, long = min(height, width), max(height, width)
-    scaled = int(size * long / short)
-    return (size, scaled) if height <= width else (scaled, size)
-
-
-def _center(length: int, size: int) -> slice:
-    first = (length - size) // 2
-    return slice(first, first + size)
-
-
-def _squash(images: Tensor, size: int) -> Tensor:
-    if images.device.type == "cpu":
-        # PyTorch's uint8 kernel is several times faster and differs from _resample by at most two gray levels.
-        return F.interpolate(images, size=(size, size), mode="bicubic", antialias=True)
-    return _resample(images, size, size, slice(0, size), slice(0, size))
 
 
 def _resample(images: Tensor, height: int, width: int, rows: slice, columns: slice) -> Tensor:
@@ -91,7 +79,7 @@ def _resample_last_axis(images: Tensor, length: int, kept: slice) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _banded_weights(length: int, new_length: int, start: int, stop: int) -> list[tuple[int, int, Tensor]]:
-    """Express the resizing of one axis by narrow matrices: for each 32 new pixels, the range of old pixels that
+    """Return the resizing of one axis as narrow matrices: for each 32 new pixels, the range of old pixels that
     contribute and their weights (old pixels, new pixels)."""
     impulses = torch.eye(length, dtype=torch.float64)[None, None]
     weights = F.interpolate(impulses, size=(length, new_length), mode="bicubic", antialias=True)[0, 0]

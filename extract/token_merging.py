@@ -7,7 +7,6 @@ Shapes: T frames, N tokens, D width, R ratios.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,48 +14,28 @@ from torch import Tensor
 from byov.cache.layout import selected_tokens
 
 
-@dataclass(frozen=True)
-class MergedFrames:
-    """Merged tokens of T consecutive frames.
-
-    Attributes:
-        merged: float32 (T, R, D), in the order of the ratios.
-        order: Token indices by decreasing score (T, N).
-    """
-
-    merged: Tensor
-    order: Tensor
-
-
 def merge_tokens(tokens: Tensor, ratios: Sequence[float]) -> dict[float, Tensor]:
     """Merge the tokens (T, N, D) of a whole video; returns (T, D) for each ratio."""
     merger = TokenMerger(ratios)
-    parts = [merger.push(tokens), merger.finish()]
-    merged = torch.cat([part.merged for part in parts])
+    merged = torch.cat([merger.push(tokens)[0], merger.finish()[0]])
     return dict(zip(ratios, merged.unbind(1), strict=True))
-
-
-def check_ratios(ratios: Sequence[float]) -> None:
-    for ratio in ratios:
-        if not 0 < ratio <= 1:
-            raise ValueError(f"STM ratio {ratio} must be above 0 and at most 1")
-    if len(set(ratios)) != len(ratios) or not ratios:
-        raise ValueError(f"STM ratios {list(ratios)} must be distinct, and at least one")
 
 
 class TokenMerger:
     """Streaming token merging; the result does not depend on how the frames are split over calls.
 
     Scores need the next frame, so the newest frame is held back: `push` returns those before it, `finish` the last.
+    Both return the merged tokens, float32 (T, R, D), and the token indices by decreasing score (T, N).
     """
 
     def __init__(self, ratios: Sequence[float]) -> None:
-        check_ratios(ratios)
+        if not ratios or len(set(ratios)) != len(ratios) or not all(0 < ratio <= 1 for ratio in ratios):
+            raise ValueError(f"STM ratios {list(ratios)} must be distinct, above 0 and at most 1")
         self._ratios = tuple(ratios)
         self._held: Tensor | None = None  # (1, N, D): the newest frame
         self._last_scores: Tensor | None = None  # (1, N)
 
-    def push(self, tokens: Tensor) -> MergedFrames:
+    def push(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Add tokens (T, N, D) and return the T frames before the newest (T - 1 at the start of a video)."""
         frames = tokens.float()
         if self._held is not None:
@@ -70,7 +49,7 @@ class TokenMerger:
             self._last_scores = scores[-1:]
         return self._merge(frames[:-1], scores)
 
-    def finish(self) -> MergedFrames:
+    def finish(self) -> tuple[Tensor, Tensor]:
         """Return the last frame of the video and reset the state."""
         if self._held is None:
             raise ValueError("no frame was pushed")
@@ -78,10 +57,10 @@ class TokenMerger:
         self._held = self._last_scores = None
         if scores is None:  # one-frame video
             everything = frame.mean(1, keepdim=True).expand(-1, len(self._ratios), -1)
-            return MergedFrames(everything, torch.arange(frame.shape[1], device=frame.device)[None])
+            return everything, torch.arange(frame.shape[1], device=frame.device)[None]
         return self._merge(frame, scores)
 
-    def _merge(self, frames: Tensor, scores: Tensor) -> MergedFrames:
+    def _merge(self, frames: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Average the K best tokens for all ratios at once, given frames (T, N, D) and scores (T, N).
 
         A matrix product with 0/1 rows sums the selected tokens without copying them. With a single row it would round
@@ -92,4 +71,4 @@ class TokenMerger:
         ratios = self._ratios if len(self._ratios) > 1 else 2 * self._ratios
         counts = torch.tensor([selected_tokens(frames.shape[1], ratio) for ratio in ratios], device=frames.device)
         chosen = (ranks[:, None] < counts[:, None]).to(frames.dtype)  # (T, R, N)
-        return MergedFrames((chosen @ frames / counts[:, None])[:, : len(self._ratios)], order)
+        return (chosen @ frames / counts[:, None])[:, : len(self._ratios)], order

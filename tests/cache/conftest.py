@@ -1,7 +1,5 @@
 """A small cache, and the byov-cache command."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,8 @@ import pytest
 from tests import factories
 from tests.factories import CLIP, TOKENS
 
-from byov.cache.features import read_header
-from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, VideoEntry
+from byov.cli.cache import main
 
 RATIOS = (0.3, 1.0)
 WIDTH = 16
@@ -80,33 +77,7 @@ def flip_data_byte() -> Callable[[Path, str], None]:
 
 
 @pytest.fixture
-def assert_sound() -> Callable[[Path, int], None]:
-    """Assert that a file of write_features reads back completely."""
-
-    def check(path: Path, frames: int) -> None:
-        assert read_header(path).frames == frames
-        for name, expected in _arrays(frames).items():
-            np.testing.assert_array_equal(read_array(path, name), expected)
-
-    return check
-
-
-@pytest.fixture
-def byov_cache(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the installed byov-cache."""
-    command = Path(sys.executable).with_name("byov-cache")
-
-    def run(*arguments: object, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(command), *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            env=clean_environment | environment,
-            cwd=tmp_path,
-            check=False,
-        )
-
-    return run
+def byov_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
+    """byov_cache(*arguments): the command in this process, in tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: call(main, "byov-cache", *arguments)

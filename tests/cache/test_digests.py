@@ -43,12 +43,6 @@ def test_json_without_a_digest_is_accepted():
         seal(content)
 
 
-def test_malformed_digest_is_noticed():
-    content = seal_json(RECORD)
-    with pytest.raises(SealError):
-        check_seal(content.replace(json.loads(content)["file_sha256"].encode(), b"none"))
-
-
 def test_json_digest_ignores_order_and_distinguishes_types():
     assert json_sha256({"a": 1, "b": "x"}) == json_sha256({"b": "x", "a": 1})
     assert len({json_sha256({"a": value}) for value in (1, 1.0, True, "1")}) == 4

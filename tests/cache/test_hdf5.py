@@ -89,19 +89,19 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
 def test_values_are_cast_and_the_caller_may_reuse_its_array(tmp_path):
     buffer = np.zeros((1, 2), np.float64)
     with RowWriter(tmp_path / "a.h5", {"x": ((2,), "float16")}) as writer:
-        for value in range(70):
+        for value in range(3):
             buffer[:] = value
             writer.append({"x": np.asfortranarray(buffer)})
         writer.finish({})
     with h5py.File(tmp_path / "a.h5", "r") as file:
-        np.testing.assert_array_equal(file["x"][:, 0], np.arange(70, dtype=np.float16))
+        assert file["x"][:, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"flat": np.zeros(3)}, "different length"),
-        ({"narrow": np.zeros((2, 8))}, r"narrow: rows of shape \(8,\), expected \(7,\)"),
+        ({"narrow": np.zeros((2, 8))}, "must match exactly"),
         ({"more": np.zeros(2)}, "more; expected"),
     ],
 )
@@ -119,12 +119,6 @@ def test_leaving_without_finish_keeps_the_old_file(tmp_path, count):
             writer.append(rows_of(count))
     assert [path.name for path in tmp_path.iterdir()] == ["old.h5"]
     assert (tmp_path / "old.h5").read_text() == "old"
-
-
-def test_attribute_that_cannot_be_stored_leaves_no_file(tmp_path):
-    with pytest.raises(TypeError), RowWriter(tmp_path / "a.h5", COLUMNS) as writer:
-        writer.finish({"what": object()})
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("count", [0, 64, 300])
@@ -152,19 +146,17 @@ def write(path, blocks):
             writer.append(rows)
         writer.finish({{"note": "x" * 10_000}})
 
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 for _ in range(2):
     try:
         write(full, 100)
     except OSError as error:
-        assert error.errno in (errno.ENOSPC, errno.EFBIG), error
+        assert error.errno == errno.EFBIG, error
         assert error.filename == str(full), error.filename
     else:
         raise AssertionError("there was room")
     assert list(full.parent.iterdir()) == [], list(full.parent.iterdir())
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 write(elsewhere, 3)
 with h5py.File(elsewhere, "r") as file:
     assert file["a"].shape == (3 * {BLOCK_ROWS}, 1000) and (file["a"][:] == 1).all()
@@ -181,31 +173,16 @@ def test_too_large_file_is_an_error_that_names_it(tmp_path, run_python, limit):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """small_disk(size): a folder on a disk of that size."""
-    mounted = []
-
-    def mount(size):
-        folder = tmp_path / f"disk{size}"
-        folder.mkdir()
-        options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-        try:
-            done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            pytest.skip("no mount command")
-        if done.returncode:
-            pytest.skip(f"may not mount a small disk: {done.stderr.strip()}")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("kib", [64, 1024, 1288])
-def test_full_disk_is_an_error_that_names_the_file(tmp_path, run_python, small_disk, kib):
-    done = run_python(WRITE_UNTIL_FULL, small_disk(f"{kib}k") / "a.h5", tmp_path / "good.h5", 0)
-    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+    """A folder on a disk of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+        subprocess.run(command, capture_output=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("may not mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 WRITE_WHILE_OTHERS_FILL_THE_DISK = """
@@ -235,17 +212,13 @@ print(sorted(path.name for path in disk.iterdir()))
 """
 
 
-def test_disk_filled_by_others_is_an_error_that_names_the_file(run_python, small_disk):
-    disk = small_disk("8m")
-    done = run_python(WRITE_WHILE_OTHERS_FILL_THE_DISK, disk, 1)
-    assert (done.stdout, done.stderr) == (f"{disk / 'a.h5'}\n['other']\n", "")
-
-
-def test_reserved_space_suffices_to_finish_on_a_full_disk(run_python, small_disk):
-    disk = small_disk("8m")
-    done = run_python(WRITE_WHILE_OTHERS_FILL_THE_DISK, disk, 0)
+def test_disk_filled_by_others_is_an_error_unless_the_reserved_space_suffices(run_python, small_disk):
+    done = run_python(WRITE_WHILE_OTHERS_FILL_THE_DISK, small_disk, 1)
+    assert (done.stdout, done.stderr) == (f"{small_disk / 'a.h5'}\n['other']\n", "")
+    (small_disk / "other").unlink()
+    done = run_python(WRITE_WHILE_OTHERS_FILL_THE_DISK, small_disk, 0)
     assert (done.stdout, done.stderr) == ("['a.h5', 'other']\n", "")
-    with h5py.File(disk / "a.h5", "r") as file:
+    with h5py.File(small_disk / "a.h5", "r") as file:
         assert (file["merged/5"][:] == 1).all()
 
 
@@ -260,18 +233,15 @@ def test_missing_column_lists_the_existing_ones(tmp_path, write_features, name):
             read(path, name)
 
 
-@pytest.mark.parametrize("content", [b"", b"not HDF5\n" * 1000, b"\x89HDF\r\n\x1a\n" + bytes(9000)])
+@pytest.mark.parametrize("content", [b"not HDF5\n" * 1000, b"\x89HDF\r\n\x1a\n" + bytes(9000)])
 def test_file_that_is_not_hdf5_is_named(tmp_path, content):
     path = tmp_path / "a.h5"
     path.write_bytes(content)
     with pytest.raises(CacheError, match=r"a\.h5: not a readable cache file .*byov-extract"):
         read_header(path)
-
-
-def test_missing_file_is_named(tmp_path):
-    for read in (read_header, read_columns):
-        with pytest.raises(CacheError, match=r"none\.h5: no such file"):
-            read(tmp_path / "none.h5")
+    path.unlink()
+    with pytest.raises(CacheError, match=r"a\.h5: no such file"):
+        read_header(path)
 
 
 def test_truncated_file_is_refused(tmp_path, write_features):
@@ -301,57 +271,38 @@ def test_damaged_file_raises_a_named_error_or_reads_as_before(tmp_path, write_fe
     assert 0 < refused < 80
 
 
-def test_file_can_be_replaced_while_another_process_has_it_open(tmp_path, write_features, start_python, assert_sound):
+def test_file_can_be_replaced_while_it_is_open(tmp_path, write_features):
     path = write_features(tmp_path / "a.h5", 3)
-    script = "import h5py, sys; file = h5py.File(sys.argv[1], 'r'); print(len(file), flush=True); sys.stdin.readline()"
-    reader = start_python(script, path)
-    assert reader.stdout.readline() == "4\n"
-    write_features(path, 70)
-    assert_sound(path, 70)
+    with h5py.File(path, "r") as file:
+        write_features(path, 70)
+        assert (file.attrs["frames"], read_header(path).frames) == (3, 70)
 
 
-def replace_column(path, edit_h5, name, make):
+HOSTILE_COLUMNS = {
+    "scalar": {"data": 1.0},
+    "empty": {"data": h5py.Empty("f2")},
+    "1-d": {"data": np.zeros(3, "f2"), "chunks": True},
+    "float32": {"data": np.zeros((3, 16), "f4"), **STORED},
+    "big-endian": {"data": np.zeros((3, 16), ">f2"), **STORED},
+    "text": {"data": [["a", "b"]], "chunks": (1, 2)},
+    "contiguous": {"data": np.zeros((3, 16), "f2")},
+    "vast": {"shape": (1 << 40, 16), "dtype": "f2", **STORED},
+    "compressed": {"data": np.zeros((3, 16), "f2"), "compression": 9, **STORED},
+    "sparse": {"shape": (3, 16), "dtype": "f2", **STORED},
+}
+
+
+@pytest.mark.parametrize("kind", [*HOSTILE_COLUMNS, "group", "datatype", "missing"])
+def test_column_that_byov_does_not_write_is_refused(tmp_path, write_features, edit_h5, kind):
+    path = write_features(tmp_path / "a.h5", 3)
     with edit_h5(path) as file:
-        del file[name]
-        make(file)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda file: file.create_group("cls"),
-        lambda file: file.create_dataset("cls", data=1.0),
-        lambda file: file.create_dataset("cls", data=h5py.Empty("f2")),
-        lambda file: file.create_dataset("cls", data=np.zeros(3, "f2"), chunks=True),
-        lambda file: file.create_dataset("cls", data=np.zeros((3, 16), "f4"), **STORED),
-        lambda file: file.create_dataset("cls", data=np.zeros((3, 16), ">f2"), **STORED),
-        lambda file: file.create_dataset("cls", data=[["a", "b"]], chunks=(1, 2)),
-        lambda file: file.create_dataset("cls", data=np.zeros((3, 16), "f2")),
-        lambda file: file.create_dataset("cls", shape=(1 << 40, 16), dtype="f2", **STORED),
-        lambda file: file.create_dataset("cls", data=np.zeros((3, 16), "f2"), compression=9, **STORED),
-        lambda file: file.create_dataset("cls", (3, 16), "f2", **STORED),
-        lambda file: file.__setitem__("cls", np.dtype("f2")),
-        lambda _: None,
-    ],
-    ids=[
-        "group",
-        "scalar",
-        "empty",
-        "1-d",
-        "float32",
-        "big-endian",
-        "text",
-        "contiguous",
-        "vast",
-        "compressed",
-        "sparse",
-        "datatype",
-        "missing",
-    ],
-)
-def test_column_that_byov_does_not_write_is_refused(tmp_path, write_features, edit_h5, make):
-    path = write_features(tmp_path / "a.h5", 3)
-    replace_column(path, edit_h5, "cls", make)
+        del file["cls"]
+        if kind in HOSTILE_COLUMNS:
+            file.create_dataset("cls", **HOSTILE_COLUMNS[kind])
+        elif kind == "group":
+            file.create_group("cls")
+        elif kind == "datatype":
+            file["cls"] = np.dtype("f2")
     with pytest.raises(CacheError, match=r"a\.h5: .*cls"):
         read_array(path, "cls")
 
@@ -388,7 +339,9 @@ def virtual(file, other):
 def test_file_cannot_make_us_read_another_file(tmp_path, write_features, edit_h5, make):
     secret = write_features(tmp_path / "secret.h5", 3)
     path = write_features(tmp_path / "a.h5", 3)
-    replace_column(path, edit_h5, "cls", lambda file: make(file, secret))
+    with edit_h5(path) as file:
+        del file["cls"]
+        make(file, secret)
     with h5py.File(path, "r") as file:
         assert file["cls"].shape == (3, 16)  # HDF5 itself follows it
     with pytest.raises(CacheError, match=r"a\.h5: .*cls"):
@@ -398,8 +351,9 @@ def test_file_cannot_make_us_read_another_file(tmp_path, write_features, edit_h5
 def test_group_that_is_an_external_link_is_not_entered(tmp_path, write_features, edit_h5):
     secret = write_features(tmp_path / "secret.h5", 3)
     path = write_features(tmp_path / "a.h5", 3)
-    link = h5py.ExternalLink(str(secret), "merged")
-    replace_column(path, edit_h5, "merged", lambda file: file.__setitem__("merged", link))
+    with edit_h5(path) as file:
+        del file["merged"]
+        file["merged"] = h5py.ExternalLink(str(secret), "merged")
     with pytest.raises(CacheError, match=r"no merged/0\.3; it contains cls, order, pts_seconds"):
         read_array(path, "merged/0.3")
 

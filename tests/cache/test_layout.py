@@ -19,7 +19,7 @@ GOOD_NAMES = ["004", "P01_08 (2)", "a", "x" * 200, "ü" * 100, "Küche 1", "ビ�
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_a_name_that_could_leave_its_folder_or_upset_a_shell_is_refused(name):
+def test_unsafe_file_name_is_refused(name):
     with pytest.raises(CacheError, match=r"video id .* cannot be a file name") as caught:
         check_name(name, "video id")
     assert str(caught.value).isprintable()
@@ -27,7 +27,7 @@ def test_a_name_that_could_leave_its_folder_or_upset_a_shell_is_refused(name):
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES, ids=ascii)
-def test_ordinary_names_of_any_alphabet_pass_and_can_be_written(tmp_path, name):
+def test_names_of_any_alphabet_are_accepted_and_can_be_written(tmp_path, name):
     assert check_name(name, "video id") == name
     path = video_path(tmp_path, "ego", name)
     path.parent.mkdir()
@@ -41,7 +41,6 @@ def test_ordinary_names_of_any_alphabet_pass_and_can_be_written(tmp_path, name):
     [
         ("openai/clip-vit-base-patch16", "openai--clip-vit-base-patch16"),
         ("gpt2", "gpt2"),
-        ("random/tiny", "random--tiny"),
         ("./models/my clip", "my clip"),
         ("../clip", "clip"),
         ("/srv/models/clip.v2", "clip.v2"),
@@ -50,45 +49,34 @@ def test_ordinary_names_of_any_alphabet_pass_and_can_be_written(tmp_path, name):
         ("a/b/c", "c"),
     ],
 )
-def test_an_encoder_becomes_one_folder_name(encoder, slug):
+def test_encoder_slug(encoder, slug):
     assert encoder_slug(encoder) == slug
     assert encoder_dir(Path("features"), "demo", encoder) == Path("features/demo", slug)
 
 
 @pytest.mark.parametrize("encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "a/b/", "x\ny", "-/x", "./a\\b"])
-def test_an_encoder_that_gives_no_safe_name_is_refused(encoder):
+def test_encoder_without_a_safe_name_is_refused(encoder):
     with pytest.raises(CacheError, match=r"encoder .* cannot be a file name"):
         encoder_slug(encoder)
 
 
-def test_paths_are_those_of_the_documented_layout():
+def test_paths_match_the_documented_layout():
     assert manifest_path(Path("f"), "demo") == Path("f/demo/manifest.json")
     assert video_path(encoder_dir(Path("f"), "demo", "a/b"), "exo", "004") == Path("f/demo/a--b/exo/004.h5")
-
-
-@pytest.mark.parametrize("name", ["../x", "", "."])
-def test_no_path_is_made_of_a_bad_name(name):
-    for make in (
-        lambda: manifest_path(Path("f"), name),
-        lambda: encoder_dir(Path("f"), name, "a/b"),
-        lambda: video_path(Path("f"), "ego", name),
-    ):
+    for make in (manifest_path, lambda *path: encoder_dir(*path, "a/b"), lambda *path: video_path(path[0], "ego", ".")):
         with pytest.raises(CacheError):
-            make()
+            make(Path("f"), "../x")
 
 
-def test_cached_files_are_the_finished_ones_of_both_views_in_a_fixed_order(tmp_path):
+def test_cached_files_are_finished_and_sorted(tmp_path):
     for name in ("exo/1.h5", "ego/b.h5", "ego/a.h5", "ego/.a.h5.0.partial", "ego/.x.h5", "ego/note.txt", "top/c.h5"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [str(path.relative_to(tmp_path)) for path in cached_files(tmp_path)] == ["ego/a.h5", "ego/b.h5", "exo/1.h5"]
-
-
-def test_a_folder_without_views_holds_no_files(tmp_path):
     assert list(cached_files(tmp_path / "nowhere")) == []
 
 
 @pytest.mark.parametrize(("ratio", "key"), [(0.3, "0.3"), (1, "1.0"), (0.1 + 0.2, "0.30000000000000004")])
-def test_a_ratio_has_one_spelling_that_reads_back(ratio, key):
+def test_ratio_key_reads_back(ratio, key):
     assert ratio_key(ratio) == key
     assert float(key) == ratio

@@ -56,14 +56,6 @@ def test_each_video_has_its_own_line():
         assert json.loads(line.strip().rstrip(","))["view"] == video.view
 
 
-def test_saving_the_same_manifest_again_does_not_touch_the_file(tmp_path):
-    path = tmp_path / "manifest.json"
-    MANIFEST.save(path)
-    before = path.stat()
-    load_manifest(path).save(path)
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
 def test_edited_manifest_is_refused_until_its_digest_is_deleted(tmp_path):
     path = tmp_path / "manifest.json"
     edited = MANIFEST.to_json().replace("[0, 0, 1]", "[0, 1, 1]")
@@ -85,28 +77,19 @@ def test_edited_manifest_is_refused_until_its_digest_is_deleted(tmp_path):
 def test_unreadable_manifest_is_reported_in_one_short_line(tmp_path, content):
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
-    with pytest.raises(CacheError, match=r"manifest\.json: not a readable manifest") as caught:
+    with pytest.raises(CacheError, match=r"manifest\.json.*[Rr]un byov-extract") as caught:
         load_manifest(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-
-
-def test_missing_manifest_is_reported(tmp_path):
+    path.unlink()
     with pytest.raises(CacheError, match=r"manifest\.json: no such file; run byov-extract"):
-        load_manifest(tmp_path / "manifest.json")
+        load_manifest(path)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_other_schema_is_refused(saved, version):
     path = saved(lambda raw: raw.update(schema_version=version))
-    with pytest.raises(CacheError, match=r"manifest\.json: .*schema .*this byov reads 1"):
-        load_manifest(path)
-
-
-@pytest.mark.parametrize("key", ["dataset", "phases", "actions", "videos"])
-def test_missing_key_is_named(saved, key):
-    path = saved(lambda raw: raw.pop(key) and raw)
-    with pytest.raises(CacheError, match=rf"manifest\.json: .*'{key}'"):
+    with pytest.raises(CacheError, match=rf"manifest\.json: .*schema_version is {version!r}; it must be 1"):
         load_manifest(path)
 
 
@@ -124,7 +107,7 @@ def test_missing_key_is_named(saved, key):
 )
 def test_wrong_value_in_a_video_is_refused(saved, key, value):
     path = saved(lambda raw: raw["videos"][1].update({key: value}))
-    with pytest.raises(CacheError, match=r"manifest\.json: not a readable manifest") as caught:
+    with pytest.raises(CacheError, match=r"manifest\.json: not readable") as caught:
         load_manifest(path)
     assert str(caught.value).isprintable()
 
@@ -148,11 +131,8 @@ def index(tmp_path):
     return index
 
 
-def test_index_reads_back(tmp_path, index):
+def test_index_reads_back_unless_it_is_of_another_manifest(tmp_path, index):
     assert load_index(tmp_path) == index
-
-
-def test_index_of_another_manifest_is_ignored(tmp_path, index):
     replace(MANIFEST, phases=()).save(tmp_path / "manifest.json")
     assert load_index(tmp_path) == FileIndex(sources=index.sources)
 
@@ -166,7 +146,7 @@ def test_missing_or_damaged_index_is_ignored(tmp_path, content):
     else:
         path.write_text(content)
     assert load_index(tmp_path) == FileIndex()
-    with pytest.raises(CacheError, match=r"index\.json: not readable .*run byov-extract again"):
+    with pytest.raises(CacheError, match=r"index\.json.*byov-extract"):
         read_sources(tmp_path)
     path.unlink()
     assert load_index(tmp_path) == FileIndex()

@@ -22,15 +22,6 @@ def test_encoder_folders_are_those_next_to_a_manifest(features_dir, encoder_fold
         encoder_folders(features_dir, "pour_milk")
 
 
-def test_summary_counts_videos_frames_and_bytes(encoder_folder):
-    summary = summarize(encoder_folder)
-    assert (summary.dataset, summary.encoder) == ("demo", "openai/clip-vit-base-patch16")
-    assert (summary.cached_videos, summary.dataset_videos, summary.frames) == (3, 3, 137)
-    assert summary.ratios == ("0.3", "1.0")
-    assert summary.disk_bytes == sum(path.stat().st_size for path in encoder_folder.rglob("*.h5"))
-    assert (summary.unreadable, summary.failures) == (0, 0)
-
-
 def test_summary_of_incomplete_and_damaged_files(encoder_folder, edit_h5):
     with edit_h5(encoder_folder / "exo" / "004.h5") as file:
         del file["merged/0.3"]
@@ -46,13 +37,6 @@ def test_summary_of_an_empty_folder(features_dir):
     assert (summary.encoder, summary.cached_videos, summary.dataset_videos, summary.ratios) == ("other", 0, 3, ())
 
 
-def test_failures_are_read_and_counted(encoder_folder):
-    assert read_failures(encoder_folder) == {}
-    failures_path(encoder_folder).write_text('{"004": "ends early", "005": "ä"}', encoding="utf-8")
-    assert read_failures(encoder_folder) == {"004": "ends early", "005": "ä"}
-    assert summarize(encoder_folder).failures == 2
-
-
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a":' * 100_000])
 def test_damaged_failures_are_named(encoder_folder, content):
     failures_path(encoder_folder).write_bytes(content)
@@ -65,25 +49,6 @@ def problems_of(folder):
 
 
 SOUND = {"ego/004.h5": None, "ego/Küche 1.h5": None, "exo/004.h5": None}
-
-
-def test_sound_folder_verifies(encoder_folder):
-    assert problems_of(encoder_folder) == SOUND
-
-
-def test_verify_names_unreadable_files_and_continues(encoder_folder):
-    (encoder_folder / "ego" / "004.h5").write_bytes(b"text")
-    problems = problems_of(encoder_folder)
-    assert problems.pop("ego/004.h5").startswith("not a readable cache file")
-    assert set(problems.values()) == {None}
-
-
-@pytest.mark.parametrize("column", ["merged/0.3", "cls", "order", "pts_seconds"])
-def test_verify_finds_damage_in_any_column(encoder_folder, flip_data_byte, column):
-    flip_data_byte(encoder_folder / "exo" / "004.h5", column)
-    problems = problems_of(encoder_folder)
-    assert problems.pop("exo/004.h5")
-    assert set(problems.values()) == {None}
 
 
 def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):

@@ -253,7 +253,7 @@ def jobs_of(folder, sizes):
     for index, size in enumerate(sizes):
         path = folder / f"v{index}.mp4"
         path.write_bytes(b"x" * size)
-        jobs.append(Job(Video(path.stem, "ego", "train", path), folder, "missing", "", None, None, None, (0.3,)))
+        jobs.append(Job(Video(path.stem, "ego", "train", path), path, "missing", "", None, (0.3,)))
     return jobs
 
 

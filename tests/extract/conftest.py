@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
+from tests import factories
 
 from byov.cli.extract import main
 
@@ -19,22 +19,17 @@ def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable
     return lambda *arguments: call(main, "byov-extract", *arguments)
 
 
-def write_video(path: Path, frames: int, *, seed: int = 0, width: int = 48, height: int = 32) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_video(path: Path, frames: int, *, seed: int = 0) -> Path:
     random = np.random.default_rng(seed)
-    image = random.integers(0, 256, (height, width, 3))
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=15)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for _ in range(frames):
-            image = np.clip(image + random.integers(-40, 41, image.shape), 0, 255)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image.astype(np.uint8), format="rgb24")))
-        container.mux(stream.encode(None))
-    return path
+    images = [random.integers(0, 256, (32, 48, 3))]
+    for _ in range(frames - 1):
+        images.append(np.clip(images[-1] + random.integers(-40, 41, images[-1].shape), 0, 255))
+    return factories.write_video(path, [image.astype(np.uint8) for image in images], fps=15)
 
 
 @pytest.fixture
 def make_video() -> Callable[..., Path]:
+    """make_video(path, frames, seed=0): a video of changing noise."""
     return write_video
 
 

@@ -1,4 +1,4 @@
-"""byov-extract as its users meet it."""
+"""byov-extract end to end, on small real videos."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.factories import read_files
 from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
-from byov.cache.manifest import load_manifest, read_sources
+from byov.cache.manifest import load_index, load_manifest, read_sources
 from byov.cli.signals import Stopped
 from byov.data.demo import PHASES
 from byov.data.video import FrameReader
@@ -48,6 +48,7 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
     ran = byov_extract("--manifest", table, *TINY)
     assert ran.code == 0, ran.err
     encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    sources = read_sources(tmp_path / "features" / "mine")
     for index, frames in enumerate([5, 40, 1, 33]):
         path = features(tmp_path) / ("ego", "exo")[index % 2] / f"v{index}.h5"
         header = read_header(path)
@@ -61,9 +62,12 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
         order = read_array(path, "order")
         assert order.shape == (frames, 64)
         assert (np.sort(order, axis=1) == np.arange(64)).all()
+        assert sources[f"v{index}"] == table.parent.resolve() / f"v{index}.mp4"
+        assert header.provenance.source_name == f"v{index}.mp4"
+        assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_dataset, tmp_path):
+def test_manifest_describes_the_videos(byov_extract, make_dataset, tmp_path):
     table = make_dataset([15, 30])
     table.write_text("path,view,split,id,events\nv0.mp4,ego,train,first,0.5\nv1.mp4,exo,train,second,1.0\n")
     assert byov_extract("--manifest", table, "--name", "cups", *TINY).code == 0
@@ -71,22 +75,10 @@ def test_the_manifest_tells_later_stages_all_they_need(byov_extract, make_datase
     assert manifest["dataset"] == "cups"
     assert manifest["phases"] == ["phase 0", "phase 1"]
     first, second = manifest["videos"]
-    assert (first["id"], first["view"], first["split"], first["frames"], first["fps"]) == (
-        "first",
-        "ego",
-        "train",
-        15,
-        15.0,
-    )
+    expected = {"id": "first", "view": "ego", "split": "train", "frames": 15, "fps": 15.0}
+    assert expected.items() <= first.items()
     assert first["labels"] == [0] * 8 + [1] * 7
     assert second["labels"] == [0] * 15 + [1] * 15
-
-
-def test_the_cache_remembers_where_its_videos_were(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([3, 3])
-    assert byov_extract("--manifest", table, *TINY).code == 0
-    found = read_sources(tmp_path / "features" / "mine")
-    assert found == {f"v{index}": table.parent.resolve() / f"v{index}.mp4" for index in range(2)}
 
 
 def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
@@ -116,7 +108,7 @@ def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_da
         assert path.read_bytes() == written
 
 
-def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
+def test_event_after_the_last_frame_is_reported_every_time(byov_extract, make_dataset):
     table = make_dataset([15, 15])
     table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2;0.5\nv1.mp4,exo,train,0.2;99\n")
     for _ in range(2):
@@ -124,16 +116,6 @@ def test_an_event_after_the_end_is_told_each_time(byov_extract, make_dataset):
         assert ran.code == 0
         assert "v1: its event at 99 s is after its last frame, which is at 0.933 s" in ran.err
         assert "v0: its event" not in ran.err
-
-
-def test_a_second_run_finds_nothing_to_do_and_touches_nothing(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 6, 7])
-    byov_extract("--manifest", table, *TINY)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")}
-    ran = byov_extract("--manifest", table, *TINY, "--json")
-    assert ran.code == 0
-    assert (ran.json["extracted_videos"], ran.json["cached_before"]) == (0, 3)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").rglob("*.*")} == before
 
 
 @pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
@@ -152,7 +134,7 @@ def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_d
     assert read_files(tmp_path / "b") == reference
 
 
-def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
+def test_failed_video_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6, 7, 8])
     good = (table.parent / "v1.mp4").read_bytes()
     (table.parent / "v1.mp4").write_bytes(b"not a video at all")
@@ -170,7 +152,7 @@ def test_a_video_that_fails_does_not_stop_the_others(byov_extract, make_dataset,
     assert not (features(tmp_path) / "failures.json").exists()
 
 
-def test_a_truncated_video_fails_or_keeps_what_comes_before(byov_extract, make_dataset, make_video, tmp_path):
+def test_truncated_video_fails_unless_its_frames_are_kept(byov_extract, make_dataset, make_video, tmp_path):
     table = make_dataset([5, 6])
     whole = make_video(tmp_path / "whole.mkv", 90, seed=3).read_bytes()
     (table.parent / "v2.mkv").write_bytes(whole[: len(whole) // 2])
@@ -208,34 +190,15 @@ def test_labels_must_match_the_frames(byov_extract, make_video, tmp_path):
     assert read_header(features(tmp_path, "pour_milk") / "ego" / "c.h5").frames == 9
 
 
-def test_a_malicious_label_file_is_refused_by_name(byov_extract, make_video, tmp_path):
-    pour_milk(tmp_path / "datasets", make_video, {stem: [0] * 12 for stem in "abcdef"})
-    hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "created").encode() + b"'\ntR."
-    (tmp_path / "datasets" / "pour_milk" / "label.pickle").write_bytes(hostile)
-    assert "refers to os.system" in one_line_error(byov_extract("--dataset", "pour_milk", *TINY))
-    assert not (tmp_path / "created").exists()
-
-
 def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6])
     byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
     before = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3")
     ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.7", "--json")
     assert (ran.code, ran.json["extracted_videos"]) == (0, 2)
+    assert "extracting 2 cached videos again: lacks ratio 0.7" in ran.err
     assert read_header(features(tmp_path) / "ego" / "v0.h5").ratios == ("0.3", "0.7")
     assert (read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3") == before).all()
-
-
-def test_a_cache_file_that_does_not_open_is_extracted_again(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([70, 6])
-    byov_extract("--manifest", table, *TINY)
-    path = features(tmp_path) / "ego" / "v0.h5"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    ran = byov_extract("--manifest", table, *TINY, "--json")
-    assert (ran.code, ran.json["extracted_videos"]) == (0, 1)
-    assert "extracting 1 cached video again" in ran.err
-    assert path.read_bytes() == whole
 
 
 def model_folder(folder: Path, seed: int) -> Path:
@@ -249,7 +212,7 @@ def model_folder(folder: Path, seed: int) -> Path:
 
 
 @pytest.mark.parametrize("change", ["weights", "resize", "source size", "source bytes", "partly new weights"])
-def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, make_video, tmp_path, change):
+def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset, make_video, tmp_path, change):
     table = make_dataset([5, 6])
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder).code == 0
@@ -276,11 +239,10 @@ def test_what_was_made_otherwise_is_never_mixed_in(byov_extract, make_dataset, m
     assert byov_extract(*options).code == 0
 
 
-def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(byov_extract, make_dataset, tmp_path):
-    """A byte between two samples, in a file that says it was not written to."""
+def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract, make_dataset, tmp_path):
     table = make_dataset([3, 4])
     source = table.parent / "v1.mp4"
-    with source.open("ab") as file:  # as players are told to skip: more than is compared byte for byte
+    with source.open("ab") as file:  # padding that players skip, so that only samples of the file are compared
         file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
     assert byov_extract("--manifest", table, *TINY).code == 0
     before, found = read_files(tmp_path / "features"), source.stat()
@@ -297,12 +259,12 @@ def test_a_source_of_the_same_size_and_time_is_found_out_by_reading_all_of_it(by
     )
     assert f"{source} has changed to {file_sha256(source)[:12]}" in message
     assert read_files(tmp_path / "features") == before
-    os.utime(source)  # written to since: all of it is compared without being told to
+    os.utime(source)  # a newer modification time: the whole file is compared without --verify-sources
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 
 def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
-    """Makes a cache file say that it was computed in the other type; returns the type that it had, and the new one."""
+    """Change the compute type recorded in a file; returns the old and the new one."""
     found = read_header(path).provenance.compute_dtype
     other = {"float16": "float32", "float32": "float16"}[found]
     with edit_h5(path) as file:
@@ -311,12 +273,12 @@ def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_was_computed_in_another_type_is_never_mixed_in(byov_extract, make_dataset, tmp_path, device, edit_h5):
+def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dataset, tmp_path, device, edit_h5):
     table = make_dataset([5, 6])
     options = ("--manifest", table, *TINY, "--device", device)
     assert byov_extract(*options).code == 0
     found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
-    if device == "auto":  # which device it is turns out as soon as there is something to encode
+    if device == "auto":  # the compute type is known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
         said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
     else:
@@ -336,7 +298,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     (table.parent / "v1.mp4").write_bytes(b"")
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
-    assert ran.code == 1  # there is a problem
+    assert ran.code == 1
     assert ran.json["states"] == {"cached": 2, "missing": 2}
     videos = {video["id"]: video for video in ran.json["videos"]}
     assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
@@ -351,7 +313,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert "2 cached, 2 to do" in text
 
 
-def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, monkeypatch):
+def test_check_works_offline(byov_extract, make_dataset, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
     assert ran.code == 0, ran.err
@@ -360,35 +322,14 @@ def test_a_check_needs_no_hub_to_look_at_the_videos(byov_extract, make_dataset, 
     assert "7 frames to encode; time unknown" in ran.out
 
 
-def test_a_check_estimates_the_time(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
-    assert (checked["frames"], checked["seconds"] >= 0) == (7, True)
-    assert "7 frames to encode, about " in byov_extract("--manifest", table, *TINY, "--check").out
-
-
-def test_a_ratio_that_is_added_says_its_cost_first(byov_extract, make_dataset):
-    table = make_dataset([3, 4])
-    byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
-    ran = byov_extract("--manifest", table, *TINY, "--ratios", "0.3,0.5")
-    assert "extracting 2 cached videos again: lacks ratio 0.5" in ran.err
-
-
 @pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
-def test_disk_needed_is_what_is_then_used(byov_extract, make_dataset, frames):
+def test_estimated_disk_space_is_close_to_what_is_used(byov_extract, make_dataset, frames):
     table = make_dataset(frames)
-    needed = byov_extract("--manifest", table, *TINY, "--check", "--json").json["needed_bytes"]
+    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
+    assert (checked["frames"], checked["seconds"] >= 0) == (sum(frames), True)
+    assert f"{sum(frames)} frames to encode, about " in byov_extract("--manifest", table, *TINY, "--check").out
     written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
-    assert written == pytest.approx(needed, rel=0.03)
-
-
-def test_crop_and_squash_differ(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 6])
-    byov_extract("--manifest", table, *TINY)
-    byov_extract("--manifest", table, *TINY, "--resize", "crop", "--features-dir", tmp_path / "crop")
-    squashed = read_array(features(tmp_path) / "ego" / "v0.h5", "merged/1.0")
-    cropped = read_array(tmp_path / "crop" / "mine" / "random--tiny" / "ego" / "v0.h5", "merged/1.0")
-    assert not np.array_equal(squashed, cropped)
+    assert written == pytest.approx(checked["needed_bytes"], rel=0.03)
 
 
 def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
@@ -401,9 +342,7 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     assert not leftover.exists()
 
 
-def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_dataset, monkeypatch):
-    """Ctrl-C while the hub does not answer: what is known by then was shown."""
-
+def test_check_lists_the_videos_before_it_contacts_the_hub(byov_extract, make_dataset, monkeypatch):
     def unanswered(_):
         raise Stopped(signal.SIGINT)
 
@@ -413,7 +352,7 @@ def test_check_shows_the_videos_before_it_asks_the_hub(byov_extract, make_datase
     assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
 
 
-def test_the_demo_is_rendered_where_it_is_absent(byov_extract, tmp_path, monkeypatch):
+def test_demo_is_rendered_if_it_is_missing(byov_extract, tmp_path, monkeypatch):
     monkeypatch.setattr(extract_features, "DEFAULT_VIDEOS", {"train": (1, 1)})
     ran = byov_extract("--dataset", "demo", *TINY)
     assert ran.code == 0, ran.err
@@ -443,8 +382,8 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
         (("--dataset", "demo", "--manifest", "x.csv"), "not both"),
         (("--dataset", "demo", "--name", "x"), "goes with"),
         (("--manifest", "demo.csv"), "known dataset"),
-        (("--dataset", "demo", "--ratios", "0"), "above 0"),
-        (("--dataset", "demo", "--ratios", "0.3,1.5"), "above 0"),
+        (("--dataset", "demo", "--ratios", "0"), "(0, 1]"),
+        (("--dataset", "demo", "--ratios", "0.3,1.5"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "many"), "(0, 1]"),
         (("--dataset", "demo", "--shard", "0/2"), "i from 1 to"),
         (("--dataset", "demo", "--shard", "3/2"), "i from 1 to"),
@@ -452,14 +391,14 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
         (("--dataset", "demo", "--resize", "stretch"), "resize"),
     ],
 )
-def test_bad_usage_is_told_before_anything_is_done(byov_extract, tmp_path, arguments, message):
+def test_bad_usage_is_reported_before_anything_is_done(byov_extract, tmp_path, arguments, message):
     ran = byov_extract(*arguments)
     assert ran.code == 2
     assert message in " ".join(ran.err.replace("│", " ").split())
     assert not (tmp_path / "datasets").exists()
 
 
-def test_an_encoder_that_gives_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
+def test_encoder_that_returns_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = model_folder(tmp_path / "model", 0)
@@ -478,6 +417,8 @@ def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder, "--shard", "1/2").code == 0
     assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
+    indexed = load_index(tmp_path / "features" / "mine").files
+    assert {name: set(files) for name, files in indexed.items()} == {"model": {"v0"}, "random--tiny": {"v0", "v1"}}
 
 
 @pytest.mark.slow
@@ -491,11 +432,3 @@ def test_files_do_not_depend_on_the_allocator(make_dataset, clean_environment, t
     )
     assert len(kept) == 2
     assert kept == returned
-
-
-def test_files_hold_no_place_of_their_making(byov_extract, make_dataset, tmp_path):
-    byov_extract("--manifest", make_dataset([5, 6]), *TINY)
-    path = features(tmp_path) / "ego" / "v0.h5"
-    provenance = read_header(path).provenance
-    assert (provenance.source_name, provenance.encoder) == ("v0.mp4", "random/tiny")
-    assert str(tmp_path).encode() not in path.read_bytes()

@@ -17,7 +17,7 @@ def my(tmp_path, make_video):
     return tmp_path / "my"
 
 
-def test_a_folder_is_extracted_and_its_csv_is_there_to_be_edited(byov_extract, my, tmp_path):
+def test_folder_is_extracted_and_its_csv_can_be_edited(byov_extract, my, tmp_path):
     ran = byov_extract("--folder", my, *TINY)
     assert ran.code == 0, ran.err
     assert "skipped (not a video): notes.txt\n" in ran.err
@@ -38,7 +38,7 @@ def test_a_folder_is_extracted_and_its_csv_is_there_to_be_edited(byov_extract, m
     assert [video["labels"] for video in manifest["videos"]] == [[0, 0, 1], None, None]
 
 
-def test_a_video_that_the_csv_lists_by_its_whole_path_is_listed(byov_extract, my, monkeypatch):
+def test_csv_may_contain_absolute_paths(byov_extract, my, monkeypatch):
     paths = {"ego/1.mp4": "ego", "exo/1.mp4": "exo", "exo/2.mp4": "exo"}
     lines = [f"{my / path},{view},train,{index}" for index, (path, view) in enumerate(paths.items())]
     (my / "videos.csv").write_text("\n".join(["path,view,split,id", *lines]))
@@ -49,8 +49,8 @@ def test_a_video_that_the_csv_lists_by_its_whole_path_is_listed(byov_extract, my
     assert "does not list" not in ran.err
 
 
-def test_where_no_csv_can_be_written_beside_the_videos_it_is_in_the_cache(byov_extract, my, tmp_path):
-    (my / "videos.csv").mkdir()  # tests may run as root, who may write to a folder that is read-only
+def test_csv_is_in_the_cache_if_the_folder_is_read_only(byov_extract, my, tmp_path):
+    (my / "videos.csv").mkdir()  # root, as whom tests may run, can write to a read-only folder
     ran = byov_extract("--folder", my, "--name", "cups", *TINY)
     assert ran.code == 0, ran.err
     table = tmp_path / "features" / "cups" / "videos.csv"
@@ -69,13 +69,13 @@ def test_where_no_csv_can_be_written_beside_the_videos_it_is_in_the_cache(byov_e
         (("--name", "demo"), "'demo' is the name of a known dataset"),
     ],
 )
-def test_options_that_cannot_be(arguments, said, byov_extract, my):
+def test_bad_options(arguments, said, byov_extract, my):
     ran = byov_extract("--folder", my, *arguments, *TINY)
     assert (ran.code, said in ran.err) == (2, True), ran.err
     assert not (my / "videos.csv").exists()
 
 
-def test_a_split_does_not_go_with_a_csv(byov_extract, my, make_dataset):
+def test_split_cannot_be_combined_with_a_csv(byov_extract, my, make_dataset):
     assert "--split needs --folder" in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
     (my / "videos.csv").write_text("path,view,split\nego/1.mp4,ego,train\nexo/1.mp4,exo,train,\n")
     assert "already defines the splits" in byov_extract("--folder", my, "--split", "1,0,0", *TINY).err

@@ -1,4 +1,4 @@
-"""The extraction as a library: in threads, in other processes, without a word."""
+"""Extraction as a library: in threads and other processes, without output."""
 
 import multiprocessing
 import signal
@@ -18,7 +18,7 @@ from byov.extract.plan import make_plan
 
 @pytest.fixture(scope="session")
 def encoder_folder(tmp_path_factory):
-    """random/tiny's network as a folder of HuggingFace's, whose loading draws bars."""
+    """Folder of a small model; Hugging Face draws bars when it is loaded."""
     folder = tmp_path_factory.mktemp("encoders") / "tiny"
     config = transformers.CLIPVisionConfig(
         hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, patch_size=16, image_size=32
@@ -33,7 +33,7 @@ def switches():
 
 
 @pytest.mark.slow
-def test_extraction_runs_in_threads_and_processes_and_says_nothing(make_dataset, encoder_folder, tmp_path, capfd):
+def test_extraction_runs_in_threads_and_processes_without_output(make_dataset, encoder_folder, tmp_path, capfd):
     dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
     plans = [make_plan(dataset, tmp_path / name, encoder, resize="squash", ratios=[0.3]) for name in "abc"]
     options = ExtractionOptions(device="cpu")
@@ -56,7 +56,7 @@ def test_extraction_runs_in_threads_and_processes_and_says_nothing(make_dataset,
     assert others == [first, first]
 
 
-def test_who_has_turned_huggingface_s_bars_off_finds_them_off(encoder_folder, capfd):
+def test_disabled_hugging_face_bars_stay_disabled(encoder_folder, capfd):
     transformers.utils.logging.disable_progress_bar()
     try:
         before = switches()

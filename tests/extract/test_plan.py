@@ -181,8 +181,3 @@ def test_file_that_is_gone_after_the_plan_keeps_its_entry(plan, features):
     plan.jobs[0].path.unlink()
     update_manifest(plan, features, {})
     assert frames(features) == [3, 4]
-
-
-def test_second_encoder_keeps_the_index_of_the_first(byov_extract, table, features):
-    assert byov_extract("--manifest", table, "--encoder", "random/small").code in (0, 2)
-    assert set(load_index(features / "mine").files["random--tiny"]) == {"v0", "v1"}
