@@ -8,6 +8,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,26 @@ from byov.records import UNLABELED
 
 MAX_SECONDS = 1e7  # larger timestamps are treated as invalid
 LOG_SCALE_RATIO = 20  # highest to lowest loss
+SECTIONS = {  # attribute of Content → section of the page
+    "vectors": "player",
+    "tables": "scores",
+    "projection": "before and after training",
+    "strips": "retrieval",
+    "similarity": "alignment",
+    "curves": "training",
+    "tokens": "selected tokens",
+    "failures": "failures",
+}
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A part that cannot be shown, with a one-line reason for the reader."""
+    """A part that cannot be shown, with a one-line reason for the reader. It is falsy."""
 
     reason: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 @dataclass(frozen=True)
@@ -194,8 +208,7 @@ class RunVectors:
     taus: NDArray[np.float64]  # (V, V) Kendall's tau of query and candidate video over all frames; NaN if undefined
 
 
-@dataclass(frozen=True)
-class ManifestRow:
+class ManifestRow(NamedTuple):
     """A row of the CSV that byov-extract --manifest reads."""
 
     path: str  # relative to the folder that contains all videos
@@ -217,7 +230,7 @@ class Content:
     phases: tuple[str, ...]  # () without labels
     videos: tuple[ShownVideo, ...]
     tables: tuple[Table, ...] | Unavailable
-    own_rows: tuple[str, ...]  # this run's rows in the tables
+    own_row: str  # this run's row in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable
     strips: tuple[Strip, ...] | Unavailable
@@ -228,10 +241,11 @@ class Content:
     manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset
     provenance: tuple[tuple[str, str], ...]
 
-    def phase_name(self, phase: int | None) -> str:
-        if phase is None:
-            return ""
-        return self.phases[phase] if phase < len(self.phases) else f"phase {phase}"
+    @property
+    def missing(self) -> dict[str, str]:
+        """Names of the parts that cannot be shown, with the reasons."""
+        parts = {name: getattr(self, name) for name in SECTIONS}
+        return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
 
     def same_phase(self, one: FrameRef, other: FrameRef) -> bool | None:
         """Return whether two frames have the same phase, or None if a label is missing."""

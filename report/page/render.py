@@ -102,7 +102,7 @@ def _tables(content: Content) -> list[dict[str, Any]]:
         return []
     main = [table for table in content.tables if _is_main(table)] or list(content.tables[:1])
     return [
-        {"title": table.title, "html": table.to_html(content.own_rows), "is_main": table in main}
+        {"title": table.title, "html": table.to_html((content.own_row,)), "is_main": table in main}
         for table in content.tables
     ]
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from byov.evaluate.table import Column, Row, Score, Table
 from byov.report.content import (
+    SECTIONS,
     Content,
     Curve,
     Curves,
@@ -32,7 +33,7 @@ VIEWS = ("ego", "ego", "exo", "exo")
 TILE = {"ego": (64, 48), "exo": (48, 64)}
 EVERY = 3  # frames between samples
 COLUMNS = 4
-PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "vectors")
+PARTS = tuple(SECTIONS)
 HOSTILE = "</script></style><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;&#60;b\x1b[31m\x00\u2028"
 HOSTILE_ESCAPED = HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
 
@@ -147,7 +148,7 @@ def make_content(
         phases=PHASES if labels else (),
         videos=videos,
         tables=make_tables(),
-        own_rows=("this run",),
+        own_row="this run",
         curves=Curves(
             losses=tuple(
                 Curve(name, epochs, tuple(scale / epoch for epoch in epochs))
