@@ -32,7 +32,7 @@ SECTIONS = {  # attribute of Content → section of the page
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A part that cannot be shown, with a one-line reason for the reader. It is falsy."""
+    """A part that cannot be shown, with the reason. It is falsy."""
 
     reason: str
 

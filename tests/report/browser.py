@@ -172,8 +172,16 @@ class Tab:
         urls = [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")]
 
+    def each(self, selector: str, expression: str) -> list[Any]:
+        """Evaluate an expression of `each` for all elements that match."""
+        found = self.value(f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})")
+        return list(found)
+
     def text(self, selector: str) -> str:
-        return str(self.value(f"document.querySelector({json.dumps(selector)}).textContent"))
+        return str(self.each(selector, "each.textContent")[0])
+
+    def hidden(self, selector: str) -> bool:
+        return bool(self.each(selector, "each.hidden")[0])
 
     def close(self) -> None:
         self._browser.send("Target.closeTarget", targetId=self.target)

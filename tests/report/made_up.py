@@ -196,7 +196,7 @@ def make_hostile(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):
-        return tuple(map(make_hostile, value))
+        return type(value)(*map(make_hostile, value)) if hasattr(value, "_fields") else tuple(map(make_hostile, value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
     kept = ("view", "split", "kind", "score")
