@@ -169,12 +169,12 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """open_file(path, size=, scheme=, motion=): open a page from disk."""
+def open_file(browser: Browser) -> Iterator[Callable[[Path], Tab]]:
+    """open_file(path): open a page from disk."""
     tabs: list[Tab] = []
 
-    def opened(path: Path, size: tuple[int, int] = (1280, 900), scheme: str = "light", motion: str = "") -> Tab:
-        tabs.append(Tab(browser, path, size, scheme, motion))
+    def opened(path: Path) -> Tab:
+        tabs.append(Tab(browser, path))
         return tabs[-1]
 
     yield opened
@@ -183,13 +183,13 @@ def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
 
 
 @pytest.fixture
-def open_page(open_file: Callable[..., Tab], tmp_path: Path) -> Callable[..., Tab]:
-    """open_page(content, size=, scheme=, motion=): open the report of a made-up content."""
+def open_page(open_file: Callable[[Path], Tab], tmp_path: Path) -> Callable[[Content], Tab]:
+    """open_page(content): open the report of a made-up content."""
 
-    def opened(content: Content, **options: Any) -> Tab:
+    def opened(content: Content) -> Tab:
         path = tmp_path / "report.html"
         path.write_text(render_page(content), encoding="utf-8")
-        return open_file(path, **options)
+        return open_file(path)
 
     return opened
 
@@ -198,12 +198,13 @@ def open_page(open_file: Callable[..., Tab], tmp_path: Path) -> Callable[..., Ta
 def shared_tab(browser: Browser, page: str, tmp_path_factory: pytest.TempPathFactory) -> Tab:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page, encoding="utf-8")
-    return Tab(browser, path, (1280, 900), "light", "")
+    return Tab(browser, path)
 
 
 @pytest.fixture
 def tab(browser: Browser, shared_tab: Tab) -> Tab:
     """The report of `content`, just loaded."""
     browser.events.clear()
+    shared_tab.emulate()
     shared_tab.reload()
     return shared_tab

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from byov.data.demo import write_demo
-from byov.report.collect import collect
 from byov.report.figures import write_figures
 from byov.report.page.render import render_page
 
@@ -153,18 +152,17 @@ def test_the_report_of_a_run_opens_without_errors(project, byov_report, open_fil
 
 @pytest.mark.slow
 def test_reports_are_made_silently_in_threads_and_processes(shared_project, collected, tmp_path, capfd):
-    request = shared_project.request()
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     pages = []
     for work in (
-        lambda: pages.append(render_page(collect(request))),
+        lambda: pages.append(render_page(shared_project.collect())),
         lambda: write_figures(collected, tmp_path / "figures"),
     ):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=collect, args=(request,))
+    process = multiprocessing.get_context("spawn").Process(target=shared_project.collect)
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
 
 from byov.records import UNLABELED
-from byov.report.content import Curve, Curves, FrameRef, TokenSelection
+from byov.report.content import FrameRef, TokenSelection
 from byov.report.page.render import render_page
 
 VOID = ("meta", "img", "input", "source")
@@ -153,11 +153,6 @@ def test_unlabeled_frames_have_no_phase(content):
     page = render_page(replace(content, videos=(video, *content.videos[1:])))
     assert "no label" in text(section(page, "player"))
     assert "no label" not in text(section(render_page(content), "player"))
-
-
-def test_curves_without_a_finite_value(content):
-    curves = Curves((Curve("loss", (1,), (float("nan"),)),), (), None)
-    assert "no finite losses" in text(section(render_page(replace(content, curves=curves)), "training"))
 
 
 def test_a_frame_without_a_tile_has_no_picture(content):
