@@ -130,11 +130,7 @@ def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cr
 
 
 def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
-    """Quantize (n, D) embeddings to 8 bits, around their mean.
-
-    Returns:
-        The (n, D) integers and the step size, by which distances between the integers are scaled.
-    """
+    """Quantize (n, D) embeddings around their mean to 8 bits; return the integers and the step size."""
     centered = embeddings - embeddings.mean(axis=0, dtype=np.float64)
     step = float(np.abs(centered).max()) / INT8_MAX or 1.0
     return np.round(centered / step).astype(np.int8), step

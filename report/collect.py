@@ -28,7 +28,7 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.protocols import ScoredSplit, Segment, segments
 from byov.evaluate.table import Table
-from byov.evaluate.tasks import NEED_TRAINING, EvaluationOptions
+from byov.evaluate.tasks import EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import UNLABELED
 from byov.report import analysis, content, provenance
@@ -84,11 +84,7 @@ class SplitEmbeddings:
         return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
 
     def feature_header(self, video: int) -> Header:
-        """Return the header of a video's features.
-
-        Raises:
-            CacheError: If the features have changed since the run embedded them.
-        """
+        """Return the header of a video's features; raise CacheError if they changed since the run embedded them."""
         segment, run = self.segments[video], self.reader.run
         path = video_path(self.feature_folder, segment.video.view, segment.video.id)
         header, embedded = read_header(path), read_source(self.reader.path(segment))
@@ -127,19 +123,8 @@ def collect(
 ) -> content.Content:
     """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
-    Args:
-        runs_dir: Folder of runs.
-        features_dir: Folder of the feature cache.
-        run: The run to report on.
-        compared: Other runs to show in the tables; the first one is also shown in the figures.
-        split: Default: the first of test, val and train that has videos.
-        videos: Folder to search for the videos. Default: their location at extraction.
-        seed: Random seed of t-SNE.
-        max_mb: Size limit of the page in megabytes.
-        progress: Where to report progress.
-
-    Raises:
-        EvaluationError: If the run has no current embeddings of the split.
+    All compared runs are in the tables, and the first one also in the figures. Video files are searched in `videos`
+    first, then where they were at extraction. `seed` is the seed of t-SNE, and `max_mb` limits the size of the page.
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
@@ -238,9 +223,6 @@ def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
     scope = scope_of_all(manifest, split, EvaluationOptions())
-    has_training = any(video.frames for video in manifest.videos if video.split == "train")
-    if NEED_TRAINING & set(scope.tasks) and not has_training:
-        raise EvaluationError(f"{manifest.dataset} has no train videos, which {', '.join(scope.tasks)} need")
     scope = scope_of_runs(scope, *folders, runs, explicit=False)
     frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
     readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
@@ -399,21 +381,22 @@ def _shown_videos(
     sheets: Sequence[content.Sheet | Unavailable],
     taus: NDArray[np.float64],
 ) -> tuple[content.ShownVideo, ...]:
-    manifest = data.reader.manifest
+    manifest, videos = data.reader.manifest, []
     means = analysis.mean_taus(taus) if "tau" in tasks_of(manifest) else np.full(len(taus), np.nan)
-    return tuple(
-        content.ShownVideo(
+    for video, segment in enumerate(data.segments):
+        seconds = read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy)
+        shown = content.ShownVideo(
             name=segment.name,
             view=segment.video.view,
             frames=len(segment),
-            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
+            pts_seconds=np.nan_to_num(seconds, posinf=0, neginf=0),
             labels=segment.labels if manifest.phases else None,
             samples=samples[video],
             tau=None if np.isnan(means[video]) else float(means[video]),
             sheet=sheets[video],
         )
-        for video, segment in enumerate(data.segments)
-    )
+        videos.append(shown)
+    return tuple(videos)
 
 
 def _vectors(

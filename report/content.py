@@ -7,7 +7,6 @@ A part that cannot be shown is an `Unavailable` with the reason. Videos are refe
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import groupby
-from math import isfinite
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from byov.evaluate.table import Table
 from byov.records import UNLABELED
 
-MAX_SECONDS = 1e7  # larger timestamps are treated as invalid
 LOG_SCALE_RATIO = 20  # highest to lowest loss
 SECTIONS = {  # attribute of Content → section of the page
     "vectors": "player",
@@ -73,14 +71,8 @@ class ShownVideo:
     tau: float | None  # Kendall's tau, averaged over all pairs with this video
     sheet: Sheet | Unavailable  # thumbnails of the samples
 
-    def seconds(self, frame: int) -> float | None:
-        """Return a frame's timestamp, or None if it is invalid."""
-        value = float(self.pts_seconds[frame])
-        return value if abs(value) < MAX_SECONDS else None
-
     def time(self, frame: int) -> str:
-        value = self.seconds(frame)
-        return "time unknown" if value is None else f"{value:.2f} s"
+        return f"{self.pts_seconds[frame]:.2f} s"
 
     def phase(self, frame: int) -> int | None:
         return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
@@ -122,7 +114,7 @@ class Curves:
     @property
     def log_scale(self) -> bool:
         """Whether the losses span too wide a range for a linear axis."""
-        values = [value for curve in self.losses for value in curve.values if isfinite(value)]
+        values = [value for curve in self.losses for value in curve.values]
         return bool(values) and min(values) > 1e-30 and max(values) > LOG_SCALE_RATIO * min(values)
 
 

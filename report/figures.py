@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -62,13 +63,7 @@ def figure_files(folder: Path) -> list[Path]:
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
     """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR template.
 
-    Output is deterministic. Other figures of an earlier report are removed.
-
-    Returns:
-        The written files.
-
-    Raises:
-        ApplyError: If `folder` is not a folder.
+    The files are deterministic. Other figures of an earlier report are removed.
     """
     try:
         make_folder(folder)
@@ -147,12 +142,12 @@ def draw_curves(curves: parts.Curves) -> Figure:
         axes = figure.add_subplot(1, len(panels), index)
         entries: Entries = []
         for number, curve in enumerate(part):
-            options = {
+            options: dict[str, Any] = {
                 "color": phase_color(number),
                 "linestyle": ("-", "--", ":", "-.")[number // len(style.PHASES) % 4],
                 "marker": "o" if name == "validation" or len(curve.values) == 1 else "",
             }
-            (line,) = axes.plot(curve.epochs, curve.values, markersize=2.5, **options)  # type: ignore[arg-type]
+            (line,) = axes.plot(curve.epochs, curve.values, markersize=2.5, **options)
             entries.append((line, curve.name))
         if name == "loss" and curves.log_scale:
             axes.set_yscale("log")
@@ -197,8 +192,8 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         axes = figure.add_subplot(down, across, index)
         for view, marker in VIEW_MARKERS.items():
             of_view = views == view
-            look = {"marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
-            axes.scatter(*one.points[of_view].T, s=9, c=colors[of_view], **look)
+            look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
+            axes.scatter(one.points[of_view, 0], one.points[of_view, 1], c=colors[of_view], **look)
         axes.set(xticks=[], yticks=[])
         axes.set_title(fit_text(one.title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     if not content.phases:

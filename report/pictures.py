@@ -29,12 +29,7 @@ QUALITY = 72  # JPEG
 
 
 class SourceVideos:
-    """The video files that features were extracted from.
-
-    Args:
-        dataset_folder: The dataset's folder in the feature cache, which records the paths of the videos.
-        search_folder: A folder to search first, recursively.
-    """
+    """The video files of a dataset, searched recursively in a folder first, then where the feature cache says."""
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
         self._searched = search_folder is not None
@@ -46,15 +41,14 @@ class SourceVideos:
             self._recorded.update(read_sources(dataset_folder))
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
-        """Return the file of a video, verified by size and fingerprint.
-
-        Raises:
-            CacheError: If there is no file, or only one that has changed.
-        """
+        """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
         name, changed = provenance.source_name, False
-        for path in (*self._by_name.get(name, ()), self._recorded.get(video_id)):
+        candidates = list(self._by_name.get(name, ()))
+        if video_id in self._recorded:
+            candidates.append(self._recorded[video_id])
+        for path in candidates:
             with suppress(OSError):  # not readable, or not a valid name on this system
-                if path is None or not path.is_file():
+                if not path.is_file():
                     continue
                 same_size = path.stat().st_size == provenance.source_bytes
                 if same_size and fingerprint(path) == provenance.source_fingerprint:

@@ -25,7 +25,7 @@ const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => cha
 const frameOf = (video, sample) => data.videos[video].frames[sample];
 const phaseOf = (video, sample) => data.videos[video].phases[sample];
 const phaseName = (phase) => (phase === null ? "" : data.phases[phase]);
-const timeText = (seconds) => (seconds === null ? "time unknown" : `${seconds.toFixed(2)} s`);
+const timeText = (seconds) => `${seconds.toFixed(2)} s`;
 const timeOf = (video, sample) => timeText(data.videos[video].seconds[sample]);
 const sampleText = (video, sample) => `${timeOf(video, sample)}, frame ${frameOf(video, sample)}`;
 const lastSample = (video) => data.videos[video].frames.length - 1;
@@ -379,10 +379,10 @@ class Player {
     const average = (seconds.at(-1) - seconds[0]) / this.last;
     const gap = this.alongPath ? average : seconds[this.step + 1] - seconds[this.step];
     this.timer = setTimeout(() => {
-      this.moveTo(this.step + 1);
+      this.moveTo(Math.min(this.step + 1, this.last));
       if (this.step >= this.last) this.pause();
       else this.wait();
-    }, 1000 * clamp(gap, 0.02, 2) || 40);
+    }, 1000 * clamp(gap, 0.02, 2));
   }
 }
 
@@ -427,16 +427,12 @@ function startStrips(state, runs) {
 }
 
 function still(video, sample, address, title, kind, same) {
-  const figure = byId("still").content.firstElementChild.cloneNode(true);
-  figure.className = `still ${kind}`;
-  figure.querySelector("a").href = address;
-  showTile(figure.querySelector("a span"), video, sample);
-  const [heading, name, time, verdict] = figure.querySelector("figcaption").children;
-  heading.textContent = title;
-  name.textContent = data.videos[video].name;
-  time.textContent = sampleText(video, sample);
+  const [tile, verdict] = [html("span"), html("span")];
+  showTile(tile, video, sample);
   showVerdict(verdict, same);
-  return figure;
+  const lines = [data.videos[video].name, sampleText(video, sample)].map((textContent) => html("span", { textContent }));
+  const caption = html("figcaption", {}, html("b", { textContent: title }), ...lines, verdict);
+  return html("figure", { className: `still ${kind}` }, html("a", { className: "window", href: address }, tile), caption);
 }
 
 /* Marked events, stored in the browser, and the CSV for byov-extract */
@@ -479,7 +475,6 @@ class Marks {
   add() {
     const { video, sample } = this.state.now;
     const { name, seconds } = data.videos[video];
-    if (seconds[sample] === null || seconds[0] === null) return;
     const time = Number((seconds[sample] - seconds[0]).toFixed(3));
     const times = [...new Set([...(this.marks[name] ?? []), time])].sort((one, two) => one - two);
     this.save({ ...this.marks, [name]: times });

@@ -76,7 +76,6 @@ def render_page(content: Content) -> str:
         script=script,
         sheets=sheets,
         data=_page_data(content),
-        colors=len(PHASES),
         some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
         map_size=MAP_PX,
         meanings=MEANINGS,
@@ -186,7 +185,6 @@ def _page_data(content: Content) -> dict[str, Any]:
 
 
 def _video_data(video: ShownVideo) -> dict[str, Any]:
-    seconds = [video.seconds(frame) for frame in video.samples]
     phases = [video.phase(frame) for frame in video.samples]
     pairs = enumerate(pairwise(phases), start=1)
     return {
@@ -195,7 +193,7 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
         "count": video.frames,
         "columns": video.sheet.columns if video.sheet else 0,
         "frames": video.samples,
-        "seconds": [None if value is None else round(value, 4) for value in seconds],
+        "seconds": video.pts_seconds[list(video.samples)].round(4).tolist(),
         "phases": phases,
         "boundaries": [at for at, pair in pairs if None not in pair and pair[0] != pair[1]],
     }

@@ -177,7 +177,7 @@ def test_make_demo(tmp_path, open_file):
     if not (ROOT / ".venv" / ".ready").exists():
         pytest.skip("make would set up an environment first")
     folders = {f"BYOV_{name.upper()}": str(tmp_path / name) for name in ("datasets", "features", "runs")}
-    write_demo(tmp_path / "datasets" / "demo", videos={"train": (3, 3), "val": (2, 2), "test": (2, 2)})
+    write_demo(tmp_path / "datasets" / "demo", videos={"train": (2, 2), "val": (1, 1), "test": (1, 1)})
     environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 
     def make_demo(*variables):
