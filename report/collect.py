@@ -146,7 +146,7 @@ def collect(
             for video in data.of_view(view)[:1]
         }
         bytes_per_frame = sum(one.frames.embeddings.shape[1] for one in runs)
-        max_samples, picture_bytes = page_budget(len(data.segments), bytes_per_frame, int(max_mb * 1e6))
+        max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
         sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
         points = choose_points(sampled)
@@ -208,12 +208,12 @@ def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
     return [everything[index] for index in sorted(kept)]
 
 
-def page_budget(videos: int, bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
+def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
     """Return the number of samples per video, and the bytes for all pictures, that fit the size limit of the page."""
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
-    fitting = available // (videos * (bytes_per_frame + MIN_TILE_BYTES))
+    fitting = available // (len(lengths) * (bytes_per_frame + MIN_TILE_BYTES))
     samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
-    return samples, max(available - videos * samples * bytes_per_frame, 0)
+    return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
 def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> tuple[Table, ...]:

@@ -158,13 +158,13 @@ def test_the_same_number_of_points_of_each_video():
 
 
 def test_more_videos_get_fewer_samples():
-    budgets = {count: page_budget(count, 256, 15_000_000) for count in (8, 60, 120)}
+    budgets = {count: page_budget(np.full(count, 300), 256, 15_000_000) for count in (8, 60, 120)}
     assert budgets[8][0] == 100 > budgets[60][0] > budgets[120][0] > 8
     for count, (samples, picture_bytes) in budgets.items():
         assert (picture_bytes + count * samples * 256) * 4 / 3 < 15_000_000
         assert picture_bytes / (count * samples) > 2400
-    assert page_budget(60, 512, 15_000_000)[0] < budgets[60][0]
-    assert page_budget(120, 2048, 3_000_000) == (8, 0)
+    assert page_budget(np.full(60, 300), 512, 15_000_000)[0] < budgets[60][0]
+    assert page_budget(np.full(120, 300), 2048, 3_000_000) == (8, 0)
 
 
 def test_of_many_videos_some_of_each_view_are_shown():

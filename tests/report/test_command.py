@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from byov.cache.runs import read_run
 from byov.data.demo import write_demo
+from byov.report.collect import collect
 from byov.report.figures import write_figures
 from byov.report.page.render import render_page
 
@@ -162,7 +164,9 @@ def test_reports_are_made_silently_in_threads_and_processes(shared_project, coll
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=shared_project.collect)
+    folders = shared_project.runs_dir, shared_project.features_dir
+    run = read_run(shared_project.runs_dir, "first")
+    process = multiprocessing.get_context("spawn").Process(target=collect, args=(*folders, run))
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")
