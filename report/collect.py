@@ -319,7 +319,7 @@ def project(
     for one in runs:
         rows = [one.embeddings(ref.video)[ref.frame] for ref in points]
         embeddings[f"Trained: {one.reader.run.name}"] = np.stack(rows)
-    maps = tuple(content.PointMap(title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
+    maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
     return content.Projection(tuple(points), maps, len(data.frames.embeddings))
 
 

@@ -119,19 +119,11 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class PointMap:
-    """Frames embedded in the plane by t-SNE."""
-
-    title: str
-    points: NDArray[np.float64]  # (n, 2)
-
-
-@dataclass(frozen=True)
 class Projection:
-    """The same frames in several maps: frozen features, untrained model, trained runs."""
+    """Frames embedded in the plane by t-SNE: frozen features, untrained model, trained runs."""
 
     frames: tuple[FrameRef, ...]  # (n,) in the order of the points
-    maps: tuple[PointMap, ...]
+    maps: tuple[tuple[str, NDArray[np.float64]], ...]  # title and (n, 2) points
     frames_in_split: int
 
 

@@ -188,14 +188,14 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
     down = math.ceil(len(projection.maps) / across)
     height = down * PAGE_INCHES / across + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
-    for index, one in enumerate(projection.maps, start=1):
+    for index, (title, points) in enumerate(projection.maps, start=1):
         axes = figure.add_subplot(down, across, index)
         for view, marker in VIEW_MARKERS.items():
             of_view = views == view
             look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
-            axes.scatter(one.points[of_view, 0], one.points[of_view, 1], c=colors[of_view], **look)
+            axes.scatter(points[of_view, 0], points[of_view, 1], c=colors[of_view], **look)
         axes.set(xticks=[], yticks=[])
-        axes.set_title(fit_text(one.title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
+        axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     if not content.phases:
         bar = figure.colorbar(ScalarMappable(cmap=TIME_COLORS), ax=figure.axes, aspect=30, pad=0.02)
         bar.set_ticks([0, 1], labels=["start", "end"])
@@ -369,8 +369,7 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
             border = style.QUERY if is_query else _border(same)
             cells.append(Cell(frame_picture(content, ref), (video.name, video.time(ref.frame) + mark), border))
         rows.append(cells)
-    explanation = " (✓ same phase as the query)" if content.phases else ""
-    return _draw_grid(rows, f"query and retrieved frames, nearest first{explanation}")[0]
+    return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))[0]
 
 
 def _border(same_phase: bool | None) -> str:

@@ -93,12 +93,16 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode("ascii")
+
+
 def _csp_hash(text: str) -> str:
-    return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+    return f"sha256-{_base64(sha256(text.encode('utf-8')).digest())}"
 
 
 def _data_uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{b64encode(content).decode('ascii')}"
+    return f"data:{kind};base64,{_base64(content)}"
 
 
 def _tables(content: Content) -> list[dict[str, Any]]:
@@ -177,8 +181,8 @@ def _page_data(content: Content) -> dict[str, Any]:
         "videos": [_video_data(video) for video in content.videos],
         "runs": [_run_data(run) for run in content.vectors or ()],
         "points": [[ref.video, content.videos[ref.video].samples.index(ref.frame)] for ref in refs],
-        "maps": [fit_points(one.points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for one in maps],
-        "shades": b64encode(shades.tobytes()).decode("ascii"),
+        "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
+        "shades": _base64(shades.tobytes()),
         "header": f"{','.join(ManifestRow._fields)}\n",
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
@@ -225,6 +229,6 @@ def _run_data(run: RunVectors) -> dict[str, Any]:
         "name": printable(run.name),
         "width": numbers.shape[1],
         "step": step,
-        "numbers": b64encode(numbers.tobytes()).decode("ascii"),
+        "numbers": _base64(numbers.tobytes()),
         "taus": taus,
     }

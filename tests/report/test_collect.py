@@ -141,14 +141,14 @@ def test_projection_of_frozen_untrained_and_trained(collected, shared_project):
         "Untrained": (shared_project.run / "embeddings-untrained", "embedding"),
         "Trained: first": (shared_project.run / "embeddings", "embedding"),
     }
-    assert [one.title for one in projection.maps] == list(folders)
-    for one in projection.maps:
-        folder, column = folders[one.title]
+    assert [title for title, _ in projection.maps] == list(folders)
+    for title, points in projection.maps:
+        folder, column = folders[title]
         rows = [
             read_array(folder / f"{name}.h5", column)[ref.frame]
             for name, ref in zip(names, projection.frames, strict=True)
         ]
-        np.testing.assert_allclose(one.points, tsne(np.array(rows, np.float32), 0))
+        np.testing.assert_allclose(points, tsne(np.array(rows, np.float32), 0))
 
 
 def test_the_same_number_of_points_of_each_video():

@@ -78,7 +78,7 @@ def test_missing_parts_give_no_file(content, tmp_path):
 def test_hostile_names(tmp_path, labels):
     content = make_content(names=HOSTILE_NAMES, labels=labels)
     curves = replace(content.curves, losses=tuple(replace(c, name=f"_$\\bad{c.name}") for c in content.curves.losses))
-    maps = tuple(replace(drawn, title="$\x00_{日") for drawn in content.projection.maps)
+    maps = tuple(("$\x00_{日", points) for _, points in content.projection.maps)
     projection = replace(content.projection, maps=maps)
     phases = ("$\\alpha", "_注ぐ\n", "%") if labels else ()
     paths = write_figures(replace(content, curves=curves, projection=projection, phases=phases), tmp_path)
@@ -166,11 +166,11 @@ def named_lines(legend, axes):
 @pytest.mark.parametrize("panel", [0, 1])
 def test_projection_points(content, panel):
     axes = figures.draw_projection(content, content.projection).axes[panel]
-    refs, drawn_map = content.projection.frames, content.projection.maps[panel]
-    assert axes.get_title() == drawn_map.title
+    refs, (title, points) = content.projection.frames, content.projection.maps[panel]
+    assert axes.get_title() == title
     for view, drawn in zip(("ego", "exo"), axes.collections, strict=True):
         chosen = [index for index, ref in enumerate(refs) if content.videos[ref.video].view == view]
-        np.testing.assert_array_equal(drawn.get_offsets(), drawn_map.points[chosen])
+        np.testing.assert_array_equal(drawn.get_offsets(), points[chosen])
         phases = [content.videos[refs[index].video].labels[refs[index].frame] for index in chosen]
         np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_color(phase), 0.85) for phase in phases])
 
