@@ -300,7 +300,7 @@ def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figur
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A picture in a grid, with caption lines below it."""
 
     picture: Picture | None
@@ -314,7 +314,7 @@ class Cell:
 
 
 def _draw_grid(
-    rows: Sequence[Sequence[Cell]], heading: str = "", labels: Sequence[str] = (), below: float = 0
+    rows: Sequence[Sequence[GridCell]], heading: str = "", labels: Sequence[str] = (), below: float = 0
 ) -> tuple[Figure, GridSpec]:
     """Draw rows of pictures of equal width, scaled to fit a page, with an empty row of `below` inches at the end."""
     columns = max(len(row) for row in rows)
@@ -367,7 +367,7 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
             is_query = ref is strip.query
             mark = "" if is_query or same is None else " ✓" if same else " ✗"
             border = style.QUERY if is_query else _border(same)
-            cells.append(Cell(frame_picture(content, ref), (video.name, video.time(ref.frame) + mark), border))
+            cells.append(GridCell(frame_picture(content, ref), (video.name, video.time(ref.frame) + mark), border))
         rows.append(cells)
     return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))[0]
 
@@ -378,9 +378,9 @@ def _border(same_phase: bool | None) -> str:
 
 def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Figure:
     """Draw a row per ratio and a column per frame."""
-    rows = [[Cell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
+    rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
     last = zip(selection.pictures[-1], selection.frames, strict=True)
-    rows.append([Cell(picture, (video.time(frame),)) for picture, frame in last])
+    rows.append([GridCell(picture, (video.time(frame),)) for picture, frame in last])
     labels = [f"{ratio:g}" for ratio in selection.ratios]
     return _draw_grid(rows, "tokens kept at each ratio", labels)[0]
 
@@ -396,7 +396,9 @@ def draw_failures(content: Content, failures: parts.Failures) -> Figure:
         for refs, colors in ((queries, borders), (matches, matched)):
             captions = [content.videos[ref.video].time(ref.frame) for ref in refs]
             pictures = [frame_picture(content, ref) for ref in refs]
-            rows.append([Cell(*cell) for cell in zip(pictures, [(text,) for text in captions], colors, strict=True)])
+            rows.append(
+                [GridCell(*cell) for cell in zip(pictures, [(text,) for text in captions], colors, strict=True)]
+            )
         names = [fit_text(content.videos[index].name, LABEL_INCHES) for index in (worst.video, worst.partner)]
         labels += [f"{names[0]}\nτ = {worst.tau:.2f}", f"nearest in\n{names[1]}\nτ = {worst.partner_tau:.2f}"]
     figure, grid = _draw_grid(rows, labels=labels, below=SOFTMAX_INCHES)
