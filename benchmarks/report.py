@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from statistics import median
 
-import av
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.factories import write_video
 from tests.report.browser import Browser, Tab, find_chromium
 
 VIDEOS = {"train": 16, "val": 8, "test": 60}  # half of them ego
@@ -26,22 +26,22 @@ REPEATS = 5
 
 CHOOSE = (
     "(s => {{ s.selectedIndex = (s.selectedIndex + {step}) % s.length; s.dispatchEvent(new Event('change')); }})"
-    "({element})"
+    "(document.getElementById('{id}'))"
 )
-POINT = (
+HOVER = (
     "(c => {{ const b = c.getBoundingClientRect(), at = {{clientX: b.left + b.width * Math.random(), "
     "clientY: b.top + b.height * Math.random(), bubbles: true}}; "
-    "c.dispatchEvent(new PointerEvent('pointermove', at)); }})({element})"
+    "c.dispatchEvent(new PointerEvent('pointermove', at)); }})(document.querySelector('{selector}'))"
 )
 ACTIONS = {
     "slider step": "(s => { s.value = (Number(s.value) + 1) % 50; s.dispatchEvent(new Event('input')); })"
     "(document.getElementById('scrub'))",
-    "other pair": CHOOSE.format(step=7, element="document.getElementById('choose-other')"),
-    "other video": CHOOSE.format(step=11, element="document.getElementById('choose-video')"),
-    "warp path": CHOOSE.format(step=1, element="document.getElementById('choose-mode')"),
-    "hover over a map": POINT.format(element="document.querySelector('.cloud')"),
-    "hover over a cell": POINT.format(element="document.querySelector('.cells')"),
-    "coloring": CHOOSE.format(step=1, element="document.getElementById('color-by')"),
+    "other pair": CHOOSE.format(step=7, id="choose-other"),
+    "other video": CHOOSE.format(step=11, id="choose-video"),
+    "warp path": CHOOSE.format(step=1, id="choose-mode"),
+    "hover over a map": HOVER.format(selector=".cloud"),
+    "hover over a cell": HOVER.format(selector=".cells"),
+    "coloring": CHOOSE.format(step=1, id="color-by"),
     "mark": "document.getElementById('mark').click()",
 }
 
@@ -54,7 +54,7 @@ def write_dataset(root: Path) -> Path:
         for index in range(count):
             view = ("ego", "exo")[index % 2]
             name = f"{split}_{view}_{index:02d}.mp4"
-            write_video(root / name, random)
+            write_video(root / name, drifting_texture(random), fps=FPS, options={"preset": "veryfast", "crf": "22"})
             first, second = sorted(random.uniform(0.2, 0.8, 2) * FRAMES / FPS)
             lines.append(f"{name},{view},{split},{first:.3f};{second:.3f}")
     table = root / "bench.csv"
@@ -62,22 +62,13 @@ def write_dataset(root: Path) -> Path:
     return table
 
 
-def write_video(path: Path, random: np.random.Generator) -> None:
-    """A drifting texture with noise."""
+def drifting_texture(random: np.random.Generator) -> list[np.ndarray]:
     wall = np.full((HEIGHT + FRAMES, WIDTH + 2 * FRAMES, 3), 128.0)
     for cell in (160, 40, 10, 3):
         coarse = random.normal(0, 22, (-(-wall.shape[0] // cell), -(-wall.shape[1] // cell), 3))
         wall += coarse.repeat(cell, axis=0).repeat(cell, axis=1)[: wall.shape[0], : wall.shape[1]]
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"preset": "veryfast", "crf": "22"})
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for frame in range(FRAMES):
-            image = wall[frame : frame + HEIGHT, 2 * frame : 2 * frame + WIDTH] + random.normal(
-                0, 6, (HEIGHT, WIDTH, 1)
-            )
-            pixels = np.clip(image, 0, 255).astype(np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode(None))
+    views = (wall[frame : frame + HEIGHT, 2 * frame : 2 * frame + WIDTH] for frame in range(FRAMES))
+    return [np.clip(view + random.normal(0, 6, (HEIGHT, WIDTH, 1)), 0, 255).astype(np.uint8) for view in views]
 
 
 def run(command: str, *arguments: object) -> str:
@@ -106,7 +97,7 @@ def make_report(root: Path) -> Path:
 def measure_page(browser: Browser, page: Path, width: int) -> None:
     paints = []
     for repeat in range(REPEATS):
-        tab = Tab(browser, page, (width, 900), "light", "")
+        tab = Tab(browser, page, size=(width, 900))
         paints.append(tab.value("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
         if repeat < REPEATS - 1:
             tab.close()

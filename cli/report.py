@@ -17,20 +17,9 @@ from byov.text import format_size, printable
 
 # scikit-learn, SciPy, Pillow and matplotlib take seconds to import.
 if TYPE_CHECKING:
-    from byov.report.collect import Request
     from byov.report.content import Content
 
 REPORT_NAME = "report.html"
-SECTIONS = {  # attribute of Content → heading on the page
-    "vectors": "player",
-    "tables": "scores",
-    "projection": "before and after training",
-    "strips": "retrieval",
-    "similarity": "alignment",
-    "curves": "training",
-    "tokens": "selected tokens",
-    "failures": "failures",
-}
 
 app = common.new_app()
 
@@ -65,56 +54,53 @@ def report(
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
     note_unfinished([chosen, *compared])
-    check_outputs([chosen.folder / REPORT_NAME], (), overwrite=True, option="--run")
-    from byov.report.collect import Request
+    page = chosen.folder / REPORT_NAME
+    check_outputs([page], (), overwrite=True, option="--run")
 
-    request = Request(runs_dir, features_dir, chosen, tuple(compared), split, videos, seed, max_mb)
-    content, page, figure_paths = interruptible(lambda: _write(request, figures))
-    missing = _missing_sections(content)
-    _note_missing(content, missing)
+    def write() -> "tuple[Content, list[Path]]":
+        from byov.report.collect import collect
+        from byov.report.figures import write_figures
+        from byov.report.page.render import render_page
+
+        content = collect(
+            runs_dir,
+            features_dir,
+            chosen,
+            compared,
+            split=split,
+            videos=videos,
+            seed=seed,
+            max_mb=max_mb,
+            progress=PROGRESS,
+        )
+        write_text(page, render_page(content))
+        return content, write_figures(content, figures, PROGRESS) if figures else []
+
+    content, figure_paths = interruptible(write)
+    _note_missing(content)
+    size = page.stat().st_size
     if as_json:
         summary = {
             "run": content.run,
             "dataset": content.dataset,
             "split": content.split,
             "report": str(page),
-            "bytes": page.stat().st_size,
+            "bytes": size,
             "figures": [str(path) for path in figure_paths],
-            "missing": missing,
+            "missing": content.missing,
         }
         print(json.dumps(summary, indent=1))
         return
-    note(f"{content.dataset}, {content.split} split; open in a browser ({format_size(page.stat().st_size)}):")
+    note(f"{content.dataset}, {content.split} split; open in a browser ({format_size(size)}):")
     for path in (*figure_paths, page):
         print(printable(str(path)))
 
 
-def _write(request: "Request", figures: Path | None) -> "tuple[Content, Path, list[Path]]":
-    """Write the page and the figures; return the content and the paths."""
-    from byov.report.collect import collect
-    from byov.report.page.render import render_page
+def _note_missing(content: "Content") -> None:
+    """Print one line per reason for missing sections or pictures."""
+    from byov.report.content import SECTIONS, Unavailable
 
-    content = collect(request, PROGRESS)
-    page = request.run.folder / REPORT_NAME
-    write_text(page, render_page(content))
-    if figures is None:
-        return content, page, []
-    from byov.report.figures import write_figures
-
-    return content, page, write_figures(content, figures, PROGRESS)
-
-
-def _missing_sections(content: "Content") -> dict[str, str]:
-    """Return section → reason why it is missing."""
-    from byov.report.content import Unavailable
-
-    sections = {name: getattr(content, name) for name in SECTIONS}
-    return {name: section.reason for name, section in sections.items() if isinstance(section, Unavailable)}
-
-
-def _note_missing(content: "Content", missing: dict[str, str]) -> None:
-    from byov.report.content import Unavailable
-
+    missing = content.missing
     for reason in dict.fromkeys(missing.values()):
         names = ", ".join(SECTIONS[name] for name, why in missing.items() if why == reason)
         note(f"without {names}: {reason}")

@@ -1,1 +1,1 @@
-"""A run as one page: what it shows, and how that is drawn."""
+"""HTML report of a run, and its figures for a paper."""

@@ -6,6 +6,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
+from scipy.special import softmax
 
 from byov.apply.align import dtw_path, nearest, tau
 from byov.cache.layout import selected_tokens
@@ -41,11 +42,7 @@ def tsne_perplexity(points: int) -> float:
 
 
 def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """Compute a 2-D t-SNE of (n, D) points. Single-threaded, so that the result is reproducible.
-
-    Returns:
-        (n, 2) coordinates; all zeros if the points coincide.
-    """
+    """Return the (n, 2) t-SNE of (n, D) points; all zeros if they coincide. Single-threaded, to be reproducible."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -73,13 +70,7 @@ def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArr
 def nearest_of_each(
     query: NDArray[np.float32], candidates: Sequence[tuple[int, NDArray[np.float32]]], limit: int
 ) -> tuple[FrameRef, ...]:
-    """Return the nearest frame of each candidate video, nearest video first.
-
-    Args:
-        query: (D,) embedding.
-        candidates: Index and (T, D) embeddings of each video.
-        limit: Number of videos to return.
-    """
+    """Return the nearest frame of each candidate, given by index and (T, D) embeddings, nearest video first."""
     found = []
     for video, embeddings in candidates:
         distances = np.linalg.norm(embeddings - query.astype(np.float64), axis=1)
@@ -102,20 +93,15 @@ def compare_videos(
 
 def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
     """Average (V, V) taus over the pairs of each video, as query and as candidate; NaN if it has none."""
-    known = ~np.isnan(taus)
-    values = np.where(known, taus, 0)
-    sums, counts = values.sum(axis=0) + values.sum(axis=1), known.sum(axis=0) + known.sum(axis=1)
-    means = np.full(len(taus), np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
+    known = np.ma.masked_invalid(np.concatenate([taus, taus.T], axis=1))
+    means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
     return means
 
 
 def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArray[np.float64]:
     """Return (T,) softmax over the frames of z_ref · z_t / sqrt(D), for (T, D) embeddings."""
     exact = embeddings.astype(np.float64)
-    scores = exact @ exact[reference] / np.sqrt(exact.shape[1])
-    weights = np.exp(scores - scores.max())
-    similarity: NDArray[np.float64] = weights / weights.sum()
+    similarity: NDArray[np.float64] = softmax(exact @ exact[reference] / np.sqrt(exact.shape[1]))
     return similarity
 
 
@@ -128,13 +114,7 @@ def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool
 
 
 def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
-    """Darken the excluded patches of an (H, W, 3) picture.
-
-    Args:
-        pixels: The picture.
-        patches: (side, side) mask of the selected patches.
-        cropped: Whether the patches cover only the central square.
-    """
+    """Darken the excluded patches of an (H, W, 3) picture; if cropped, patches cover only its central square."""
 
     def patch_of_pixel(length: int) -> NDArray[np.int64]:
         """Return (length,) indices into the padded mask; 0 and side + 1 are padding."""
@@ -150,12 +130,7 @@ def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cr
 
 
 def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
-    """Quantize (n, D) embeddings to 8 bits, around their mean, with one step size for all dimensions.
-
-    Returns:
-        The (n, D) integers and the step size, by which distances between the integers are scaled.
-    """
-    rows = np.nan_to_num(embeddings.astype(np.float64), posinf=0, neginf=0)
-    centered = rows - rows.mean(axis=0)
+    """Quantize (n, D) embeddings around their mean to 8 bits; return the integers and the step size."""
+    centered = embeddings - embeddings.mean(axis=0, dtype=np.float64)
     step = float(np.abs(centered).max()) / INT8_MAX or 1.0
     return np.round(centered / step).astype(np.int8), step

@@ -2,13 +2,13 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isqrt
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,32 +28,17 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.protocols import ScoredSplit, Segment, segments
 from byov.evaluate.table import Table
-from byov.evaluate.tasks import NEED_TRAINING, EvaluationOptions
+from byov.evaluate.tasks import EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import UNLABELED
-from byov.report import analysis, provenance
+from byov.report import analysis, content, provenance
 from byov.report.analysis import centers, evenly_spaced
-from byov.report.content import (
-    Content,
-    Curve,
-    Curves,
-    Failures,
-    FrameRef,
-    ManifestRow,
-    PointMap,
-    Projection,
-    RunVectors,
-    Sheet,
-    ShownVideo,
-    Similarity,
-    Strip,
-    TokenSelection,
-    Unavailable,
-    WorstVideo,
-)
+from byov.report.content import FrameRef, Unavailable
 from byov.report.pictures import SourceVideos, TileRequest, Tiles, make_sheets, read_tiles
 
 LOGGER = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SPLITS = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # per view
@@ -67,35 +52,12 @@ TOKEN_RATIOS, TOKEN_FRAMES = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0), 5
 WORST_VIDEOS, WORST_FRAMES = 3, 5
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
-NEED_LABELS = ("retrieval", "trimmed", "both")
 NO_CURVE = ("epoch", "step", "lr")  # columns that are not plotted
-
-
-@dataclass(frozen=True)
-class Request:
-    """Run and options of a report.
-
-    Args:
-        compared: Other runs to show in the tables; the first one is also shown in the figures.
-        split: Default: the first of test, val and train that has videos.
-        videos: Folder to search for the videos. Default: their location at extraction.
-        seed: Random seed of t-SNE.
-        max_mb: Size limit of the page in megabytes.
-    """
-
-    runs_dir: Path
-    features_dir: Path
-    run: RunRecord
-    compared: tuple[RunRecord, ...] = ()
-    split: str | None = None
-    videos: Path | None = None
-    seed: int = 0
-    max_mb: float = 15.0  # small enough to send by email
 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbeddings:
-    """Embeddings of the videos of a split that the report shows. Videos are referred to by index."""
+    """A run's embeddings of the shown videos of a split. Videos are referred to by index."""
 
     runs_dir: Path
     features_dir: Path
@@ -104,15 +66,9 @@ class SplitEmbeddings:
     segments: tuple[Segment, ...]
     frames: Frames
 
-    def __len__(self) -> int:
-        return len(self.segments)
-
     @property
     def feature_folder(self) -> Path:
         return self.features_dir / self.reader.run.dataset / self.reader.run.encoder_folder
-
-    def length(self, video: int) -> int:
-        return len(self.segments[video])
 
     def of_view(self, view: str) -> list[int]:
         return [index for index, segment in enumerate(self.segments) if segment.video.view == view]
@@ -122,105 +78,115 @@ class SplitEmbeddings:
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
-    def labels(self, video: int) -> tuple[int, ...] | None:
-        """Return the phase of each frame, or None if the labels do not match the frames or the phases."""
-        labels, phases = self.segments[video].labels, len(self.reader.manifest.phases)
-        if not labels or len(labels) != self.length(video) or min(labels) < UNLABELED or max(labels) >= phases:
-            return None
-        return labels
-
     def by_run(self, run: str) -> "SplitEmbeddings":
         """Return another run's embeddings of the same videos."""
         reader = RunEmbeddings(self.runs_dir, self.features_dir, run)
         return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
 
     def feature_header(self, video: int) -> Header:
-        """Return the header of a video's features.
-
-        Raises:
-            CacheError: If the features have changed since the run embedded them.
-        """
+        """Return the header of a video's features; raise CacheError if they changed since the run embedded them."""
         segment, run = self.segments[video], self.reader.run
         path = video_path(self.feature_folder, segment.video.view, segment.video.id)
         header, embedded = read_header(path), read_source(self.reader.path(segment))
-        origin = header.provenance
-        same = (origin.encoder, origin.encoder_sha256, origin.preprocessing) == (
-            embedded.encoder,
-            embedded.encoder_sha256,
-            embedded.preprocessing,
-        )
+        keys = ("encoder", "encoder_sha256", "preprocessing")
+        same = all(getattr(header.provenance, key) == getattr(embedded, key) for key in keys)
         if not same or read_digest(path, run.column) != embedded.column_sha256 or header.frames != len(segment):
             raise CacheError(f"{path}: these are not the features that {run.name} embedded; {self.reader.remedy}")
         return header
 
-    def hide_paths(self, error: Exception) -> str:
-        """Return an error message without local paths, since reports are shared."""
+
+def attempt(
+    make: Callable[Concatenate[SplitEmbeddings, P], T], data: SplitEmbeddings, *args: P.args, **kwargs: P.kwargs
+) -> T | Unavailable:
+    """Call `make`, and return its error as `Unavailable`, without local paths, since reports are shared."""
+    try:
+        return make(data, *args, **kwargs)
+    except (CacheError, EvaluationError) as error:
         text = str(error)
-        for folder, name in ((self.features_dir, "features"), (self.runs_dir, "runs")):
+        for folder, name in ((data.features_dir, "features"), (data.runs_dir, "runs")):
             if folder != Path():
                 text = text.replace(f"{folder}{os.sep}", f"{name}{os.sep}")
-        return text
+        return Unavailable(text)
 
 
-def collect(request: Request, progress: Progress = NO_PROGRESS) -> Content:
+def collect(
+    runs_dir: Path,
+    features_dir: Path,
+    run: RunRecord,
+    compared: Sequence[RunRecord] = (),
+    *,
+    split: str | None = None,
+    videos: Path | None = None,
+    seed: int = 0,
+    max_mb: float = 15.0,  # small enough to send by email
+    progress: Progress = NO_PROGRESS,
+) -> content.Content:
     """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
-    Raises:
-        EvaluationError: If the run has no current embeddings of the split.
+    All compared runs are in the tables, and the first one also in the figures. Video files are searched in `videos`
+    first, then where they were at extraction. `seed` is the seed of t-SNE, and `max_mb` limits the size of the page.
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
-        data = read_split(request)
-        runs = [data, *compared_runs(data, request.compared[:1])]
+        data = read_split(runs_dir, features_dir, run.name, split)
+        runs = [data]
+        for record in compared[:1]:
+            other = attempt(SplitEmbeddings.by_run, data, record.name)
+            if isinstance(other, Unavailable):
+                LOGGER.info(f"{record.name} is in the tables only: {other.reason}")
+            else:
+                runs.append(other)
         steps.advance(latest="tables")
-        scored = _tables(request, data, progress)
-        taus = None if len(data) == 1 else [tau_of_each_pair(run.frames.every(TAU_STRIDE)) for run in runs]
-        strips = choose_strips(data)
-        failures = find_failures(data, taus[0] if taus else None)
+        tables = attempt(_tables, data, (run, *compared), progress)
+        taus = [tau_of_each_pair(one.frames.every(TAU_STRIDE)) for one in runs]
+        strips = attempt(choose_strips, data)
+        failures = attempt(find_failures, data, taus[0])
         token_frames = {
-            video: centers(data.length(video), TOKEN_FRAMES) for view in VIEWS for video in data.of_view(view)[:1]
+            video: centers(len(data.segments[video]), TOKEN_FRAMES)
+            for view in VIEWS
+            for video in data.of_view(view)[:1]
         }
-        width = max(run.frames.embeddings.shape[1] for run in runs)
-        lengths = [len(segment) for segment in data.segments]
-        max_samples, picture_bytes = page_budget(lengths, width * len(runs), int(request.max_mb * 1e6))
-        sampled = [evenly_spaced(length, max_samples) for length in lengths]
+        bytes_per_frame = sum(one.frames.embeddings.shape[1] for one in runs)
+        max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
+        sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
         points = choose_points(sampled)
-        projection = project(runs, points, request.seed)
+        projection = attempt(project, data, runs, points, seed)
         steps.advance(latest="frames")
-        samples = _add_referenced_frames(sampled, strips, failures, token_frames)
-        sources = SourceVideos(data.feature_folder.parent, request.videos)
-        wanted = [_tile_request(data, sources, video, frames) for video, frames in enumerate(samples)]
+        samples = _add_referenced_frames(sampled, strips or (), failures, token_frames)
+        sources = SourceVideos(data.feature_folder.parent, videos)
+        wanted = [attempt(_tile_request, data, sources, video, frames) for video, frames in enumerate(samples)]
         tiles = read_tiles(wanted, picture_bytes, progress)
         sheets = make_sheets(tiles, picture_bytes)
         steps.advance()
-    videos = _shown_videos(data, samples, sheets, taus[0] if taus else None)
-    one_view = next((view for view in VIEWS if len(data.of_view(view)) == len(data)), None)
-    unmatched = Unavailable(f"the {data.split} split has only {one_view} videos")
-    return Content(
-        run=request.run.name,
-        dataset=request.run.dataset,
+    if strips:  # without those whose query has no picture
+        shown_strips = tuple(strip for strip in strips if sheets[strip.query.video])
+        strips = shown_strips or next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
+    tokens = [attempt(token_selection, data, video, frames, tiles[video]) for video, frames in token_frames.items()]
+    shown = _shown_videos(data, samples, sheets, taus[0])
+    return content.Content(
+        run=run.name,
+        dataset=run.dataset,
         facts=provenance.facts(data.reader.run, data.split, data.frames),
         split=data.split,
-        phases=data.reader.manifest.phases if any(video.labels for video in videos) else (),
-        videos=videos,
-        tables=scored,
-        own_rows=(data.reader.name,),
-        curves=read_curves(request.run),
+        phases=data.reader.manifest.phases if any(video.labels for video in shown) else (),
+        videos=shown,
+        tables=tables,
+        own_row=data.reader.name,
+        curves=read_curves(run),
         projection=projection,
-        strips=unmatched if one_view else _strips_with_pictures(strips, sheets),
-        tokens=token_selections(data, token_frames, tiles),
-        similarity=unmatched if one_view else _similarity(data),
+        strips=strips,
+        tokens=tuple(one for one in tokens if one) or next(one for one in tokens if isinstance(one, Unavailable)),
+        similarity=attempt(_similarity, data),
         failures=failures,
-        vectors=_vectors(runs, samples, taus),
+        vectors=attempt(_vectors, data, runs, samples, taus),
         manifest_rows=manifest_rows(data.reader.manifest, data.feature_folder.parent),
-        provenance=provenance.provenance(data.reader, data.split, len(points), sheets, request.seed),
+        provenance=provenance.provenance(data.reader, data.split, len(points), sheets, seed),
     )
 
 
-def read_split(request: Request) -> SplitEmbeddings:
+def read_split(runs_dir: Path, features_dir: Path, run: str, split: str | None = None) -> SplitEmbeddings:
     """Read the run's embeddings of a split, for at most MAX_VIDEOS videos per view."""
-    reader = RunEmbeddings(request.runs_dir, request.features_dir, request.run.name)
-    split = request.split
+    reader = RunEmbeddings(runs_dir, features_dir, run)
     if split is None:
         available = {video.split for video in reader.manifest.videos if video.frames}
         split = next((split for split in SPLITS if split in available), SPLITS[0])
@@ -230,8 +196,7 @@ def read_split(request: Request) -> SplitEmbeddings:
     shown = limit_videos(everything)
     if len(shown) < len(everything):
         LOGGER.info(f"the figures show {len(shown)} of the {len(everything)} {split} videos")
-    frames = reader.frames_of(shown, split)
-    return SplitEmbeddings(request.runs_dir, request.features_dir, reader, split, tuple(shown), frames)
+    return SplitEmbeddings(runs_dir, features_dir, reader, split, tuple(shown), reader.frames_of(shown, split))
 
 
 def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
@@ -243,111 +208,82 @@ def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
     return [everything[index] for index in sorted(kept)]
 
 
-def compared_runs(data: SplitEmbeddings, runs: Sequence[RunRecord]) -> list[SplitEmbeddings]:
-    """Read the embeddings of other runs; runs whose embeddings cannot be read are skipped."""
-    read = []
-    for run in runs:
-        try:
-            read.append(data.by_run(run.name))
-        except (CacheError, EvaluationError) as error:
-            LOGGER.info(f"{run.name} is in the tables only: {data.hide_paths(error)}")
-    return read
-
-
-def page_budget(lengths: Sequence[int], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
-    """Choose how many frames to show within the size limit of the page.
-
-    Args:
-        lengths: Number of frames of each video.
-        bytes_per_frame: Size of a frame's embeddings.
-        page_bytes: Size limit of the page.
-
-    Returns:
-        The maximum number of samples per video, and the bytes left for all pictures.
-    """
+def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
+    """Return the number of samples per video, and the bytes for all pictures, that fit the size limit of the page."""
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
-    for samples in range(MAX_SAMPLES, MIN_SAMPLES, -1):
-        frames = sum(min(length, samples) for length in lengths)
-        picture_bytes = available - frames * bytes_per_frame
-        if picture_bytes >= frames * MIN_TILE_BYTES:
-            break
-    return samples, max(picture_bytes, 0)
+    fitting = available // (len(lengths) * (bytes_per_frame + MIN_TILE_BYTES))
+    samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
+    return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _tables(request: Request, data: SplitEmbeddings, progress: Progress) -> tuple[Table, ...] | Unavailable:
+def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> tuple[Table, ...]:
     """Compute the tables of byov-eval --task all."""
-    manifest, runs = data.reader.manifest, (request.run, *request.compared)
+    manifest, folders = data.reader.manifest, (data.runs_dir, data.features_dir)
     split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
     if split is None:
-        return Unavailable(f"{manifest.dataset} has no test or val videos to score")
-    try:
-        scope = scope_of_all(manifest, split, EvaluationOptions())
-        has_training = any(video.frames for video in manifest.videos if video.split == "train")
-        if NEED_TRAINING & set(scope.tasks) and not has_training:
-            return Unavailable(f"{manifest.dataset} has no train videos, which {', '.join(scope.tasks)} need")
-        scope = scope_of_runs(scope, request.runs_dir, request.features_dir, runs, explicit=False)
-        frozen = frozen_columns(request.features_dir, manifest.dataset, [run.column for run in runs])
-        readers = readers_to_compare(request.runs_dir, request.features_dir, manifest.dataset, runs, baselines=frozen)
-        return tuple(compare(manifest, readers, scope, progress).tables())
-    except (CacheError, EvaluationError) as error:
-        return Unavailable(data.hide_paths(error))
+        raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
+    scope = scope_of_all(manifest, split, EvaluationOptions())
+    scope = scope_of_runs(scope, *folders, runs, explicit=False)
+    frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
+    readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
+    return tuple(compare(manifest, readers, scope, progress).tables())
 
 
-def choose_strips(data: SplitEmbeddings) -> tuple[Strip, ...]:
-    """Retrieve across views for evenly spaced videos and frames; () if there is only one view."""
+def _require_both_views(data: SplitEmbeddings) -> None:
+    for view in VIEWS:
+        if not data.of_view(view):
+            raise EvaluationError(f"the {data.split} split has no {view} videos")
+
+
+def _require_two_videos(data: SplitEmbeddings) -> None:
+    if len(data.segments) == 1:
+        raise EvaluationError(f"the {data.split} split has only one video")
+
+
+def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
+    """Retrieve across views for evenly spaced videos and frames."""
+    _require_both_views(data)
     strips = {}
     for query_view, candidate_view in (VIEWS, VIEWS[::-1]):
-        queries, candidates = data.of_view(query_view), data.of_view(candidate_view)
-        for part in range(QUERIES if queries and candidates else 0):
+        queries = data.of_view(query_view)
+        others = [(other, data.embeddings(other)) for other in data.of_view(candidate_view)]
+        for part in range(QUERIES):
             video = queries[(2 * part + 1) * len(queries) // (2 * QUERIES)]
-            frame = (2 * part + 1) * data.length(video) // (2 * QUERIES)
-            others = [(other, data.embeddings(other)) for other in candidates]
+            frame = (2 * part + 1) * len(data.segments[video]) // (2 * QUERIES)
             retrieved = analysis.nearest_of_each(data.embeddings(video)[frame], others, RETRIEVED)
-            strips[video, frame] = Strip(FrameRef(video, frame), retrieved)
+            strips[video, frame] = content.Strip(FrameRef(video, frame), retrieved)
     return tuple(strips.values())
 
 
-def _strips_with_pictures(
-    strips: Sequence[Strip], sheets: Sequence[Sheet | Unavailable]
-) -> tuple[Strip, ...] | Unavailable:
-    """Keep the strips with pictures of the query and of at least one retrieved frame."""
-
-    def has_picture(ref: FrameRef) -> bool:
-        return isinstance(sheets[ref.video], Sheet)
-
-    shown = tuple(strip for strip in strips if has_picture(strip.query) and any(map(has_picture, strip.retrieved)))
-    return shown or next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
-
-
-def _similarity(data: SplitEmbeddings) -> Similarity:
+def _similarity(data: SplitEmbeddings) -> content.Similarity:
     """Compare the first videos of both views."""
+    _require_both_views(data)
     ego, exo = (data.of_view(view)[0] for view in VIEWS)
     return analysis.compare_videos(ego, data.embeddings(ego), exo, data.embeddings(exo))
 
 
-def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64] | None) -> Failures | Unavailable:
-    """Find the videos with the lowest mean tau, given (V, V) taus, or None if there is only one video."""
+def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64]) -> content.Failures:
+    """Find the videos with the lowest mean tau, given (V, V) taus."""
+    _require_two_videos(data)
     manifest = data.reader.manifest
-    if taus is None:
-        return Unavailable(f"the {data.split} split has only one video")
     if "tau" not in tasks_of(manifest):
-        return Unavailable(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
+        raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
     means = analysis.mean_taus(taus)
     ascending = np.argsort(means, kind="stable")  # NaN last
     chosen = [int(video) for video in ascending[:WORST_VIDEOS] if not np.isnan(means[video])]
     if not chosen:
-        return Unavailable("no pair of videos has a Kendall's tau, since the nearest frame never changes")
+        raise EvaluationError("no pair of videos has a Kendall's tau, since the nearest frame never changes")
     worst = []
     for video in chosen:
-        frames = centers(data.length(video), WORST_FRAMES)
-        others = [other for other in range(len(data)) if other != video]
+        frames = centers(len(data.segments[video]), WORST_FRAMES)
+        others = [other for other in range(len(data.segments)) if other != video]
         partner = min(others, key=lambda other: np.nan_to_num(taus[video, other], nan=np.inf))
         matched = nearest(data.embeddings(video)[list(frames)], data.embeddings(partner))
         tau = float(taus[video, partner])
-        worst.append(WorstVideo(video, float(means[video]), frames, partner, tau, tuple(matched.tolist())))
-    reference = FrameRef(chosen[0], data.length(chosen[0]) // 2)
+        worst.append(content.WorstVideo(video, float(means[video]), frames, partner, tau, tuple(matched.tolist())))
+    reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
     similarity = analysis.softmax_similarity(data.embeddings(reference.video), reference.frame)
-    return Failures(tuple(worst), reference, similarity)
+    return content.Failures(tuple(worst), reference, similarity)
 
 
 def choose_points(sampled: Sequence[tuple[int, ...]]) -> list[FrameRef]:
@@ -360,11 +296,12 @@ def choose_points(sampled: Sequence[tuple[int, ...]]) -> list[FrameRef]:
     ]
 
 
-def project(runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: int) -> Projection | Unavailable:
-    """Compute t-SNE maps of the frozen features, the untrained model and the runs; the reported run is the first."""
-    data, run = runs[0], runs[0].reader.run
+def project(
+    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: int
+) -> content.Projection:
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs."""
     if len(points) < MIN_TSNE_POINTS:
-        return Unavailable(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
+        raise EvaluationError(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
 
     def read(reader: EmbeddingReader) -> NDArray[np.float32]:
         by_video = groupby(points, key=lambda ref: ref.video)
@@ -372,34 +309,32 @@ def project(runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: i
             [reader.rows(data.segments[video])[[ref.frame for ref in refs]] for video, refs in by_video]
         )
 
-    try:
-        features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
-        for video in range(len(data)):
-            data.feature_header(video)  # raises if the features have changed
-        embeddings = {f"Frozen: {features.name}": read(features)}
-    except (CacheError, EvaluationError) as error:
-        return Unavailable(data.hide_paths(error))
+    run = data.reader.run
+    features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
+    for video in range(len(data.segments)):
+        data.feature_header(video)  # raises if the features have changed
+    embeddings = {f"Frozen: {features.name}": read(features)}
     with suppress(CacheError, EvaluationError):  # the embeddings of the untrained model may have been deleted
         embeddings["Untrained"] = read(RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True))
     for one in runs:
         rows = [one.embeddings(ref.video)[ref.frame] for ref in points]
         embeddings[f"Trained: {one.reader.run.name}"] = np.stack(rows)
-    maps = tuple(PointMap(title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
-    return Projection(tuple(points), maps, len(data.frames.embeddings))
+    maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
+    return content.Projection(tuple(points), maps, len(data.frames.embeddings))
 
 
 def _add_referenced_frames(
     sampled: Sequence[tuple[int, ...]],
-    strips: Sequence[Strip],
-    failures: Failures | Unavailable,
-    token_frames: Mapping[int, tuple[int, ...]],
+    strips: Sequence[content.Strip],
+    failures: content.Failures | Unavailable,
+    token_frames: dict[int, tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
     """Add the frames that other parts show, so that each video is decoded only once."""
     frames = [set(each) for each in sampled]
     for strip in strips:
         for ref in (strip.query, *strip.retrieved):
             frames[ref.video].add(ref.frame)
-    if isinstance(failures, Failures):
+    if failures:
         frames[failures.reference.video].add(failures.reference.frame)
         for worst in failures.worst:
             frames[worst.video].update(worst.frames)
@@ -409,97 +344,76 @@ def _add_referenced_frames(
     return [tuple(sorted(each)) for each in frames]
 
 
-def _tile_request(
-    data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]
-) -> TileRequest | Unavailable:
-    try:
-        header = data.feature_header(video)
-    except CacheError as error:
-        return Unavailable(data.hide_paths(error))
+def _tile_request(data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]) -> TileRequest:
+    header = data.feature_header(video)
     path = sources.find(data.segments[video].video.id, header.provenance)
-    return path if isinstance(path, Unavailable) else TileRequest(path, frames, header.truncated)
+    return TileRequest(path, frames, header.truncated)
 
 
-def token_selections(
-    data: SplitEmbeddings, frames: Mapping[int, tuple[int, ...]], tiles: Sequence[Tiles | Unavailable]
-) -> tuple[TokenSelection, ...] | Unavailable:
-    """Return the token selection of some videos; `Unavailable` if none can be shown."""
-    selections = [_token_selection(data, video, chosen, tiles[video]) for video, chosen in frames.items()]
-    shown = tuple(one for one in selections if isinstance(one, TokenSelection))
-    return shown or next(one for one in selections if isinstance(one, Unavailable))
-
-
-def _token_selection(
+def token_selection(
     data: SplitEmbeddings, video: int, frames: tuple[int, ...], tiles: Tiles | Unavailable
-) -> TokenSelection | Unavailable:
+) -> content.TokenSelection:
+    """Draw the selected tokens of some frames of a video at each ratio."""
     if isinstance(tiles, Unavailable):
-        return tiles
-    try:
-        header = data.feature_header(video)
-        order = read_array(header.path, "order")
-    except CacheError as error:
-        return Unavailable(data.hide_paths(error))
+        raise CacheError(tiles.reason)
+    header = data.feature_header(video)
+    order = read_array(header.path, "order")
     tokens, name = order.shape[1], data.segments[video].name
     if not tokens or isqrt(tokens) ** 2 != tokens:
-        return Unavailable(f"the {tokens} tokens per frame of {name} do not form a square grid")
+        raise CacheError(f"the {tokens} tokens per frame of {name} do not form a square grid")
     if order.max() >= tokens:
-        return Unavailable(f"{name} has {tokens} tokens, but refers to token {order.max()}. Run byov-extract again.")
+        raise CacheError(f"{name} has {tokens} tokens, but refers to token {order.max()}. Run byov-extract again.")
     cropped = header.provenance.preprocessing.startswith("crop")
+    pixels = [tiles.pixels[tiles.frames.index(frame)] for frame in frames]
     pictures = [
         [
-            analysis.darken_excluded(
-                tiles.pixels[tiles.frames.index(frame)],
-                analysis.selected_patches(order[frame], ratio),
-                cropped=cropped,
-            )
-            for frame in frames
+            analysis.darken_excluded(picture, analysis.selected_patches(order[frame], ratio), cropped=cropped)
+            for frame, picture in zip(frames, pixels, strict=True)
         ]
         for ratio in TOKEN_RATIOS
     ]
-    return TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
+    return content.TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
 
 def _shown_videos(
     data: SplitEmbeddings,
     samples: Sequence[tuple[int, ...]],
-    sheets: Sequence[Sheet | Unavailable],
-    taus: NDArray[np.float64] | None,
-) -> tuple[ShownVideo, ...]:
-    has_tau = taus is not None and "tau" in tasks_of(data.reader.manifest)
-    means = analysis.mean_taus(taus) if taus is not None and has_tau else np.full(len(data), np.nan)
-    return tuple(
-        ShownVideo(
+    sheets: Sequence[content.Sheet | Unavailable],
+    taus: NDArray[np.float64],
+) -> tuple[content.ShownVideo, ...]:
+    manifest, videos = data.reader.manifest, []
+    means = analysis.mean_taus(taus) if "tau" in tasks_of(manifest) else np.full(len(taus), np.nan)
+    for video, segment in enumerate(data.segments):
+        seconds = read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy)
+        shown = content.ShownVideo(
             name=segment.name,
             view=segment.video.view,
             frames=len(segment),
-            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
-            labels=data.labels(video),
+            pts_seconds=np.nan_to_num(seconds, posinf=0, neginf=0),
+            labels=segment.labels if manifest.phases else None,
             samples=samples[video],
             tau=None if np.isnan(means[video]) else float(means[video]),
             sheet=sheets[video],
         )
-        for video, segment in enumerate(data.segments)
-    )
+        videos.append(shown)
+    return tuple(videos)
 
 
 def _vectors(
+    data: SplitEmbeddings,
     runs: Sequence[SplitEmbeddings],
     samples: Sequence[tuple[int, ...]],
-    taus: Sequence[NDArray[np.float64]] | None,
-) -> tuple[RunVectors, ...] | Unavailable:
-    if taus is None:
-        return Unavailable(f"the {runs[0].split} split has only one video")
-    return tuple(
-        RunVectors(
-            run.reader.run.name,
-            tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples)),
-            of_run,
-        )
-        for run, of_run in zip(runs, taus, strict=True)
-    )
+    taus: Sequence[NDArray[np.float64]],
+) -> tuple[content.RunVectors, ...]:
+    _require_two_videos(data)
+    vectors = []
+    for run, of_run in zip(runs, taus, strict=True):
+        of_video = tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples))
+        vectors.append(content.RunVectors(run.reader.run.name, of_video, of_run))
+    return tuple(vectors)
 
 
-def read_curves(run: RunRecord) -> Curves | Unavailable:
+def read_curves(run: RunRecord) -> content.Curves | Unavailable:
     """Read a run's losses and validation scores from metrics.jsonl."""
     path = run.folder / METRICS_NAME
     records = read_metrics(path)
@@ -511,33 +425,42 @@ def read_curves(run: RunRecord) -> Curves | Unavailable:
         return Unavailable(f"{METRICS_NAME} is damaged ({error})")
     names = dict.fromkeys(name for record in records for name in record)
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
-    return Curves(
+    if not losses and not names.keys() & VALIDATION:
+        return Unavailable(f"{METRICS_NAME} has no losses or scores")
+    return content.Curves(
         losses=tuple(_curve(records, name) for name in losses),
         validation=tuple(_curve(records, name) for name in VALIDATION if name in names),
         kept_epoch=_kept_epoch(records, str(run.settings.get("select"))),
     )
 
 
-def _curve(records: Sequence[dict[str, Any]], name: str) -> Curve:
-    present = [record for record in records if name in record]
-    return Curve(name, tuple(record["epoch"] for record in present), tuple(float(record[name]) for record in present))
+def _curve(records: Sequence[dict[str, Any]], name: str) -> content.Curve:
+    points = [(record["epoch"], float(record[name])) for record in records if name in record]
+    return content.Curve(name, tuple(epoch for epoch, _ in points), tuple(value for _, value in points))
 
 
 def _kept_epoch(records: Sequence[dict[str, Any]], metric: str) -> int | None:
     """Return the first epoch with the best value of the selection metric."""
     trained = [record for record in records if record["epoch"] > 0]
-    if metric in NEED_LABELS and not any(metric in record for record in trained):
+    if metric in VALIDATION and not any(metric in record for record in trained):
         metric = "tau"  # like byov-train without labels
     candidates = [record for record in trained if metric in VALIDATION and metric in record]
     best = max(candidates, key=lambda record: record[metric], default=None)
     return None if best is None else int(best["epoch"])
 
 
-def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[ManifestRow, ...]:
-    """Return all videos of the dataset as rows of the CSV that byov-extract --manifest reads."""
-    paths = _relative_paths(dataset_folder)
+def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[content.ManifestRow, ...]:
+    """Return all videos of the dataset as rows of the CSV that byov-extract --manifest reads.
+
+    Paths are relative to the common folder of all videos, since reports are shared.
+    """
+    paths: dict[str, str] = {}
+    with suppress(CacheError, ValueError):  # damaged, empty, or on different drives
+        sources = read_sources(dataset_folder)
+        top = os.path.commonpath([path.parent for path in sources.values()])
+        paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
     return tuple(
-        ManifestRow(
+        content.ManifestRow(
             path=paths.get(video.id, ""),
             view=video.view,
             split=video.split,
@@ -578,13 +501,3 @@ def _events(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
         phase, first = max(phase, label), first + len(list(stretch))
     if label != UNLABELED:
         yield from ((first, "") for _ in range(phase + 1, phases))
-
-
-def _relative_paths(dataset_folder: Path) -> Mapping[str, str]:
-    """Return source paths by video id, relative to their common folder, since reports are shared."""
-    try:
-        sources = read_sources(dataset_folder)
-        top = os.path.commonpath([path.parent for path in sources.values()])
-    except (CacheError, ValueError):  # damaged, empty, or on different drives
-        return {}
-    return {video: path.relative_to(top).as_posix() for video, path in sources.items()}

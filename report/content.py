@@ -7,7 +7,7 @@ A part that cannot be shown is an `Unavailable` with the reason. Videos are refe
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import groupby
-from math import isfinite
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,27 @@ from numpy.typing import NDArray
 from byov.evaluate.table import Table
 from byov.records import UNLABELED
 
-MAX_SECONDS = 1e7  # larger timestamps are treated as invalid
 LOG_SCALE_RATIO = 20  # highest to lowest loss
+SECTIONS = {  # attribute of Content → section of the page
+    "vectors": "player",
+    "tables": "scores",
+    "projection": "before and after training",
+    "strips": "retrieval",
+    "similarity": "alignment",
+    "curves": "training",
+    "tokens": "selected tokens",
+    "failures": "failures",
+}
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A part that cannot be shown, with a one-line reason for the reader."""
+    """A part that cannot be shown, with the reason. It is falsy."""
 
     reason: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 @dataclass(frozen=True)
@@ -59,14 +71,8 @@ class ShownVideo:
     tau: float | None  # Kendall's tau, averaged over all pairs with this video
     sheet: Sheet | Unavailable  # thumbnails of the samples
 
-    def seconds(self, frame: int) -> float | None:
-        """Return a frame's timestamp, or None if it is invalid."""
-        value = float(self.pts_seconds[frame])
-        return value if abs(value) < MAX_SECONDS else None
-
     def time(self, frame: int) -> str:
-        value = self.seconds(frame)
-        return "time unknown" if value is None else f"{value:.2f} s"
+        return f"{self.pts_seconds[frame]:.2f} s"
 
     def phase(self, frame: int) -> int | None:
         return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
@@ -108,24 +114,16 @@ class Curves:
     @property
     def log_scale(self) -> bool:
         """Whether the losses span too wide a range for a linear axis."""
-        values = [value for curve in self.losses for value in curve.values if isfinite(value)]
+        values = [value for curve in self.losses for value in curve.values]
         return bool(values) and min(values) > 1e-30 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
 @dataclass(frozen=True)
-class PointMap:
-    """Frames embedded in the plane by t-SNE."""
-
-    title: str
-    points: NDArray[np.float64]  # (n, 2)
-
-
-@dataclass(frozen=True)
 class Projection:
-    """The same frames in several maps: frozen features, untrained model, trained runs."""
+    """Frames embedded in the plane by t-SNE: frozen features, untrained model, trained runs."""
 
     frames: tuple[FrameRef, ...]  # (n,) in the order of the points
-    maps: tuple[PointMap, ...]
+    maps: tuple[tuple[str, NDArray[np.float64]], ...]  # title and (n, 2) points
     frames_in_split: int
 
 
@@ -194,8 +192,7 @@ class RunVectors:
     taus: NDArray[np.float64]  # (V, V) Kendall's tau of query and candidate video over all frames; NaN if undefined
 
 
-@dataclass(frozen=True)
-class ManifestRow:
+class ManifestRow(NamedTuple):
     """A row of the CSV that byov-extract --manifest reads."""
 
     path: str  # relative to the folder that contains all videos
@@ -217,7 +214,7 @@ class Content:
     phases: tuple[str, ...]  # () without labels
     videos: tuple[ShownVideo, ...]
     tables: tuple[Table, ...] | Unavailable
-    own_rows: tuple[str, ...]  # this run's rows in the tables
+    own_row: str  # this run's row in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable
     strips: tuple[Strip, ...] | Unavailable
@@ -228,10 +225,11 @@ class Content:
     manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset
     provenance: tuple[tuple[str, str], ...]
 
-    def phase_name(self, phase: int | None) -> str:
-        if phase is None:
-            return ""
-        return self.phases[phase] if phase < len(self.phases) else f"phase {phase}"
+    @property
+    def missing(self) -> dict[str, str]:
+        """Names of the parts that cannot be shown, with the reasons."""
+        parts = {name: getattr(self, name) for name in SECTIONS}
+        return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
 
     def same_phase(self, one: FrameRef, other: FrameRef) -> bool | None:
         """Return whether two frames have the same phase, or None if a label is missing."""

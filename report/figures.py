@@ -6,39 +6,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
 from byov.cache.atomic import make_folder, replacing_file
 from byov.errors import ApplyError
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.report import content as parts
 from byov.report import style
-from byov.report.content import (
-    Content,
-    Curve,
-    Curves,
-    Failures,
-    FrameRef,
-    Projection,
-    ScorePanel,
-    Sheet,
-    ShownVideo,
-    Similarity,
-    Strip,
-    TokenSelection,
-    Unavailable,
-)
+from byov.report.content import Content, FrameRef
 from byov.report.style import COLUMN_INCHES, FAINT, INK, LEGEND_ROW_INCHES, PAGE_INCHES, fit_text, legend, phase_color
 
 Entries = list[tuple[Artist, str]]  # of a legend
@@ -51,12 +42,9 @@ NAMES = (
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 TIME_COLORS = "viridis"
 
-MARGIN_INCHES, GAP_INCHES = 0.03, 0.06
-CAPTION_LINE_INCHES = 0.13
-HEADING_INCHES = 0.17
+CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
-RATIO_INCHES = 0.35  # row labels of the token selection
-WORST_INCHES = 1.05  # row labels of the failures
+LABEL_INCHES = 1.05  # labels on the left of a grid
 SOFTMAX_INCHES = 1.9  # the plot below the failures, with its labels
 
 CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
@@ -75,13 +63,7 @@ def figure_files(folder: Path) -> list[Path]:
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
     """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR template.
 
-    Output is deterministic. Other figures of an earlier report are removed.
-
-    Returns:
-        The written files.
-
-    Raises:
-        ApplyError: If `folder` is not a folder.
+    The files are deterministic. Other figures of an earlier report are removed.
     """
     try:
         make_folder(folder)
@@ -97,7 +79,7 @@ def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRE
     return written
 
 
-def write_score_curves(panels: Sequence[ScorePanel], setting: str, folder: Path, name: str) -> list[Path]:
+def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder: Path, name: str) -> list[Path]:
     """Write <name>.png and <name>.pdf with scores as a function of a setting."""
     with style.paper_style():
         return _save(draw_score_curves(panels, setting), folder, name)
@@ -130,43 +112,48 @@ def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     """Yield the figures one at a time to save memory."""
-    thumbnails = Thumbnails(content)
-    figure: Figure | None
-    if not isinstance(content.curves, Unavailable) and (figure := draw_curves(content.curves)):
-        yield "curves", figure
-    if not isinstance(content.projection, Unavailable):
+    if content.curves:
+        yield "curves", draw_curves(content.curves)
+    if content.projection:
         yield "tsne", draw_projection(content, content.projection)
-    if not isinstance(content.strips, Unavailable):
-        for query, candidate in (("ego", "exo"), ("exo", "ego")):
-            strips = [strip for strip in content.strips if content.videos[strip.query.video].view == query]
-            if figure := draw_retrieval(content, thumbnails, strips):
-                yield f"retrieval_{query}2{candidate}", figure
-    if not isinstance(content.tokens, Unavailable):
-        for selection in content.tokens:
-            video = content.videos[selection.video]
-            yield f"tokens_{video.view}", draw_tokens(video, selection)
-    if not isinstance(content.similarity, Unavailable):
+    for query, candidate in (("ego", "exo"), ("exo", "ego")):
+        strips = [strip for strip in content.strips or () if content.videos[strip.query.video].view == query]
+        if strips:
+            yield f"retrieval_{query}2{candidate}", draw_retrieval(content, strips)
+    for selection in content.tokens or ():
+        video = content.videos[selection.video]
+        yield f"tokens_{video.view}", draw_tokens(video, selection)
+    if content.similarity:
         yield "similarity", draw_similarity(content, content.similarity)
-    if not isinstance(content.failures, Unavailable):
-        yield "failures", draw_failures(content, thumbnails, content.failures)
+    if content.failures:
+        yield "failures", draw_failures(content, content.failures)
 
 
 # Plots
 
 
-def draw_curves(curves: Curves) -> Figure | None:
-    """Draw losses and validation scores side by side; return None if no value is finite."""
+def draw_curves(curves: parts.Curves) -> Figure:
+    """Draw losses and validation scores side by side."""
     panels = {"loss": curves.losses, "validation": curves.validation}
-    panels = {name: part for name, part in panels.items() if _has_finite_value(part)}
-    if not panels:
-        return None
+    panels = {name: part for name, part in panels.items() if part}
     height = 1.9 + LEGEND_ROW_INCHES * math.ceil(max(len(part) + 1 for part in panels.values()) / 2)
     figure = Figure(figsize=(PAGE_INCHES if len(panels) == 2 else COLUMN_INCHES, height), layout="constrained")
     for index, (name, part) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), index)
-        entries = _plot_curves(axes, part, marker="o" if name == "validation" else "")
+        entries: Entries = []
+        for number, curve in enumerate(part):
+            options: dict[str, Any] = {
+                "color": phase_color(number),
+                "linestyle": ("-", "--", ":", "-.")[number // len(style.PHASES) % 4],
+                "marker": "o" if name == "validation" or len(curve.values) == 1 else "",
+            }
+            (line,) = axes.plot(curve.epochs, curve.values, markersize=2.5, **options)
+            entries.append((line, curve.name))
         if name == "loss" and curves.log_scale:
-            _use_log_scale(axes)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
         if name == "validation" and curves.kept_epoch is not None:
             line = axes.axvline(curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1)
             entries.append((line, f"saved model: epoch {curves.kept_epoch}"))
@@ -177,35 +164,7 @@ def draw_curves(curves: Curves) -> Figure | None:
     return figure
 
 
-def _has_finite_value(curves: Sequence[Curve]) -> bool:
-    return any(math.isfinite(value) for curve in curves for value in curve.values)
-
-
-def _plot_curves(axes: Axes, curves: Sequence[Curve], marker: str) -> Entries:
-    entries: Entries = []
-    for index, curve in enumerate(curves):
-        values = np.asarray(curve.values, np.float64)
-        (line,) = axes.plot(
-            curve.epochs,
-            np.where(np.isfinite(values), values, np.nan),
-            color=phase_color(index),
-            linestyle=("-", "--", ":", "-.")[index // len(style.PHASES) % 4],
-            marker=marker or ("o" if len(values) == 1 else ""),
-            markersize=2.5,
-        )
-        entries.append((line, curve.name))
-    return entries
-
-
-def _use_log_scale(axes: Axes) -> None:
-    low, high = axes.dataLim.intervaly
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 1e5 * low else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-
-
-def draw_projection(content: Content, projection: Projection) -> Figure:
+def draw_projection(content: Content, projection: parts.Projection) -> Figure:
     """Draw one panel per map. Markers show the view, colors the phase, or the time without labels."""
     videos = [content.videos[ref.video] for ref in projection.frames]
     views = np.array([video.view for video in videos])
@@ -214,25 +173,29 @@ def draw_projection(content: Content, projection: Projection) -> Figure:
         for view, marker in VIEW_MARKERS.items()
         if view in views
     ]
-    frames = [ref.frame for ref in projection.frames]
-    colors: NDArray[np.object_] | NDArray[np.float64]
+    located = list(zip(videos, (ref.frame for ref in projection.frames), strict=True))
     if content.phases:
-        phases = [video.phase(frame) for video, frame in zip(videos, frames, strict=True)]
-        colors = np.array([style.NO_PHASE if phase is None else phase_color(phase) for phase in phases], object)
+        phases = [video.phase(frame) for video, frame in located]
+        colors = np.array([to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases])
         present = sorted({phase for phase in phases if phase is not None})
-        entries += [(Patch(color=phase_color(phase)), content.phase_name(phase)) for phase in present]
+        entries += [(Patch(color=phase_color(phase)), content.phases[phase]) for phase in present]
         entries += [(Patch(color=style.NO_PHASE), "no label")] if None in phases else []
     else:
-        colors = np.array([frame / max(video.frames - 1, 1) for video, frame in zip(videos, frames, strict=True)])
+        times = [frame / max(video.frames - 1, 1) for video, frame in located]
+        colors = matplotlib.colormaps[TIME_COLORS](times)
     columns = style.legend_columns([name for _, name in entries])
     across = min(len(projection.maps), 3)
     down = math.ceil(len(projection.maps) / across)
     height = down * PAGE_INCHES / across + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
-    for index, one in enumerate(projection.maps, start=1):
+    for index, (title, points) in enumerate(projection.maps, start=1):
         axes = figure.add_subplot(down, across, index)
-        _scatter(axes, one.points, views, colors)
-        axes.set_title(fit_text(one.title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
+        for view, marker in VIEW_MARKERS.items():
+            of_view = views == view
+            look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
+            axes.scatter(points[of_view, 0], points[of_view, 1], c=colors[of_view], **look)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     if not content.phases:
         bar = figure.colorbar(ScalarMappable(cmap=TIME_COLORS), ax=figure.axes, aspect=30, pad=0.02)
         bar.set_ticks([0, 1], labels=["start", "end"])
@@ -241,41 +204,17 @@ def draw_projection(content: Content, projection: Projection) -> Figure:
     return figure
 
 
-def _scatter(
-    axes: Axes,
-    points: NDArray[np.float64],
-    views: NDArray[np.str_],
-    colors: NDArray[np.object_] | NDArray[np.float64],
-) -> None:
-    """Plot (n, 2) points; colors are hex strings, or numbers from 0 to 1."""
-    scale = {"cmap": TIME_COLORS, "vmin": 0, "vmax": 1} if colors.dtype == np.float64 else {}
-    for view, marker in VIEW_MARKERS.items():
-        of_view = views == view
-        axes.scatter(
-            points[of_view, 0],
-            points[of_view, 1],
-            s=9,
-            c=colors[of_view].tolist(),
-            marker=marker,
-            linewidths=0.25,
-            edgecolors="white",
-            alpha=0.85,
-            **scale,  # type: ignore[arg-type]
-        )
-    axes.set(xticks=[], yticks=[])
-
-
-def draw_similarity(content: Content, similarity: Similarity) -> Figure:
+def draw_similarity(content: Content, similarity: parts.Similarity) -> Figure:
     """Draw the distances of all pairs of frames, the warp path and the nearest frame of each row."""
     rows, columns = content.videos[similarity.rows], content.videos[similarity.columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
-    distances = np.ma.masked_invalid(similarity.distances)
     extent = (*_extent(similarity.column_frames), *_extent(similarity.row_frames)[::-1])
-    image = axes.imshow(distances, cmap="Greys_r", aspect="auto", extent=extent)  # gray below colored lines
+    image = axes.imshow(similarity.distances, cmap="Greys_r", aspect="auto", extent=extent)  # gray below colored lines
     for draw, video in ((axes.axhline, rows), (axes.axvline, columns)):
-        for boundary in _phase_boundaries(video):
-            draw(boundary, color=style.PHASES[4], linestyle="--", linewidth=0.6)
+        for (_, end, _), (start, _, _) in pairwise(video.phase_runs()):
+            if end == start:
+                draw(start - 0.5, color=style.PHASES[4], linestyle="--", linewidth=0.6)
     down, across = np.array(similarity.row_frames), np.array(similarity.column_frames)
     (nearest,) = axes.plot(across[similarity.nearest], down, ".", color=style.PHASES[1], markersize=2.2, clip_on=False)
     path_rows, path_columns = similarity.path.T
@@ -290,15 +229,9 @@ def draw_similarity(content: Content, similarity: Similarity) -> Figure:
         axis.set_major_locator(style.integer_ticks())
     figure.colorbar(image, ax=axes, label="distance", aspect=30, pad=0.02).ax.locator_params(nbins=5)
     if similarity.tau is not None:
-        axes.set_title(f"Kendall's τ = {style.two_decimals(similarity.tau)}")
+        axes.set_title(f"Kendall's τ = {similarity.tau:.2f}")
     legend(figure, entries, inches=0.9, loc="outside lower center", ncols=len(entries), columnspacing=1)
     return figure
-
-
-def _phase_boundaries(video: ShownVideo) -> list[float]:
-    """Return the positions between consecutive labeled frames of different phases."""
-    pairs = pairwise(video.phase(frame) for frame in range(video.frames))
-    return [frame + 0.5 for frame, pair in enumerate(pairs) if None not in pair and pair[0] != pair[1]]
 
 
 def _extent(frames: Sequence[int]) -> tuple[float, float]:
@@ -307,40 +240,34 @@ def _extent(frames: Sequence[int]) -> tuple[float, float]:
     return frames[0] - step / 2, frames[-1] + step / 2
 
 
-def draw_softmax(content: Content, failures: Failures) -> Figure:
+def draw_softmax(content: Content, failures: parts.Failures) -> Figure:
     """Draw the similarity of the reference frame to all frames of its video."""
-    width, height = PAGE_INCHES, SOFTMAX_INCHES
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0.8 / width, 0.63 / height, 1 - 0.85 / width, 1 - 0.75 / height))
-    _plot_softmax(axes, content, failures, width)
+    figure = Figure(figsize=(PAGE_INCHES, SOFTMAX_INCHES), layout="constrained")
+    _plot_softmax(figure.add_subplot(), content, failures)
     return figure
 
 
-def _plot_softmax(axes: Axes, content: Content, failures: Failures, width: float) -> None:
+def _plot_softmax(axes: Axes, content: Content, failures: parts.Failures) -> None:
     count, frame = len(failures.similarity), failures.reference.frame
-    values = np.nan_to_num(failures.similarity)
-    axes.plot(range(count), values, color=phase_color(0))
+    axes.plot(range(count), failures.similarity, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
-    (reference,) = axes.plot([frame], [values[frame]], "o", color=style.WRONG, markersize=4)
+    (reference,) = axes.plot([frame], [failures.similarity[frame]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(0, 1.1 * max(float(values.max()), 1 / count))  # from 0, so that small differences look small
+    axes.set_ylim(
+        0, 1.1 * max(float(failures.similarity.max()), 1 / count)
+    )  # from 0, so that small differences look small
     axes.set_ylabel("softmax similarity\nto the reference")
     name = content.videos[failures.reference.video].name
-    axes.set_xlabel(f"frame of {fit_text(name, width / 2, style.TEXT_POINTS)}")
+    axes.set_xlabel(f"frame of {fit_text(name, COLUMN_INCHES, style.TEXT_POINTS)}")
     axes.xaxis.set_major_locator(style.integer_ticks())
     axes.spines[["top", "right"]].set_visible(False)
     entries: Entries = [(reference, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
 
 
-def draw_score_curves(panels: Sequence[ScorePanel], setting: str) -> Figure:
+def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figure:
     """Draw scores with their deviations, and published scores as dotted lines."""
-    names = dict.fromkeys(
-        f"{curve.name} (published)" if curve.published else curve.name for panel in panels for curve in panel.curves
-    )
-    columns = style.legend_columns(list(names))
-    height = 2.1 + LEGEND_ROW_INCHES * math.ceil(len(names) / columns)
-    figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+    figure = Figure(layout="constrained")
     entries: dict[str, Artist] = {}
     for index, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), index)
@@ -362,6 +289,8 @@ def draw_score_curves(panels: Sequence[ScorePanel], setting: str) -> Figure:
             entries.setdefault(f"{curve.name} (published)" if curve.published else curve.name, drawn.lines[0])
         axes.set(xlabel=setting, ylabel=panel.heading)
         style.tidy(axes)
+    columns = style.legend_columns(list(entries))
+    figure.set_size_inches(PAGE_INCHES, 2.1 + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns))
     shown = [(artist, name) for name, artist in entries.items()]
     legend(figure, shown, inches=2.0, loc="outside lower center", ncols=columns)
     return figure
@@ -384,159 +313,94 @@ class GridCell:
         return 1 if self.picture is None else self.picture.shape[0] / self.picture.shape[1]
 
 
-class Thumbnails:
-    """Tiles of the videos' sheets. Each row of tiles is decoded once."""
+def _draw_grid(
+    rows: Sequence[Sequence[GridCell]], heading: str = "", labels: Sequence[str] = (), below: float = 0
+) -> tuple[Figure, GridSpec]:
+    """Draw rows of pictures of equal width, scaled to fit a page, with an empty row of `below` inches at the end."""
+    columns = max(len(row) for row in rows)
+    heights = [max(cell.height for cell in row) for row in rows]
+    caption_lines = sum(1 + max(len(cell.caption) for cell in row) for row in rows) + bool(heading)
+    text_inches, label_inches = CAPTION_LINE_INCHES * caption_lines, LABEL_INCHES if labels else 0
+    fitting = (style.PAGE_HEIGHT_INCHES - below - text_inches) / sum(heights)
+    width = min((PAGE_INCHES - label_inches) / columns, MAX_CELL_INCHES, fitting)
+    size = max(label_inches + columns * width, COLUMN_INCHES), sum(heights) * width + text_inches + below
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0, hspace=0))
+    figure.suptitle(heading, fontsize=style.SMALL_POINTS)
+    below_row = [0.6 * below / width] if below else []
+    grid = figure.add_gridspec(len(rows) + len(below_row), columns, height_ratios=[*heights, *below_row])
+    for row, cells in enumerate(rows):
+        for column, cell in enumerate(cells):
+            axes = figure.add_subplot(grid[row, column], xticks=[], yticks=[], anchor="S")
+            if cell.picture is not None:
+                axes.imshow(cell.picture)
+            else:
+                axes.set(facecolor="#eeeeee", aspect="equal")
+                axes.text(0.5, 0.5, "no picture", ha="center", va="center", color=FAINT)
+            for spine in axes.spines.values():
+                spine.set(visible=cell.border is not None, color=cell.border, linewidth=2.0)
+            caption = "\n".join(fit_text(line, width) for line in cell.caption)
+            axes.set_xlabel(caption, fontsize=style.SMALL_POINTS, labelpad=2)
+            if labels and column == 0:
+                axes.set_ylabel(labels[row], fontsize=style.SMALL_POINTS, rotation=0, ha="right", va="center")
+    return figure, grid
 
-    def __init__(self, content: Content) -> None:
-        self._videos = content.videos
-        self._decoded: dict[tuple[int, int], Picture] = {}  # by video and row
 
-    def picture(self, ref: FrameRef) -> Picture | None:
-        """Return the tile of a frame, or None if there is none."""
-        sheet = self._videos[ref.video].sheet
-        position = sheet.position(ref.frame) if isinstance(sheet, Sheet) else None
-        if position is None or isinstance(sheet, Unavailable):
-            return None
-        row, column = position
-        if (ref.video, row) not in self._decoded:
-            with Image.open(io.BytesIO(sheet.rows[row]), formats=["JPEG"]) as image:
-                self._decoded[ref.video, row] = np.asarray(image.convert("RGB"))
+def frame_picture(content: Content, ref: FrameRef) -> Picture | None:
+    """Return the thumbnail of a frame, or None if there is none."""
+    sheet = content.videos[ref.video].sheet
+    position = sheet.position(ref.frame) if sheet else None
+    if not sheet or position is None:
+        return None
+    row, column = position
+    with Image.open(io.BytesIO(sheet.rows[row]), formats=["JPEG"]) as image:
         left = column * sheet.tile_width
-        return self._decoded[ref.video, row][:, left : left + sheet.tile_width]
+        return np.asarray(image.convert("RGB"))[:, left : left + sheet.tile_width]
 
 
-class Grid:
-    """A figure of pictures of equal width, scaled to fit a page. Lengths are in inches, from the top left.
-
-    Args:
-        rows: The cells.
-        left, above, below: Space for row labels, a heading and a plot.
-    """
-
-    def __init__(
-        self, rows: Sequence[Sequence[GridCell]], *, left: float = 0, above: float = 0, below: float = 0
-    ) -> None:
-        self._left = left + MARGIN_INCHES
-        columns = max(len(row) for row in rows)
-        relative_heights = [max((cell.height for cell in row), default=0) for row in rows]
-        captions = [
-            CAPTION_LINE_INCHES * max((len(cell.caption) for cell in row), default=0) + GAP_INCHES for row in rows
-        ]
-        width = PAGE_INCHES - self._left - MARGIN_INCHES + GAP_INCHES
-        height = style.PAGE_HEIGHT_INCHES - above - MARGIN_INCHES - below - sum(captions)
-        self._cell_width = min(width / columns - GAP_INCHES, MAX_CELL_INCHES, height / sum(relative_heights))
-        self._heights = [self._cell_width * relative for relative in relative_heights]
-        ends = above + MARGIN_INCHES + np.cumsum([sum(row) for row in zip(self._heights, captions, strict=True)])
-        self._baselines = [float(end - caption) for end, caption in zip(ends, captions, strict=True)]
-        self.bottom = float(ends[-1])
-        self.width = max(self.column_left(columns) - GAP_INCHES + MARGIN_INCHES, COLUMN_INCHES)
-        self._height = self.bottom + below
-        self.figure = Figure(figsize=(self.width, self._height))
-        for row, cells in enumerate(rows):
-            for column, cell in enumerate(cells):
-                self._draw(row, column, cell)
-
-    def column_left(self, column: int) -> float:
-        return self._left + column * (self._cell_width + GAP_INCHES)
-
-    def row_middle(self, row: int) -> float:
-        """Return the vertical center of a row's pictures, without captions."""
-        return self._baselines[row] - self._heights[row] / 2
-
-    def text(self, left: float, top: float, text: str, **options: object) -> None:
-        position = (left / self.width, 1 - top / self._height)
-        self.figure.text(*position, text, fontsize=style.SMALL_POINTS, **options)  # type: ignore[arg-type]
-
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        bottom = 1 - (top + height) / self._height
-        return self.figure.add_axes((left / self.width, bottom, width / self.width, height / self._height))
-
-    def _draw(self, row: int, column: int, cell: GridCell) -> None:
-        left, height = self.column_left(column), self._cell_width * cell.height
-        axes = self.axes(left, self._baselines[row] - height, self._cell_width, height)
-        axes.set(xticks=[], yticks=[])
-        if cell.picture is not None:
-            axes.imshow(cell.picture, aspect="auto")
-        else:
-            axes.set_facecolor("#eeeeee")
-            axes.text(0.5, 0.5, "no picture", transform=axes.transAxes, ha="center", va="center", color=FAINT)
-        for spine in axes.spines.values():
-            spine.set(visible=cell.border is not None, color=cell.border, linewidth=2.0)
-        for line, text in enumerate(cell.caption):
-            top = self._baselines[row] + 0.035 + line * CAPTION_LINE_INCHES
-            self.text(left + self._cell_width / 2, top, fit_text(text, self._cell_width), ha="center", va="top")
-
-
-def draw_retrieval(content: Content, thumbnails: Thumbnails, strips: Sequence[Strip]) -> Figure | None:
-    """Draw a row per query with its nearest frames of the other view; return None if no frame has a picture."""
+def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
+    """Draw a row per query with its nearest frames of the other view."""
     rows = []
     for strip in strips:
-        rows.append([_cell(content, thumbnails, strip.query, style.QUERY, named=True)])
-        for ref in strip.retrieved:
-            same = content.same_phase(strip.query, ref)
-            mark = "" if same is None else " ✓" if same else " ✗"
-            rows[-1].append(_cell(content, thumbnails, ref, _border(same), named=True, mark=mark))
-    if all(cell.picture is None for row in rows for cell in row):
-        return None
-    grid = Grid(rows, above=HEADING_INCHES)
-    grid.text(grid.column_left(0), MARGIN_INCHES, "query", color=style.QUERY, va="top")
-    heading = "retrieved, nearest first" + (" (✓ same phase as the query)" if content.phases else "")
-    left = grid.column_left(1)
-    grid.text(left, MARGIN_INCHES, fit_text(heading, grid.width - left), va="top")
-    return grid.figure
-
-
-def _cell(
-    content: Content,
-    thumbnails: Thumbnails,
-    ref: FrameRef,
-    border: str | None,
-    *,
-    named: bool = False,
-    mark: str = "",
-) -> GridCell:
-    """Return a frame with its time as caption, preceded by the video's name if `named`."""
-    video = content.videos[ref.video]
-    time = f"{video.time(ref.frame)}{mark}"
-    return GridCell(thumbnails.picture(ref), (video.name, time) if named else (time,), border)
+        cells = []
+        for ref in (strip.query, *strip.retrieved):
+            video, same = content.videos[ref.video], content.same_phase(strip.query, ref)
+            is_query = ref is strip.query
+            mark = "" if is_query or same is None else " ✓" if same else " ✗"
+            border = style.QUERY if is_query else _border(same)
+            cells.append(GridCell(frame_picture(content, ref), (video.name, video.time(ref.frame) + mark), border))
+        rows.append(cells)
+    return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))[0]
 
 
 def _border(same_phase: bool | None) -> str:
     return style.PLAIN if same_phase is None else style.RIGHT if same_phase else style.WRONG
 
 
-def draw_tokens(video: ShownVideo, selection: TokenSelection) -> Figure:
+def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Figure:
     """Draw a row per ratio and a column per frame."""
-    rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures]
-    times = [(video.time(frame),) for frame in selection.frames]
-    rows[-1] = [GridCell(picture, time) for picture, time in zip(selection.pictures[-1], times, strict=True)]
-    grid = Grid(rows, left=RATIO_INCHES, above=HEADING_INCHES)
-    grid.text(MARGIN_INCHES, MARGIN_INCHES, "fraction of tokens kept", color=FAINT, va="top")
-    for row, ratio in enumerate(selection.ratios):
-        grid.text(MARGIN_INCHES, grid.row_middle(row), f"{ratio:g}", va="center")
-    return grid.figure
+    rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
+    last = zip(selection.pictures[-1], selection.frames, strict=True)
+    rows.append([GridCell(picture, (video.time(frame),)) for picture, frame in last])
+    labels = [f"{ratio:g}" for ratio in selection.ratios]
+    return _draw_grid(rows, "tokens kept at each ratio", labels)[0]
 
 
-def draw_failures(content: Content, thumbnails: Thumbnails, failures: Failures) -> Figure:
+def draw_failures(content: Content, failures: parts.Failures) -> Figure:
     """Draw the worst videos above the frames they are matched to, and the softmax similarity below."""
     rows, labels = [], []
     for worst in failures.worst:
         queries = [FrameRef(worst.video, frame) for frame in worst.frames]
         matches = [FrameRef(worst.partner, frame) for frame in worst.matched]
         borders = [style.QUERY if ref == failures.reference else None for ref in queries]
-        rows.append([_cell(content, thumbnails, ref, border) for ref, border in zip(queries, borders, strict=True)])
-        rows.append(
-            [
-                _cell(content, thumbnails, ref, _border(content.same_phase(query, ref)))
-                for query, ref in zip(queries, matches, strict=True)
-            ]
-        )
-        labels += [("", worst.video, worst.tau), ("nearest in\n", worst.partner, worst.partner_tau)]
-    grid = Grid(rows, left=WORST_INCHES, below=SOFTMAX_INCHES)
-    for row, (prefix, video, tau) in enumerate(labels):
-        name = fit_text(content.videos[video].name, WORST_INCHES - GAP_INCHES)
-        text = f"{prefix}{name}\nτ = {style.two_decimals(tau)}"
-        grid.text(MARGIN_INCHES, grid.row_middle(row), text, va="center")
-    axes = grid.axes(0.8, grid.bottom + 0.12, grid.width - 0.85, SOFTMAX_INCHES - 0.75)
-    _plot_softmax(axes, content, failures, grid.width)
-    return grid.figure
+        matched = [_border(content.same_phase(*pair)) for pair in zip(queries, matches, strict=True)]
+        for refs, colors in ((queries, borders), (matches, matched)):
+            captions = [content.videos[ref.video].time(ref.frame) for ref in refs]
+            pictures = [frame_picture(content, ref) for ref in refs]
+            rows.append(
+                [GridCell(*cell) for cell in zip(pictures, [(text,) for text in captions], colors, strict=True)]
+            )
+        names = [fit_text(content.videos[index].name, LABEL_INCHES) for index in (worst.video, worst.partner)]
+        labels += [f"{names[0]}\nτ = {worst.tau:.2f}", f"nearest in\n{names[1]}\nτ = {worst.partner_tau:.2f}"]
+    figure, grid = _draw_grid(rows, labels=labels, below=SOFTMAX_INCHES)
+    _plot_softmax(figure.add_subplot(grid[-1, :]), content, failures)
+    return figure

@@ -1,9 +1,9 @@
 """Thumbnails of video frames: find the source files, decode the frames and pack them into JPEG sheets."""
 
 import io
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -29,45 +29,36 @@ QUALITY = 72  # JPEG
 
 
 class SourceVideos:
-    """The video files that features were extracted from.
-
-    Args:
-        dataset_folder: The dataset's folder in the feature cache, which records the paths of the videos.
-        search_folder: A folder to search first, recursively.
-    """
+    """The video files of a dataset, searched recursively in a folder first, then where the feature cache says."""
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
         self._searched = search_folder is not None
         self._by_name: dict[str, list[Path]] = {}
-        for folder, subfolders, names in os.walk(search_folder) if search_folder is not None else ():
-            subfolders.sort()
-            for name in sorted(names):
-                self._by_name.setdefault(name, []).append(Path(folder, name))
-        try:
-            self._recorded = read_sources(dataset_folder)
-        except CacheError:
-            self._recorded = {}
+        for path in sorted(search_folder.rglob("*")) if search_folder is not None else ():
+            self._by_name.setdefault(path.name, []).append(path)
+        self._recorded: dict[str, Path] = {}
+        with suppress(CacheError):
+            self._recorded.update(read_sources(dataset_folder))
 
-    def find(self, video_id: str, provenance: Provenance) -> Path | Unavailable:
-        """Return the file of a video, verified by size and fingerprint."""
-        name, recorded = provenance.source_name, self._recorded.get(video_id)
-        candidates = self._by_name.get(name, []) + ([recorded] if recorded is not None else [])
-        changed = False
+    def find(self, video_id: str, provenance: Provenance) -> Path:
+        """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
+        name, changed = provenance.source_name, False
+        candidates = list(self._by_name.get(name, ()))
+        if video_id in self._recorded:
+            candidates.append(self._recorded[video_id])
         for path in candidates:
-            try:
+            with suppress(OSError):  # not readable, or not a valid name on this system
                 if not path.is_file():
                     continue
                 same_size = path.stat().st_size == provenance.source_bytes
                 if same_size and fingerprint(path) == provenance.source_fingerprint:
                     return path
                 changed = True
-            except OSError:  # not readable, or not a valid name on this system
-                continue
         if changed:
-            return Unavailable(f"{name} has changed since it was extracted. Extract it again with byov-extract.")
+            raise CacheError(f"{name} has changed since it was extracted. Extract it again with byov-extract.")
         if self._searched:
-            return Unavailable(f"{name} is not in the --videos folder.")
-        return Unavailable(f"{name} was not found where it was extracted from. Pass its folder with --videos.")
+            raise CacheError(f"{name} is not in the --videos folder.")
+        raise CacheError(f"{name} was not found where it was extracted from. Pass its folder with --videos.")
 
 
 @dataclass(frozen=True)
@@ -91,14 +82,10 @@ def read_tiles(
     requests: Sequence[TileRequest | Unavailable], picture_bytes: int, progress: Progress = NO_PROGRESS
 ) -> list[Tiles | Unavailable]:
     """Decode the frames of several videos in parallel, at a size that should fit `picture_bytes` as JPEG."""
-    frames = sum(len(request.frames) for request in requests if isinstance(request, TileRequest))
+    frames = sum(len(request.frames) for request in requests if request)
     area = max(min(MAX_AREA, int(picture_bytes / max(frames, 1) / BYTES_PER_PIXEL)), 1)
-
-    def decode(request: TileRequest | Unavailable) -> Tiles | Unavailable:
-        return request if isinstance(request, Unavailable) else decode_tiles(request, area)
-
     with ThreadPoolExecutor(usable_cores()) as pool:
-        done = pool.map(decode, requests)
+        done = pool.map(lambda request: request and decode_tiles(request, area), requests)
         return list(track(done, progress, "frames", unit="video", total=len(requests), brief=True))
 
 
@@ -138,30 +125,24 @@ def make_sheets(tiles: Sequence[Tiles | Unavailable], picture_bytes: int) -> lis
     scale = 1.0
     while True:
         with ThreadPoolExecutor(usable_cores()) as pool:
-            sheets = list(pool.map(lambda one, by=scale: make_sheet(one, by), tiles))
-        total = sum(len(row) for sheet in sheets if isinstance(sheet, Sheet) for row in sheet.rows)
+            sheets = list(pool.map(lambda one, by=scale: one and make_sheet(one, by), tiles))
+        total = sum(len(row) for sheet in sheets if sheet for row in sheet.rows)
         if total <= picture_bytes or scale < MIN_SCALE:
             return sheets
         scale *= 0.95 * sqrt(picture_bytes / total)
 
 
-def make_sheet(tiles: Tiles | Unavailable, scale: float = 1.0) -> Sheet | Unavailable:
-    if isinstance(tiles, Unavailable):
-        return tiles
+def make_sheet(tiles: Tiles, scale: float = 1.0) -> Sheet:
+    """Pack the tiles of a video into rows of at most COLUMNS; an incomplete last row is padded."""
     count, height, width, _ = tiles.pixels.shape
-    columns, size = min(COLUMNS, count), (max(1, round(width * scale)), max(1, round(height * scale)))
-    rows = [_row_jpeg(tiles.pixels[first : first + columns], columns, size) for first in range(0, count, columns)]
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    columns, rows = min(COLUMNS, count), []
+    for first in range(0, count, columns):
+        picture = Image.new("RGB", (columns * size[0], size[1]))
+        for column, tile in enumerate(tiles.pixels[first : first + columns]):
+            picture.paste(Image.fromarray(tile).resize(size, Image.Resampling.LANCZOS), (column * size[0], 0))
+        rows.append(jpeg_bytes(picture, QUALITY))
     return Sheet(tiles.frames, *size, columns, tuple(rows))
-
-
-def _row_jpeg(pixels: NDArray[np.uint8], columns: int, size: tuple[int, int]) -> bytes:
-    """Encode a row of tiles; an incomplete last row is padded."""
-    picture = Image.new("RGB", (columns * size[0], size[1]))
-    for column, tile in enumerate(pixels):
-        image = Image.fromarray(tile)
-        scaled = image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
-        picture.paste(scaled, (column * size[0], 0))
-    return jpeg_bytes(picture, QUALITY)
 
 
 def jpeg_bytes(picture: Image.Image, quality: int) -> bytes:

@@ -74,7 +74,7 @@ def _unfinished(run: RunRecord) -> Lines:
 
 
 def _pictures(sheets: Sequence[Sheet | Unavailable]) -> str:
-    present = [sheet for sheet in sheets if isinstance(sheet, Sheet)]
+    present = [sheet for sheet in sheets if sheet]
     sizes = ", ".join(dict.fromkeys(f"{sheet.tile_width} x {sheet.tile_height}" for sheet in present))
     count = sum(len(sheet.frames) for sheet in present)
     return f"{count} frames of {sizes} pixels, JPEG quality {QUALITY}" if present else "none"

@@ -19,7 +19,7 @@ COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # CVPR temp
 DOTS_PER_INCH = 300
 TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
-MAX_TEXT_LENGTH = 1000  # longer texts are wider than any page, and slow to measure
+MAX_TEXT_LENGTH = 200  # characters; longer texts are slow to measure
 INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Okabe and Ito's palette, adapted; the same as --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
@@ -92,27 +92,16 @@ def literal(text: str) -> str:
 def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
     """Return `literal(text)`, truncated at the start if it is too wide, since video names differ at the end."""
     whole = literal(text)
-    if _width_inches(whole, points) <= inches:
-        return whole
-    low, high = 0, min(len(whole), MAX_TEXT_LENGTH)  # the number of characters that fit is in [low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = _width_inches("…" + whole[-middle:], points) <= inches
-        low, high = (middle, high) if fits else (low, middle)
-    return "…" + whole[len(whole) - low :]
+    shown = whole if len(whole) <= MAX_TEXT_LENGTH else "…" + whole[-MAX_TEXT_LENGTH:]
+    while len(shown) > 1 and _width_inches(shown, points) > inches:
+        shown = "…" + shown[2:]
+    return shown
 
 
 def _width_inches(text: str, points: float) -> float:
-    if len(text) > MAX_TEXT_LENGTH:
-        return float("inf")
     properties = FontProperties(family=fonts(), size=points)
     width_points, _, _ = TextToPath().get_text_width_height_descent(text, properties, ismath=False)
     return float(width_points) / 72
-
-
-def two_decimals(value: float) -> str:
-    """Format a number with the minus sign that matplotlib uses on axes."""
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def integer_ticks() -> MaxNLocator:
@@ -128,7 +117,7 @@ def tidy(axes: Axes) -> None:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Return how many legend entries fit side by side below a figure of full page width."""
-    widest = max(min(_width_inches(literal(name), SMALL_POINTS), 3.0) for name in names)
+    widest = max(_width_inches(fit_text(name, 3.0), SMALL_POINTS) for name in names)
     return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5: marker and gap
 
 

@@ -1,1 +1,1 @@
-"""The report for the browser: one file of HTML that needs nothing else."""
+"""The report as a self-contained HTML page."""

@@ -5,19 +5,27 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-function svg(name, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+/** Create an HTML element. */
+function html(name, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
   return element;
 }
+
+function svg(name, attributes = {}) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
 /* Frames */
 
 const frameOf = (video, sample) => data.videos[video].frames[sample];
 const phaseOf = (video, sample) => data.videos[video].phases[sample];
-const phaseName = (phase) => (phase === null ? "" : data.phases[phase] ?? `phase ${phase}`);
-const timeText = (seconds) => (seconds === null ? "time unknown" : `${seconds.toFixed(2)} s`);
+const phaseName = (phase) => (phase === null ? "" : data.phases[phase]);
+const timeText = (seconds) => `${seconds.toFixed(2)} s`;
 const timeOf = (video, sample) => timeText(data.videos[video].seconds[sample]);
 const sampleText = (video, sample) => `${timeOf(video, sample)}, frame ${frameOf(video, sample)}`;
 const lastSample = (video) => data.videos[video].frames.length - 1;
@@ -43,8 +51,8 @@ function samePhase(video, sample, other, otherSample) {
 
 function showTile(element, video, sample) {
   const { name, columns } = data.videos[video];
-  const row = Math.floor(sample / columns);
-  element.className = columns ? `tile v${video} v${video}r${row} c${columns}x${sample % columns}` : "tile missing";
+  const [row, column] = [Math.floor(sample / columns), sample % columns];
+  element.className = columns ? `tile v${video} v${video}r${row} c${columns}x${column}` : "tile missing";
   element.textContent = columns ? "" : "no picture";
   element.setAttribute("role", "img");
   element.setAttribute("aria-label", `${name}, frame ${frameOf(video, sample)}`);
@@ -62,7 +70,7 @@ const [DIAGONAL, UP, LEFT] = [0, 1, 2];
 class Run {
   constructor({ name, width, step, numbers, taus }) {
     Object.assign(this, { name, width, step, taus });
-    this.numbers = Int8Array.from(atob(numbers), (character) => character.charCodeAt(0));
+    this.numbers = new Int8Array(decodeBytes(numbers).buffer);
     let first = 0;
     this.starts = data.videos.map(({ frames }) => (first += frames.length) - frames.length);
     this.pair = { key: null };
@@ -94,15 +102,9 @@ class Run {
     const key = `${video} ${other}`;
     if (this.pair.key !== key) {
       const [rows, columns] = [lastSample(video) + 1, lastSample(other) + 1];
-      const distances = new Float64Array(rows * columns);
-      const nearest = new Array(rows).fill(0);
-      for (let row = 0; row < rows; row += 1) {
-        const first = row * columns;
-        for (let column = 0; column < columns; column += 1) {
-          distances[first + column] = this.distance(video, row, other, column);
-          if (distances[first + column] < distances[first + nearest[row]]) nearest[row] = column;
-        }
-      }
+      const nearest = Array.from({ length: rows }, (_, row) => this.nearest(video, row, other).sample);
+      const distances = new Float64Array(rows * columns)
+        .map((_, cell) => this.distance(video, Math.floor(cell / columns), other, cell % columns));
       this.pair = { key, rows, columns, distances, nearest, path: warpPath(distances, rows, columns) };
     }
     return this.pair;
@@ -135,17 +137,23 @@ function warpPath(distances, rows, columns) {
   return path.reverse();
 }
 
+/** The middle of the steps of a path that are in a row. */
+function middleStep(path, row) {
+  const first = path.findIndex(([each]) => each === row);
+  const last = path.findLastIndex(([each]) => each === row);
+  return (first + last) >> 1;
+}
+
 /* State: what the player shows. It is also the address of the page, so it can be shared and the back button works. */
 
 const SETTLED_MS = 300;  // browsers reject frequent changes of the address
-const MODES = ["nearest", "path"];
 
 class State {
   constructor() {
     this.watchers = [];
     this.timer = null;
     const first = data.videos.findIndex(({ view }) => view === "ego");
-    this.now = this.valid({ video: Math.max(first, 0), sample: 0, other: -1, mode: MODES[0] });
+    this.now = this.valid({ video: Math.max(first, 0), sample: 0, other: -1, mode: "nearest" });
     this.readAddress();
     addEventListener("popstate", () => this.readAddress());
     addEventListener("hashchange", () => this.readAddress());
@@ -183,19 +191,16 @@ class State {
 
   /** Compare with another video, of the other view if possible. */
   valid({ video, sample, other, mode }) {
-    let partner = other;
-    if (other === video || !data.videos[other]) {
-      partner = data.videos.findIndex(({ view }) => view !== data.videos[video].view);
-      if (partner < 0) partner = data.videos.findIndex((_, index) => index !== video);
-      if (partner < 0) partner = video;
-    }
+    const others = [...data.videos.keys()].filter((index) => index !== video);
+    const across = others.find((index) => data.videos[index].view !== data.videos[video].view);
+    const partner = others.includes(other) ? other : across ?? others[0] ?? video;
     return { video, sample: clamp(sample, 0, lastSample(video)), other: partner, mode };
   }
 
   writeAddress(method) {
     clearTimeout(this.timer);
     const { video, sample, other, mode } = this.now;
-    const address = addressOf(video, sample, other) + (mode === MODES[0] ? "" : `&play=${mode}`);
+    const address = addressOf(video, sample, other) + (mode === "path" ? "&play=path" : "");
     if (location.hash === address) return;
     try {
       history[method](null, "", address);
@@ -211,7 +216,7 @@ class State {
     const video = find(read.video);
     if (video < 0) return;
     const partner = "with" in read ? { other: find(read.with) } : {};
-    const mode = MODES.includes(read.play) ? read.play : this.now.mode;
+    const mode = read.play === "path" ? "path" : this.now.mode;
     this.set({ video, sample: sampleAt(video, Number(read.frame) || 0), ...partner, mode });
   }
 }
@@ -227,13 +232,14 @@ const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** A bar of phases; a click selects a frame. The video table has the bars of all videos. */
 class Timeline {
-  constructor(element, clicked) {
-    this.element = element;
-    this.marker = svg("g", { class: "marker" }, svg("line", { y1: 0, y2: 10 }), svg("line", { y1: 0, y2: 10 }));
+  constructor(element, state, video = null) {
+    Object.assign(this, { element, video });
+    this.marker = svg("g", { class: "marker" });
+    this.marker.append(svg("line", { y1: 0, y2: 10 }), svg("line", { y1: 0, y2: 10 }));
     element.addEventListener("click", (event) => {
       const box = element.getBoundingClientRect();
       const fraction = clamp((event.clientX - box.left) / box.width, 0, 1);
-      clicked(this.video, sampleAt(this.video, fraction * data.videos[this.video].count - 0.5));
+      state.go({ video: this.video, sample: sampleAt(this.video, fraction * data.videos[this.video].count - 0.5) });
     });
   }
 
@@ -251,10 +257,7 @@ class Timeline {
 class Side {
   constructor(id, state) {
     this.part = (name) => byId(`${id}-${name}`);
-    this.line = new Timeline(this.part("line"), (video, sample) => {
-      const { video: shown, other } = state.now;
-      state.go(video === shown ? { sample } : { video, sample, other: video === other ? shown : other });
-    });
+    this.line = new Timeline(this.part("line"), state);
   }
 
   show(video, sample, same = null) {
@@ -274,14 +277,13 @@ class Player {
     this.clock = new Side("clock", state);
     this.scrub = byId("scrub");
     this.button = byId("play");
-    this.listen();
+    this.listen(state);
     this.pause();
     byId("stage").hidden = false;
     state.watch((now) => this.show(now));
   }
 
-  listen() {
-    const { state } = this;
+  listen(state) {
     const onChange = (id, change) => byId(id).addEventListener("change", (event) => {
       this.pause();
       state.go(change(event.target.value));
@@ -294,7 +296,7 @@ class Player {
     reducedMotion.addEventListener("change", () => this.pause());
     document.addEventListener("keydown", (event) => this.key(event));
     document.querySelectorAll("#video-table .timeline").forEach((element, video) => {
-      new Timeline(element, (_, sample) => state.go({ video, sample })).video = video;
+      new Timeline(element, state, video);
     });
   }
 
@@ -318,10 +320,11 @@ class Player {
   }
 
   show({ video, sample, other, mode }) {
-    this.findStep();
+    if (!this.alongPath) this.step = sample;
+    else if (this.path[this.step]?.[0] !== sample) this.step = middleStep(this.path, sample);
     this.query.show(video, sample);
     this.answers.forEach((side, index) => {
-      const found = this.answer(this.runs[index], index);
+      const found = this.answer(this.runs[index]);
       side.part("title").textContent = `${this.alongPath ? "Aligned" : "Nearest"} by ${this.runs[index].name}`;
       side.show(other, found, samePhase(video, sample, other, found));
     });
@@ -336,27 +339,16 @@ class Player {
     document.querySelectorAll("#video-table tbody tr").forEach((row, index) => row.classList.toggle("own", index === video));
   }
 
-  /** The slider's position: on the path, the middle of the steps with this sample. */
-  findStep() {
-    const { sample } = this.state.now;
-    if (!this.alongPath) this.step = sample;
-    else if (this.path[this.step]?.[0] !== sample) {
-      const steps = this.path.flatMap(([row], step) => (row === sample ? [step] : []));
-      this.step = steps[(steps.length - 1) >> 1];
-    }
-  }
-
-  answer(run, index) {
+  answer(run) {
     const { video, sample, other } = this.state.now;
     if (!this.alongPath) return run.nearest(video, sample, other).sample;
-    if (index === 0) return this.path[this.step][1];
-    const paired = run.compare(video, other).path.filter(([row]) => row === sample);
-    return paired[(paired.length - 1) >> 1][1];
+    const { path } = run.compare(video, other);
+    return path[run === this.runs[0] ? this.step : middleStep(path, sample)][1];
   }
 
   /** Arrow keys step and Space plays, unless the focused element uses these keys itself. */
   key(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, textarea, input, .cloud, .scroll")) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, input, .cloud, .scroll")) return;
     const steps = { ArrowRight: 1, ArrowLeft: -1 };
     if (event.key in steps) this.moveTo(clamp(this.step + steps[event.key], 0, this.last));
     else if (event.key === " " && !event.target.closest("button, a, summary")) this.press();
@@ -368,13 +360,11 @@ class Player {
   press() {
     if (reducedMotion.matches) this.moveTo(this.step >= this.last ? 0 : this.step + 1);
     else if (this.timer !== null) this.pause();
-    else this.play();
-  }
-
-  play() {
-    if (this.step >= this.last) this.moveTo(0);
-    this.button.textContent = "Pause";
-    this.wait();
+    else {
+      if (this.step >= this.last) this.moveTo(0);
+      this.button.textContent = "Pause";
+      this.wait();
+    }
   }
 
   pause() {
@@ -392,7 +382,7 @@ class Player {
       this.moveTo(Math.min(this.step + 1, this.last));
       if (this.step >= this.last) this.pause();
       else this.wait();
-    }, 1000 * clamp(gap, 0.02, 2) || 40);
+    }, 1000 * clamp(gap, 0.02, 2));
   }
 }
 
@@ -422,11 +412,8 @@ const RETRIEVED = 5;
 function startStrips(state, runs) {
   byId("live-strips").hidden = false;
   state.watch(({ video, sample, other: partner }) => byId("live-strips").replaceChildren(...runs.flatMap((run) => {
-    const heading = document.createElement("h3");
-    heading.textContent = `For the player's frame, by ${run.name}`;
-    const strip = document.createElement("div");
-    strip.className = "strip";
-    strip.append(still(video, sample, addressOf(video, sample, partner), "Query", "query", null));
+    const heading = html("h3", { textContent: `For the player's frame, by ${run.name}` });
+    const strip = html("div", { className: "strip" }, still(video, sample, addressOf(video, sample, partner), "Query", "query", null));
     const others = data.videos.flatMap(({ view }, other) => (view === data.videos[video].view ? [] : [other]));
     const found = others.map((other) => ({ other, ...run.nearest(video, sample, other) }));
     found.sort((one, two) => one.distance - two.distance);
@@ -440,22 +427,15 @@ function startStrips(state, runs) {
 }
 
 function still(video, sample, address, title, kind, same) {
-  const figure = byId("still").content.firstElementChild.cloneNode(true);
-  figure.className = `still ${kind}`;
-  figure.querySelector("a").href = address;
-  showTile(figure.querySelector("a span"), video, sample);
-  const [heading, name, time, verdict] = figure.querySelector("figcaption").children;
-  heading.textContent = title;
-  name.textContent = data.videos[video].name;
-  time.textContent = sampleText(video, sample);
+  const [tile, verdict] = [html("span"), html("span")];
+  showTile(tile, video, sample);
   showVerdict(verdict, same);
-  return figure;
+  const lines = [data.videos[video].name, sampleText(video, sample)].map((textContent) => html("span", { textContent }));
+  const caption = html("figcaption", {}, html("b", { textContent: title }), ...lines, verdict);
+  return html("figure", { className: `still ${kind}` }, html("a", { className: "window", href: address }, tile), caption);
 }
 
 /* Marked events, stored in the browser, and the CSV for byov-extract */
-
-const HEADER = ["path", "view", "split", "id", "events", "pair"];
-const [PATH, VIEW, ID, EVENTS] = [0, 1, 3, 4];
 
 class Marks {
   constructor(state) {
@@ -464,12 +444,11 @@ class Marks {
     this.marks = this.load();
     byId("mark").addEventListener("click", () => this.add());
     byId("mark-forget").addEventListener("click", () => this.save({}));
-    byId("mark-copy").addEventListener("click", () => this.copy());
     document.addEventListener("keydown", (event) => {
-      const busy = event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, textarea");
+      const busy = event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select");
       if (event.key.toLowerCase() === "m" && !busy) this.add();
     });
-    state.watch(() => this.show());
+    this.show();
   }
 
   /** Lists of seconds by video name. Other pages may have stored something else under the key. */
@@ -496,7 +475,6 @@ class Marks {
   add() {
     const { video, sample } = this.state.now;
     const { name, seconds } = data.videos[video];
-    if (seconds[sample] === null || seconds[0] === null) return;
     const time = Number((seconds[sample] - seconds[0]).toFixed(3));
     const times = [...new Set([...(this.marks[name] ?? []), time])].sort((one, two) => one - two);
     this.save({ ...this.marks, [name]: times });
@@ -508,65 +486,33 @@ class Marks {
     this.save(left.length ? { ...others, [name]: left } : others);
   }
 
-  /** The rows of the CSV, with marks in place of the known events. */
-  rows() {
-    return data.rows.map((row) => {
-      const times = this.marks[`${row[VIEW]}/${row[ID]}`];
-      return times ? row.with(EVENTS, times.map((time) => time.toFixed(3)).join(";")) : row;
-    });
-  }
-
   show() {
     const marked = Object.entries(this.marks);
     const count = marked.reduce((sum, [, times]) => sum + times.length, 0);
-    byId("mark-count").textContent = count ? `${count} in ${marked.length} video${marked.length > 1 ? "s" : ""}` : "none";
+    byId("mark-count").textContent = count ? `${count} (videos: ${marked.length})` : "none";
     byId("mark-list").replaceChildren(...marked.flatMap(([name, times]) => times.map((time) => this.item(name, time))));
-    const rows = this.rows();
-    const { name } = data.videos[this.state.now.video];
-    byId("mark-line").value = csvLine(rows.find((row) => `${row[VIEW]}/${row[ID]}` === name) ?? []);
-    const csv = [HEADER, ...rows].map((row) => `${csvLine(row)}\n`).join("");
-    byId("mark-save").href = `data:text/csv;charset=utf-8,${encodeURIComponent(csv)}`;
-    this.warn(rows);
+    const lines = data.rows.map(({ name, before, events, after }) => (
+      `${before},${this.marks[name]?.map((time) => time.toFixed(3)).join(";") ?? events},${after}\n`));
+    byId("mark-save").href = `data:text/csv;charset=utf-8,${encodeURIComponent(data.header + lines.join(""))}`;
+    const counts = new Set(data.rows.map((row) => this.marks[row.name]?.length ?? row.count));
+    counts.delete(null);
+    byId("mark-warning").hidden = counts.size < 2;
+    byId("mark-warning").textContent = `Videos have different numbers of events (${[...counts].join(", ")}); `
+      + "byov-extract needs the same number in all.";
   }
 
   item(name, time) {
     const video = data.videos.findIndex((each) => each.name === name);
-    const link = document.createElement(video < 0 ? "span" : "a");
-    link.textContent = `${name}, ${timeText(time)}`;
+    const link = html(video < 0 ? "span" : "a", { textContent: `${name}, ${timeText(time)}` });
     if (video >= 0) {
       const { seconds } = data.videos[video];
       const sample = seconds.findIndex((each) => each - seconds[0] >= time - 5e-4);
       link.href = addressOf(video, Math.max(sample, 0));
     }
-    const button = document.createElement("button");
-    Object.assign(button, { type: "button", textContent: "×", ariaLabel: `Delete ${link.textContent}` });
+    const button = html("button", { type: "button", textContent: "×", ariaLabel: `Delete ${link.textContent}` });
     button.addEventListener("click", () => this.remove(name, time));
-    const item = document.createElement("li");
-    item.append(link, button);
-    return item;
+    return html("li", {}, link, button);
   }
-
-  /** byov-extract requires the same number of events in all labeled videos, except where the labels end early. */
-  warn(rows) {
-    const events = rows.map((row) => row[EVENTS]).filter((cell) => cell && !cell.endsWith("-"));
-    const counts = new Set(events.map((cell) => cell.split(";").filter((mark) => !/[-+]$/.test(mark)).length));
-    const missing = rows.filter((row) => !row[PATH]).length;
-    const warnings = [];
-    if (counts.size > 1) warnings.push(`Videos have different numbers of events (${[...counts].join(", ")}); byov-extract needs the same number in all.`);
-    if (missing) warnings.push(`The feature cache does not record where ${missing} of the videos are; fill in their paths.`);
-    byId("mark-warning").hidden = !warnings.length;
-    byId("mark-warning").textContent = warnings.join(" ");
-  }
-
-  copy() {
-    byId("mark-line").select();
-    if (navigator.clipboard) navigator.clipboard.writeText(byId("mark-line").value).catch(() => {});
-    else document.execCommand("copy");
-  }
-}
-
-function csvLine(fields) {
-  return fields.map((field) => (/[",\n\r]|^\s|\s$/.test(field) ? `"${field.replaceAll('"', '""')}"` : field)).join(",");
 }
 
 /* A card next to the pointer with one or two frames */
@@ -598,10 +544,16 @@ class Card {
   }
 }
 
+/** Show something below the pointer, and below the finger after a tap. */
+function onHover(element, show, hide) {
+  element.addEventListener("pointermove", show);
+  element.addEventListener("pointerdown", show);
+  element.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
+}
+
 /* t-SNE maps */
 
 const REACH_PX = 18;
-const RADIUS_PX = 3.6;
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 const GOLDEN_ANGLE = 137.5;  // separates the hues of consecutive videos
 
@@ -619,97 +571,87 @@ function describePoint(index) {
   return [data.videos[video].name, time, phaseName(phaseOf(video, sample))].filter(Boolean);
 }
 
-class Cloud {
-  constructor(element, positions, clouds) {
-    Object.assign(this, { svg: element, positions, clouds, stop: null });
-    this.trail = svg("polyline", { class: "trail" });
-    this.points = positions.map(([x, y], index) => drawPoint(x, y, data.videos[data.points[index][0]].view));
-    this.ring = svg("circle", { r: 8, class: "ring" });
-    this.pointed = svg("circle", { r: 6, class: "pointed", visibility: "hidden" });
-    element.append(this.trail, svg("g", { class: "points" }, ...this.points), this.ring, this.pointed);
-    element.addEventListener("pointermove", (event) => this.point(event));
-    element.addEventListener("pointerdown", (event) => this.point(event));
-    // A click would otherwise move the focus, and with it the card, to the point in the tab order.
-    element.addEventListener("mousedown", (event) => event.preventDefault());
-    element.addEventListener("click", (event) => this.choose(this.nearest(event.clientX, event.clientY)));
-    element.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && clouds.clear());
-    element.addEventListener("focusin", () => clouds.pointAt(this.stop, this));
-    element.addEventListener("focusout", () => clouds.clear());
-    element.addEventListener("keydown", (event) => this.key(event));
+/** t-SNE maps of the same points. The template draws the points; a point is referred to by its index. */
+class Clouds {
+  constructor(state, card) {
+    Object.assign(this, { state, card, stop: 0 });
+    this.maps = [...document.querySelectorAll(".cloud")].map((element, index) => ({
+      element,
+      positions: data.maps[index],
+      points: element.querySelector(".points").children,
+      part: (name) => element.querySelector(`.${name}`),
+    }));
+    this.maps.forEach((map) => this.listen(map));
+    byId("color-by").addEventListener("change", () => this.color());
+    byId("trail").addEventListener("change", () => this.follow(state.now));
+    byId("clouds").hidden = false;
+    byId("cloud-choices").hidden = false;
+    this.color();
     this.setStop(0);
+    state.watch((now) => this.follow(now));
   }
 
-  /** Put one point into the tab order; the arrow keys move to other points. */
+  listen(map) {
+    const on = (name, listener) => map.element.addEventListener(name, listener);
+    onHover(map.element, (event) => this.pointAt(map, this.nearest(map, event)), () => this.pointAt(map, null));
+    // A click would otherwise move the focus, and with it the card, to the point in the tab order.
+    on("mousedown", (event) => event.preventDefault());
+    on("click", (event) => this.choose(this.nearest(map, event)));
+    on("focusin", () => this.pointAt(map, this.stop));
+    on("focusout", () => this.pointAt(map, null));
+    on("keydown", (event) => {
+      if (event.key === "Enter") this.choose(this.stop);
+      if (!(event.key in STEPS)) return;
+      event.preventDefault();
+      this.setStop((this.stop + STEPS[event.key] + data.points.length) % data.points.length);
+      map.points[this.stop].focus();
+    });
+  }
+
+  /** Put one point of each map into the tab order; the arrow keys move to other points. */
   setStop(index) {
-    if (this.stop !== null) this.points[this.stop].removeAttribute("tabindex");
+    for (const { points } of this.maps) {
+      points[this.stop].removeAttribute("tabindex");
+      points[index].setAttribute("tabindex", "0");
+      points[index].setAttribute("role", "img");
+      points[index].setAttribute("aria-label", describePoint(index).join(", "));
+    }
     this.stop = index;
-    this.points[index].setAttribute("tabindex", "0");
-    this.points[index].setAttribute("role", "img");
-    this.points[index].setAttribute("aria-label", describePoint(index).join(", "));
-  }
-
-  key(event) {
-    if (event.key === "Enter") this.choose(this.stop);
-    if (!(event.key in STEPS)) return;
-    event.preventDefault();
-    this.setStop((this.stop + STEPS[event.key] + this.points.length) % this.points.length);
-    this.points[this.stop].focus();
-  }
-
-  point(event) {
-    const index = this.nearest(event.clientX, event.clientY);
-    if (index === null) this.clouds.clear();
-    else this.clouds.pointAt(index, this);
   }
 
   choose(index) {
     if (index === null) return;
     const [video, sample] = data.points[index];
     this.setStop(index);
-    this.clouds.state.go({ video, sample });
+    this.state.go({ video, sample });
   }
 
-  /** The point nearest to a position in the window, if it is close enough. */
-  nearest(clientX, clientY) {
-    const box = this.svg.getBoundingClientRect();
-    const distances = this.positions.map((position) => {
-      const [x, y] = this.inWindow(position, box);
-      return Math.hypot(x - clientX, y - clientY);
-    });
+  /** The point nearest to the pointer, if it is close enough. */
+  nearest({ element, positions }, { clientX, clientY }) {
+    const box = element.getBoundingClientRect();
+    const scale = box.width / element.viewBox.baseVal.width;
+    const distances = positions.map(([x, y]) => Math.hypot(box.left + x * scale - clientX, box.top + y * scale - clientY));
     const least = Math.min(...distances);
     return least <= REACH_PX ? distances.indexOf(least) : null;
   }
 
-  inWindow([x, y], box = this.svg.getBoundingClientRect()) {
-    const scale = box.width / this.svg.viewBox.baseVal.width;
-    return [box.left + x * scale, box.top + y * scale];
+  /** Circle a point in all maps. */
+  encircle(name, index) {
+    for (const { part, positions } of this.maps) {
+      part(name).setAttribute("visibility", index === null ? "hidden" : "visible");
+      if (index !== null) part(name).setAttribute("transform", `translate(${positions[index].join(" ")})`);
+    }
   }
 
-  place(circle, index) {
-    circle.setAttribute("visibility", index === null ? "hidden" : "visible");
-    if (index === null) return;
-    circle.setAttribute("cx", this.positions[index][0]);
-    circle.setAttribute("cy", this.positions[index][1]);
-  }
-}
-
-/** A circle for ego, a square of about the same area for exo. */
-function drawPoint(x, y, view) {
-  if (view === "ego") return svg("circle", { cx: x, cy: y, r: RADIUS_PX });
-  const side = 1.8 * RADIUS_PX;
-  return svg("rect", { x: x - side / 2, y: y - side / 2, width: side, height: side });
-}
-
-class Clouds {
-  constructor(state, card) {
-    Object.assign(this, { state, card });
-    this.clouds = [...document.querySelectorAll(".cloud")].map((element, index) => new Cloud(element, data.maps[index], this));
-    byId("color-by").addEventListener("change", () => this.color());
-    byId("trail").addEventListener("change", () => this.follow(state.now));
-    byId("clouds").hidden = false;
-    byId("cloud-choices").hidden = false;
-    this.color();
-    state.watch((now) => this.follow(now));
+  /** Show a point in all maps, and its frame next to it in one of them; null hides them. */
+  pointAt(map, index) {
+    this.encircle("pointed", index);
+    if (index === null) {
+      this.card.hide();
+    } else {
+      const { left, right, top, bottom } = map.points[index].getBoundingClientRect();
+      this.card.show([data.points[index]], describePoint(index), (left + right) / 2, (top + bottom) / 2);
+    }
   }
 
   color() {
@@ -717,9 +659,9 @@ class Clouds {
     byId("phase-key").hidden = by !== (data.phases.length ? "phase" : "time");
     data.points.forEach(([video, sample], index) => {
       const [name, color = ""] = COLORINGS[by](video, sample);
-      for (const { points } of this.clouds) {
+      for (const { points } of this.maps) {
         points[index].setAttribute("class", name);
-        if (points[index].style.color || color) points[index].style.color = color;
+        points[index].style.color = color;
       }
     });
   }
@@ -728,39 +670,17 @@ class Clouds {
   follow({ video, sample }) {
     const own = data.points.flatMap(([of], index) => (of === video ? [index] : []));
     const gap = (index) => Math.abs(frameOf(video, data.points[index][1]) - frameOf(video, sample));
-    const closest = own.length ? own.reduce((best, index) => (gap(index) < gap(best) ? index : best)) : null;
+    this.encircle("ring", own.reduce((best, index) => (gap(index) < gap(best) ? index : best)));
     const trail = byId("trail").checked ? own : [];
-    for (const cloud of this.clouds) {
-      cloud.place(cloud.ring, closest);
-      cloud.trail.setAttribute("points", trail.map((index) => cloud.positions[index].join(",")).join(" "));
+    for (const { part, positions } of this.maps) {
+      part("trail").setAttribute("points", trail.map((index) => positions[index].join(",")).join(" "));
     }
-  }
-
-  pointAt(index, cloud) {
-    this.clouds.forEach((each) => each.place(each.pointed, index));
-    this.card.show([data.points[index]], describePoint(index), ...cloud.inWindow(cloud.positions[index]));
-  }
-
-  clear() {
-    this.clouds.forEach((each) => each.place(each.pointed, null));
-    this.card.hide();
   }
 }
 
 /* Distance matrices */
 
-const VIRIDIS = ["440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"]
-  .map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-
-function viridis(fraction) {
-  const position = fraction * (VIRIDIS.length - 1);
-  const low = Math.min(Math.floor(position), VIRIDIS.length - 2);
-  return VIRIDIS[low].map((value, at) => value + (position - low) * (VIRIDIS[low + 1][at] - value));
-}
-
-/** Colors as pixels of a canvas, computed once instead of for each cell. */
-const SHADES = new Uint32Array(new Uint8ClampedArray(
-  Array.from({ length: 1024 }, (_, at) => [...viridis(at / 1023), 255]).flat()).buffer);
+const SHADES = new Uint32Array(decodeBytes(data.shades).buffer);  // colors of canvas pixels, from near to far
 
 class Matrix {
   constructor(figure, run, state, card) {
@@ -769,9 +689,7 @@ class Matrix {
     this.overlay = figure.querySelector("svg");
     this.cells = figure.querySelector(".cells");
     this.here = svg("g", { class: "here" });
-    this.cells.addEventListener("pointermove", (event) => this.point(event));
-    this.cells.addEventListener("pointerdown", (event) => this.point(event));
-    this.cells.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && card.hide());
+    onHover(this.cells, (event) => this.point(event), () => card.hide());
     this.cells.addEventListener("click", (event) => state.go({ sample: this.cell(event)[0] }));
     state.watch((now) => this.show(now));
   }
@@ -781,8 +699,8 @@ class Matrix {
     if (this.pair !== pair) this.draw(pair, video, other);
     const x = pair.nearest[sample] + 0.5;
     this.here.replaceChildren(
-      svg("line", { x1: 0, y1: sample + 0.5, x2: pair.columns, y2: sample + 0.5 }),
-      svg("line", { x1: x, y1: 0, x2: x, y2: pair.rows }),
+      svg("line", { y1: sample + 0.5, y2: sample + 0.5, x2: pair.columns }),
+      svg("line", { x1: x, x2: x, y2: pair.rows }),
     );
   }
 
@@ -802,7 +720,8 @@ class Matrix {
     const dots = pair.nearest.map((column, row) => `M${column + 0.5} ${row + 0.5}h0`).join("");
     const outlined = (name, kind, shape) => [svg(name, { class: `${kind} casing`, ...shape }), svg(name, { class: kind, ...shape })];
     this.overlay.replaceChildren(
-      ...this.boundaries(pair, video, other),
+      ...data.videos[video].boundaries.map((y) => svg("line", { class: "boundary", y1: y, y2: y, x2: pair.columns })),
+      ...data.videos[other].boundaries.map((x) => svg("line", { class: "boundary", x1: x, x2: x, y2: pair.rows })),
       ...outlined("polyline", "clock", { points: clock }),
       ...outlined("polyline", "path", { points: path }),
       ...outlined("path", "nearest", { d: dots }),
@@ -818,19 +737,9 @@ class Matrix {
     const pixels = new Uint32Array(image.data.buffer);
     const scale = (SHADES.length - 1) / Math.max(high - low, 1e-12);
     distances.forEach((distance, at) => {
-      pixels[at] = SHADES[Math.round((high - distance) * scale)];
+      pixels[at] = SHADES[Math.round((distance - low) * scale)];
     });
     drawing.putImageData(image, 0, 0);
-  }
-
-  /** Lines between consecutive labeled samples of different phases. */
-  boundaries({ rows, columns }, video, other) {
-    const starts = (of) => data.videos[of].phases.flatMap((phase, at, phases) => (
-      at && phase !== null && phases[at - 1] !== null && phase !== phases[at - 1] ? [at] : []));
-    return [
-      ...starts(video).map((y) => svg("line", { class: "boundary", x1: 0, y1: y, x2: columns, y2: y })),
-      ...starts(other).map((x) => svg("line", { class: "boundary", x1: x, y1: 0, x2: x, y2: rows })),
-    ];
   }
 
   /** Row and column below the pointer. */

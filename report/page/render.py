@@ -1,25 +1,28 @@
 """Render a report as a self-contained HTML file with inline styles, script, data and pictures."""
 
+import csv
+import io
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import astuple
 from hashlib import sha256
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
+import matplotlib
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from byov.evaluate.table import Table
+from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.records import UNLABELED
 from byov.report import figures
 from byov.report.analysis import fit_points, quantize
 from byov.report.collect import TAU_STRIDE
-from byov.report.content import Content, FrameRef, RunVectors, Sheet, ShownVideo, Unavailable
+from byov.report.content import Content, FrameRef, ManifestRow, RunVectors, ShownVideo
 from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, paper_style
 from byov.text import printable
@@ -49,7 +52,6 @@ def render_page(content: Content) -> str:
         undefined=StrictUndefined,
         finalize=_printable,
     )
-    environment.tests["unavailable"] = lambda part: isinstance(part, Unavailable)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     style, script = (files("byov.report.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     sheets = _sheet_styles(content.videos)
@@ -59,18 +61,21 @@ def render_page(content: Content) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     with paper_style():
-        charts = _charts(content)
+        charts = {
+            "curves": _chart(figures.draw_curves(content.curves)) if content.curves else None,
+            "softmax": _chart(figures.draw_softmax(content, content.failures)) if content.failures else None,
+        }
     page = environment.get_template("page.html.j2").render(
         content=content,
         videos=content.videos,
         tables=_tables(content),
+        missing_paths=sum(not row.path for row in content.manifest_rows),
         charts=charts,
         policy=policy,
         style=style,
         script=script,
         sheets=sheets,
         data=_page_data(content),
-        colors=len(PHASES),
         some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
         map_size=MAP_PX,
         meanings=MEANINGS,
@@ -88,37 +93,26 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode("ascii")
+
+
 def _csp_hash(text: str) -> str:
-    return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+    return f"sha256-{_base64(sha256(text.encode('utf-8')).digest())}"
 
 
 def _data_uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{b64encode(content).decode('ascii')}"
+    return f"data:{kind};base64,{_base64(content)}"
 
 
 def _tables(content: Content) -> list[dict[str, Any]]:
     """Return the tables as HTML. Tables of several tasks are expanded, or else the first; the others are folded."""
-    if isinstance(content.tables, Unavailable):
-        return []
-    main = [table for table in content.tables if _is_main(table)] or list(content.tables[:1])
+    tables = content.tables or ()
+    main = [table for table in tables if len({column.score.partition("/")[0] for column in table.columns}) > 1]
     return [
-        {"title": table.title, "html": table.to_html(content.own_rows), "is_main": table in main}
-        for table in content.tables
+        {"title": table.title, "html": table.to_html((content.own_row,)), "is_main": table in (main or tables[:1])}
+        for table in tables
     ]
-
-
-def _is_main(table: Table) -> bool:
-    return len({column.score.partition("/")[0] for column in table.columns}) > 1
-
-
-def _charts(content: Content) -> dict[str, dict[str, Any] | None]:
-    """Draw the static charts as SVG for light and dark pages."""
-    drawn: dict[str, Figure | None] = {"curves": None, "softmax": None}
-    if not isinstance(content.curves, Unavailable):
-        drawn["curves"] = figures.draw_curves(content.curves)
-    if not isinstance(content.failures, Unavailable):
-        drawn["softmax"] = figures.draw_softmax(content, content.failures)
-    return {name: None if figure is None else _chart(figure) for name, figure in drawn.items()}
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
@@ -145,8 +139,8 @@ def _address(videos: Sequence[ShownVideo], query: FrameRef, other: int | None) -
 def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
     """Return the CSS classes of a tile, as in page.js; None if the frame has no picture."""
     sheet = videos[ref.video].sheet
-    position = sheet.position(ref.frame) if isinstance(sheet, Sheet) else None
-    if position is None or isinstance(sheet, Unavailable):
+    position = sheet.position(ref.frame) if sheet else None
+    if not sheet or position is None:
         return None
     row, column = position
     return f"tile v{ref.video} v{ref.video}r{row} c{sheet.columns}x{column}"
@@ -154,7 +148,7 @@ def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
 
 def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
     """Return one style sheet per video. They are at the end of the page, so that text appears before pictures."""
-    sheets = {index: video.sheet for index, video in enumerate(videos) if isinstance(video.sheet, Sheet)}
+    sheets = {index: video.sheet for index, video in enumerate(videos) if video.sheet}
     styles = []
     for columns in sorted({sheet.columns for sheet in sheets.values()}):
         positions = [100 * column / (columns - 1) if columns > 1 else 50 for column in range(columns)]
@@ -177,34 +171,55 @@ def _zoom(tile_px: int, tiles: int) -> str:
 
 def _page_data(content: Content) -> dict[str, Any]:
     """Return the data for page.js."""
-    projection = None if isinstance(content.projection, Unavailable) else content.projection
+    refs = content.projection.frames if content.projection else ()
+    maps = content.projection.maps if content.projection else ()
+    shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
     return {
         "dataset": printable(content.dataset),
         "colors": len(PHASES),
         "phases": [printable(name) for name in content.phases],
         "videos": [_video_data(video) for video in content.videos],
-        "runs": [] if isinstance(content.vectors, Unavailable) else [_run_data(run) for run in content.vectors],
-        "points": [[ref.video, content.videos[ref.video].samples.index(ref.frame)] for ref in projection.frames]
-        if projection
-        else [],
-        "maps": [fit_points(one.points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for one in projection.maps]
-        if projection
-        else [],
-        "rows": [[printable(value) for value in astuple(row)] for row in content.manifest_rows],
+        "runs": [_run_data(run) for run in content.vectors or ()],
+        "points": [[ref.video, content.videos[ref.video].samples.index(ref.frame)] for ref in refs],
+        "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
+        "shades": _base64(shades.tobytes()),
+        "header": f"{','.join(ManifestRow._fields)}\n",
+        "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
 
 
 def _video_data(video: ShownVideo) -> dict[str, Any]:
-    seconds = [video.seconds(frame) for frame in video.samples]
+    phases = [video.phase(frame) for frame in video.samples]
+    pairs = enumerate(pairwise(phases), start=1)
     return {
         "name": printable(video.name),
         "view": printable(video.view),
         "count": video.frames,
-        "columns": video.sheet.columns if isinstance(video.sheet, Sheet) else 0,
+        "columns": video.sheet.columns if video.sheet else 0,
         "frames": video.samples,
-        "seconds": [None if value is None else round(value, 4) for value in seconds],
-        "phases": [video.phase(frame) for frame in video.samples],
+        "seconds": video.pts_seconds[list(video.samples)].round(4).tolist(),
+        "phases": phases,
+        "boundaries": [at for at, pair in pairs if None not in pair and pair[0] != pair[1]],
     }
+
+
+def _manifest_data(row: ManifestRow) -> dict[str, Any]:
+    """Return a row of the CSV around its events, and their number, or None if there are no labels or they end early."""
+    events = row.events.split(";")
+    known = row.events and not row.events.endswith(UNLABELED_MARK)
+    return {
+        "name": printable(f"{row.view}/{row.id}"),
+        "before": _csv_line(row.path, row.view, row.split, row.id),
+        "events": printable(row.events),
+        "after": _csv_line(row.pair),
+        "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
+    }
+
+
+def _csv_line(*fields: str) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(map(printable, fields))
+    return line.getvalue()
 
 
 def _run_data(run: RunVectors) -> dict[str, Any]:
@@ -214,6 +229,6 @@ def _run_data(run: RunVectors) -> dict[str, Any]:
         "name": printable(run.name),
         "width": numbers.shape[1],
         "step": step,
-        "numbers": b64encode(numbers.tobytes()).decode("ascii"),
+        "numbers": _base64(numbers.tobytes()),
         "taus": taus,
     }

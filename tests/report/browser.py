@@ -95,7 +95,7 @@ class Browser:
 class Tab:
     """A page in the browser, offline, with its messages and requests."""
 
-    def __init__(self, browser: Browser, path: Path, size: tuple[int, int], scheme: str, motion: str) -> None:
+    def __init__(self, browser: Browser, path: Path, **emulated: Any) -> None:
         self._browser = browser
         self.target = browser.send("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.send("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
@@ -103,13 +103,17 @@ class Tab:
             self.send(f"{domain}.enable")
         speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         self.send("Network.emulateNetworkConditions", offline=True, **speed)
+        self.send("Page.setLifecycleEventsEnabled", enabled=True)
+        self.url = path.as_uri()
+        self.emulate(**emulated)
+        self.reload()
+
+    def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light", motion: str = "") -> None:
+        """Set the size of the window and the user's preferences."""
         features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
         self.send("Emulation.setEmulatedMedia", features=[{"name": k, "value": v} for k, v in features.items()])
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
-        self.url = path.as_uri()
-        self.send("Page.setLifecycleEventsEnabled", enabled=True)
-        self.reload()
 
     def reload(self, fragment: str = "") -> None:
         """Load the page again, at an address within it."""
@@ -172,8 +176,19 @@ class Tab:
         urls = [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")]
 
+    def each(self, selector: str, expression: str) -> list[Any]:
+        """Evaluate an expression of `each` for all elements that match."""
+        found = self.value(f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})")
+        return list(found)
+
+    def boxes(self, selector: str) -> list[dict[str, float]]:
+        return self.each(selector, "each.getBoundingClientRect().toJSON()")
+
     def text(self, selector: str) -> str:
-        return str(self.value(f"document.querySelector({json.dumps(selector)}).textContent"))
+        return str(self.each(selector, "each.textContent")[0])
+
+    def hidden(self, selector: str) -> bool:
+        return bool(self.each(selector, "each.hidden")[0])
 
     def close(self) -> None:
         self._browser.send("Target.closeTarget", targetId=self.target)

@@ -18,7 +18,7 @@ from byov.cache.runs import read_run
 from byov.cli.extract import main as extract_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
-from byov.report.collect import Request, SplitEmbeddings, collect, read_split
+from byov.report.collect import SplitEmbeddings, collect, read_split
 from byov.report.content import Content
 from byov.report.page.render import render_page
 
@@ -76,14 +76,11 @@ class Project:
         Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(self.manifest_path)
         return self
 
-    def request(self, **changes: Any) -> Request:
-        return Request(self.runs_dir, self.features_dir, read_run(self.runs_dir, RUN), **changes)
+    def read_split(self) -> SplitEmbeddings:
+        return read_split(self.runs_dir, self.features_dir, RUN)
 
-    def read_split(self, **changes: Any) -> SplitEmbeddings:
-        return read_split(self.request(**changes))
-
-    def collect(self, **changes: Any) -> Content:
-        return collect(self.request(**changes))
+    def collect(self, **options: Any) -> Content:
+        return collect(self.runs_dir, self.features_dir, read_run(self.runs_dir, RUN), **options)
 
 
 def gray_of(frame: int) -> int:
@@ -172,12 +169,12 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """open_file(path, size=, scheme=, motion=): open a page from disk."""
+def open_file(browser: Browser) -> Iterator[Callable[[Path], Tab]]:
+    """open_file(path): open a page from disk."""
     tabs: list[Tab] = []
 
-    def opened(path: Path, size: tuple[int, int] = (1280, 900), scheme: str = "light", motion: str = "") -> Tab:
-        tabs.append(Tab(browser, path, size, scheme, motion))
+    def opened(path: Path) -> Tab:
+        tabs.append(Tab(browser, path))
         return tabs[-1]
 
     yield opened
@@ -185,22 +182,29 @@ def open_file(browser: Browser) -> Iterator[Callable[..., Tab]]:
         tab.close()
 
 
+@pytest.fixture
+def open_page(open_file: Callable[[Path], Tab], tmp_path: Path) -> Callable[[Content], Tab]:
+    """open_page(content): open the report of a made-up content."""
+
+    def opened(content: Content) -> Tab:
+        path = tmp_path / "report.html"
+        path.write_text(render_page(content), encoding="utf-8")
+        return open_file(path)
+
+    return opened
+
+
 @pytest.fixture(scope="session")
-def page_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Path]:
-    """page_file(content): the file of a report, rendered once per content."""
-    made: dict[int, tuple[Content, Path]] = {}  # keeps the content alive, so that its id stays unique
-
-    def render(content: Content) -> Path:
-        if id(content) not in made:
-            path = tmp_path_factory.mktemp("page") / "report.html"
-            path.write_text(render_page(content), encoding="utf-8")
-            made[id(content)] = (content, path)
-        return made[id(content)][1]
-
-    return render
+def shared_tab(browser: Browser, page: str, tmp_path_factory: pytest.TempPathFactory) -> Tab:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return Tab(browser, path)
 
 
 @pytest.fixture
-def open_page(open_file: Callable[..., Tab], page_file: Callable[[Content], Path]) -> Callable[..., Tab]:
-    """open_page(content, size=, scheme=, motion=)"""
-    return lambda content, **options: open_file(page_file(content), **options)
+def tab(browser: Browser, shared_tab: Tab) -> Tab:
+    """The report of `content`, just loaded."""
+    browser.events.clear()
+    shared_tab.emulate()
+    shared_tab.reload()
+    return shared_tab

@@ -1,38 +1,19 @@
 """A made-up report in which every part is present."""
 
-import io
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from byov.evaluate.table import Column, Row, Score, Table
-from byov.report.content import (
-    Content,
-    Curve,
-    Curves,
-    Failures,
-    FrameRef,
-    ManifestRow,
-    PointMap,
-    Projection,
-    RunVectors,
-    Sheet,
-    ShownVideo,
-    Similarity,
-    Strip,
-    TokenSelection,
-    Unavailable,
-    WorstVideo,
-)
+from byov.report import content as parts
+from byov.report.pictures import Tiles, make_sheet
 
 PHASES = ("reach for the bottle", "pour", "put it back")
 VIEWS = ("ego", "ego", "exo", "exo")
 TILE = {"ego": (64, 48), "exo": (48, 64)}
 EVERY = 3  # frames between samples
-COLUMNS = 4
-PARTS = ("tables", "curves", "projection", "strips", "tokens", "similarity", "failures", "vectors")
+PARTS = tuple(parts.SECTIONS)
 HOSTILE = "</script></style><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;&#60;b\x1b[31m\x00\u2028"
 HOSTILE_ESCAPED = HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
 
@@ -43,17 +24,10 @@ def tile_color(video: int, frame: int) -> tuple[int, int, int]:
     return 40 + 50 * video, 60 + 12 * (index % 12), 60 + 60 * (index // 12)
 
 
-def make_video(index: int, view: str, frames: int, name: str | None = None, *, labels: bool = True) -> ShownVideo:
+def make_video(index: int, view: str, frames: int, name: str | None = None, *, labels: bool = True) -> parts.ShownVideo:
     samples, (width, height) = tuple(range(0, frames, EVERY)), TILE[view]
-    rows = []
-    for first in range(0, len(samples), COLUMNS):
-        row = Image.new("RGB", (COLUMNS * width, height))
-        for column, frame in enumerate(samples[first : first + COLUMNS]):
-            row.paste(tile_color(index, frame), (column * width, 0, (column + 1) * width, height))
-        encoded = io.BytesIO()
-        row.save(encoded, "JPEG", quality=95, subsampling=0)
-        rows.append(encoded.getvalue())
-    return ShownVideo(
+    pixels = [np.full((height, width, 3), tile_color(index, frame), np.uint8) for frame in samples]
+    return parts.ShownVideo(
         name=name or f"{view}/00{index % 2}",
         view=view,
         frames=frames,
@@ -61,11 +35,11 @@ def make_video(index: int, view: str, frames: int, name: str | None = None, *, l
         labels=tuple(len(PHASES) * frame // frames for frame in range(frames)) if labels else None,
         samples=samples,
         tau=frames / 100,
-        sheet=Sheet(samples, width, height, COLUMNS, tuple(rows)),
+        sheet=make_sheet(Tiles(samples, np.array(pixels))),
     )
 
 
-def make_vectors(videos: tuple[ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4) -> RunVectors:
+def make_vectors(videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4) -> parts.RunVectors:
     """Embeddings along a curve. Each video progresses differently, so that the clock is wrong."""
     rows = []
     for index, video in enumerate(videos):
@@ -73,7 +47,7 @@ def make_vectors(videos: tuple[ShownVideo, ...], name: str = "made-up-0", bend: 
         rows.append(np.stack([np.cos(2 * progress), np.sin(2 * progress), progress], axis=1).astype(np.float32))
     taus = np.arange(len(videos) ** 2, dtype=np.float64).reshape(len(videos), -1) / 100
     np.fill_diagonal(taus, np.nan)
-    return RunVectors(name, tuple(rows), taus)
+    return parts.RunVectors(name, tuple(rows), taus)
 
 
 def make_tables() -> tuple[Table, ...]:
@@ -97,7 +71,7 @@ def make_tables() -> tuple[Table, ...]:
 
 def make_content(
     frames: tuple[int, ...] = (60, 45, 51, 66), names: tuple[str | None, ...] = (None,) * 4, *, labels: bool = True
-) -> Content:
+) -> parts.Content:
     """Two ego videos and two exo videos; fewer if `frames` has fewer lengths."""
     random = np.random.default_rng(0)
     videos = tuple(
@@ -106,40 +80,42 @@ def make_content(
     )
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
 
-    def ref(video: int, frame: int) -> FrameRef:
-        return FrameRef(video, min(videos[video].samples, key=lambda each: abs(each - frame)))
+    def ref(video: int, frame: int) -> parts.FrameRef:
+        return parts.FrameRef(video, min(videos[video].samples, key=lambda each: abs(each - frame)))
 
-    def refs(videos: list[int], frames: tuple[int, ...]) -> tuple[FrameRef, ...]:
+    def refs(videos: list[int], frames: tuple[int, ...]) -> tuple[parts.FrameRef, ...]:
         return tuple(ref(video, frame) for video, frame in zip(videos, frames, strict=False))
 
-    def worst(place: int) -> WorstVideo:
+    def worst(place: int) -> parts.WorstVideo:
         video, partner, tau = order[place], order[(place + 1) % len(order)], (0.21, 0.4, 0.55)[place]
         shown = tuple(dict.fromkeys(ref(video, frame).frame for frame in (0, 12, 24, 36)))
         matched = tuple(ref(partner, frame).frame for frame in (3, 9, 30, 33))
-        return WorstVideo(video, tau, shown, partner, tau - 0.1, matched[: len(shown)])
+        return parts.WorstVideo(video, tau, shown, partner, tau - 0.1, matched[: len(shown)])
 
-    strips: tuple[Strip, ...] = ()
+    strips: tuple[parts.Strip, ...] = ()
     if ego and exo:
-        strips = (Strip(ref(0, 30), refs(exo, (27, 6))), Strip(ref(exo[-1], 60), refs(ego, (57, 39))))
+        strips = (parts.Strip(ref(0, 30), refs(exo, (27, 6))), parts.Strip(ref(exo[-1], 60), refs(ego, (57, 39))))
     order = (1, 2, 0) if len(videos) > 2 else tuple(range(len(videos)))
     reference = ref(order[0], 24)
     softmax = np.exp(-0.1 * np.abs(np.arange(videos[order[0]].frames) - reference.frame))
-    points = tuple(FrameRef(index, frame) for index, video in enumerate(videos) for frame in video.samples)
+    points = tuple(parts.FrameRef(index, frame) for index, video in enumerate(videos) for frame in video.samples)
     epochs = tuple(range(1, 31))
     tokens = tuple(
-        TokenSelection(video, frames, (0.1, 0.3, 1.0), random.integers(0, 255, (3, len(frames), 32, 32, 3), np.uint8))
+        parts.TokenSelection(
+            video, frames, (0.1, 0.3, 1.0), random.integers(0, 255, (3, len(frames), 32, 32, 3), np.uint8)
+        )
         for video in (*ego[:1], *exo[:1])
         for frames in (videos[video].samples[:4],)
     )
     manifest_rows = (
-        ManifestRow('a, "b"/one.mp4', "ego", "train", "one", "1.000;2.000", "p"),
-        ManifestRow("two.mp4", "exo", "train", "two", "", "p"),
+        parts.ManifestRow('a, "b"/one.mp4', "ego", "train", "one", "1.000;2.000", "p"),
+        parts.ManifestRow("two.mp4", "exo", "train", "two", "", "p"),
         *(
-            ManifestRow(f"{video.name}.mp4", video.view, "test", video.name.partition("/")[2], "", "")
+            parts.ManifestRow(f"{video.name}.mp4", video.view, "test", video.name.partition("/")[2], "", "")
             for video in videos
         ),
     )
-    return Content(
+    return parts.Content(
         run="made-up-0",
         dataset="made-up",
         facts=(("Recipe", "paper"), ("Encoder", "random/tiny")),
@@ -147,46 +123,46 @@ def make_content(
         phases=PHASES if labels else (),
         videos=videos,
         tables=make_tables(),
-        own_rows=("this run",),
-        curves=Curves(
+        own_row="this run",
+        curves=parts.Curves(
             losses=tuple(
-                Curve(name, epochs, tuple(scale / epoch for epoch in epochs))
+                parts.Curve(name, epochs, tuple(scale / epoch for epoch in epochs))
                 for name, scale in (("loss", 6), ("cycle", 0.1))
             ),
-            validation=(Curve("retrieval", epochs[::5], tuple(0.4 + 0.01 * epoch for epoch in epochs[::5])),),
+            validation=(parts.Curve("retrieval", epochs[::5], tuple(0.4 + 0.01 * epoch for epoch in epochs[::5])),),
             kept_epoch=21,
         ),
-        projection=Projection(
+        projection=parts.Projection(
             points,
-            tuple(PointMap(title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained")),
+            tuple((title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained")),
             222,
         ),
         strips=strips,
         tokens=tokens,
-        similarity=make_similarity(videos, 0, exo[0]) if exo else Unavailable("only one view"),
-        failures=Failures(tuple(map(worst, range(len(order)))), reference, softmax / softmax.sum()),
+        similarity=make_similarity(videos, 0, exo[0]) if exo else parts.Unavailable("only one view"),
+        failures=parts.Failures(tuple(map(worst, range(len(order)))), reference, softmax / softmax.sum()),
         vectors=(make_vectors(videos),),
         manifest_rows=manifest_rows,
         provenance=(("Run", "made-up-0"), ("Digest", "0123456789abcdef" * 4)),
     )
 
 
-def make_similarity(videos: tuple[ShownVideo, ...], rows: int, columns: int) -> Similarity:
+def make_similarity(videos: tuple[parts.ShownVideo, ...], rows: int, columns: int) -> parts.Similarity:
     frames = [tuple(range(videos[index].frames)) for index in (rows, columns)]
     down, across = (np.linspace(0, 1, len(each)) for each in frames)
     distances = np.abs(down[:, None] - across).astype(np.float32)
     nearest = distances.argmin(axis=1)
     path = np.stack([np.arange(len(down)), nearest], axis=1)
-    return Similarity(rows, frames[0], columns, frames[1], distances, path, nearest, 0.875)
+    return parts.Similarity(rows, frames[0], columns, frames[1], distances, path, nearest, 0.875)
 
 
-def without_parts(content: Content, *kept: str) -> Content:
+def without_parts(content: parts.Content, *kept: str) -> parts.Content:
     """The same content with all parts unavailable except some."""
-    gone = {part: Unavailable(f"no {part} because of <{part}>") for part in PARTS if part not in kept}
+    gone = {part: parts.Unavailable(f"no {part} because of <{part}>") for part in PARTS if part not in kept}
     return replace(content, **gone)
 
 
-def unlabeled(content: Content) -> Content:
+def unlabeled(content: parts.Content) -> parts.Content:
     return replace(content, phases=(), videos=tuple(replace(video, labels=None) for video in content.videos))
 
 
@@ -195,7 +171,7 @@ def make_hostile(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):
-        return tuple(map(make_hostile, value))
+        return type(value)(*map(make_hostile, value)) if hasattr(value, "_fields") else tuple(map(make_hostile, value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
     kept = ("view", "split", "kind", "score")

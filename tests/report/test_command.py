@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from byov.cache.runs import read_run
 from byov.data.demo import write_demo
 from byov.report.collect import collect
 from byov.report.figures import write_figures
@@ -153,18 +154,19 @@ def test_the_report_of_a_run_opens_without_errors(project, byov_report, open_fil
 
 @pytest.mark.slow
 def test_reports_are_made_silently_in_threads_and_processes(shared_project, collected, tmp_path, capfd):
-    request = shared_project.request()
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     pages = []
     for work in (
-        lambda: pages.append(render_page(collect(request))),
+        lambda: pages.append(render_page(shared_project.collect())),
         lambda: write_figures(collected, tmp_path / "figures"),
     ):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=collect, args=(request,))
+    folders = shared_project.runs_dir, shared_project.features_dir
+    run = read_run(shared_project.runs_dir, "first")
+    process = multiprocessing.get_context("spawn").Process(target=collect, args=(*folders, run))
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")
@@ -179,7 +181,7 @@ def test_make_demo(tmp_path, open_file):
     if not (ROOT / ".venv" / ".ready").exists():
         pytest.skip("make would set up an environment first")
     folders = {f"BYOV_{name.upper()}": str(tmp_path / name) for name in ("datasets", "features", "runs")}
-    write_demo(tmp_path / "datasets" / "demo", videos={"train": (3, 3), "val": (2, 2), "test": (2, 2)})
+    write_demo(tmp_path / "datasets" / "demo", videos={"train": (2, 2), "val": (1, 1), "test": (1, 1)})
     environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 
     def make_demo(*variables):
