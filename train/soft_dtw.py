@@ -1,7 +1,6 @@
 """Soft dynamic time warping: the cost of aligning two clips frame by frame, in order.
 
 The tables of a batch are filled together, one anti-diagonal at a time; its cells depend on the previous two only.
-Everything is computed in float32 or wider, also under autocast.
 """
 
 from collections.abc import Sequence
@@ -12,32 +11,32 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from byov.train.networks import at_least_float32
+from byov.train.networks import full_precision
 
 ABSENT = -1e25  # score of cells outside the table: finite, because 0 times infinity is NaN
 
 
+@full_precision
 def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: Tensor) -> Tensor:
     """Compute the costs c_ij = -log softmax_i(u_i·v_j / temperature), normalized over the frames of the *first* clip.
 
     Shapes: u (N, T, D), v (N, S, D), padding of the first clip (N, T), costs (N, T, S). Padded frames are excluded from
     the softmax and cost 0.
     """
-    with torch.autocast(first.device.type, enabled=False):
-        logits = at_least_float32(first) @ at_least_float32(second).mT / temperature
-        hidden = padding[..., None]
-        return -logits.masked_fill(hidden, -torch.inf).log_softmax(dim=1).masked_fill(hidden, 0)
+    logits = first @ second.mT / temperature
+    hidden = padding[..., None]
+    return -logits.masked_fill(hidden, -torch.inf).log_softmax(dim=1).masked_fill(hidden, 0)
 
 
+@full_precision
 def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
     """(N, T, S) matching costs c -> (N, T, S) tables R of path costs.
 
     R_ij = c_ij + Σ_k π_k n_k, where n are the R of (i, j-1), (i-1, j-1) and (i-1, j) that exist, and
     π = softmax(-n / gamma). R_11 = c_11.
     """
-    with torch.autocast(costs.device.type, enabled=False):
-        scores: Tensor = _PathScores.apply(at_least_float32(costs) / -gamma)  # type: ignore[no-untyped-call]
-        return scores * -gamma
+    scores: Tensor = _PathScores.apply(costs / -gamma)  # type: ignore[no-untyped-call]
+    return scores * -gamma
 
 
 def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:

@@ -3,19 +3,19 @@
 Not every frame can be told from others of its video, so learned heads weight the triplets.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import log
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
-from byov.train.networks import at_least_float32
+from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction, Size
 
@@ -37,15 +37,8 @@ class ActorObserverSettings(BackboneMethodSettings):
     decay: Fraction = 0.95  # of the running means of the scores
     means: Literal["all", "video"] = "all"  # one running mean of the losses, or one per video
 
-    def variants(self) -> Iterator[str]:
-        if not self.weighted:
-            yield "unweighted"
-        yield from super().variants()
-
-    @model_validator(mode="after")
-    def _needs_whole_videos(self) -> Self:
-        self.require_whole_videos("actor-observer compares whole videos")
-        return self
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}
+    NO_CROP = "actor-observer compares whole videos"
 
 
 class ActorObserver(BackboneMethod):
@@ -57,13 +50,9 @@ class ActorObserver(BackboneMethod):
     def __init__(self, width: int, settings: ActorObserverSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
+        if settings.weighted:
+            self.needs_whole_batch = "its weights depend on all triplets of a step (--no-weighted does without them)"
         self.reset_training_state(0)
-
-    @property
-    def needs_whole_batch(self) -> str | None:
-        if self.settings.weighted:
-            return "its weights depend on all triplets of a step (--no-weighted does without them)"
-        return super().needs_whole_batch
 
     def training_state(self) -> dict[str, Tensor]:
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
@@ -107,12 +96,13 @@ def _draw_far_from(row: int, frames: int, far: float, rng: np.random.Generator) 
     return int(rng.choice(choices)) if len(choices) else int(apart.argmax())
 
 
+@full_precision
 def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     """(n, D) exo frames y, ego frames x of the same moment, other ego frames z -> (n,) softplus(‖x - y‖ - ‖y - z‖)."""
-    with torch.autocast(exo.device.type, enabled=False):
-        return _softplus_difference(*_distances(exo, positive, negative))
+    return _softplus(F.pairwise_distance(positive, exo) - F.pairwise_distance(exo, negative))
 
 
+@full_precision
 def weighted_triplet_loss(
     exo: Tensor, positive: Tensor, negative: Tensor, scores: Tensor, videos: Tensor, means: "RunningMeans"
 ) -> Tensor:
@@ -124,13 +114,12 @@ def weighted_triplet_loss(
 
     Shapes: embeddings (n, D), scores h of the positive, the exo frame and the negative (3, n), video indices (n,).
     """
-    with torch.autocast(exo.device.type, enabled=False):
-        near, far = _distances(exo, positive, negative)
-        ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
-        near, far, x, y, z = equalize_gradients(near, far, *ratios)
-        losses, weights = _softplus_difference(near, far), x * y * z
-        mean = means.update_losses(losses, weights, videos)
-        return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
+    ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
+    distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
+    near, far, x, y, z = equalize_gradients(*distances, *ratios)
+    losses, weights = _softplus(near - far), x * y * z
+    mean = means.update_losses(losses, weights, videos)
+    return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
 
 
 class ScoreHeads(nn.Module):
@@ -216,14 +205,8 @@ class _EqualizeGradients(torch.autograd.Function):
         return first, *(other * (norm / (other.norm() + SMALL)) for other in others)
 
 
-def _distances(exo: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) d+ and d-, in float32 or wider; 1e-6 is added to each difference, as published."""
-    x, y, z = at_least_float32(positive), at_least_float32(exo), at_least_float32(negative)
-    return F.pairwise_distance(x, y, eps=1e-6), F.pairwise_distance(y, z, eps=1e-6)
-
-
-def _softplus_difference(near: Tensor, far: Tensor) -> Tensor:
-    return torch.logaddexp(near - far, torch.zeros_like(near))
+def _softplus(values: Tensor) -> Tensor:
+    return torch.logaddexp(values, torch.zeros_like(values))
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
