@@ -8,7 +8,7 @@ from torch import Tensor
 
 from byov.train.methods.base import Losses
 from byov.train.methods.byov import Byov
-from byov.train.networks import DecoderInput, EncoderInput, draw_visible
+from byov.train.networks import DecoderInput, Group, draw_visible, local_attention_mask
 from byov.train.sampling import Batch, Clips
 
 
@@ -34,8 +34,7 @@ def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
 
 
 def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tensor:
-    positions = _positions(method.encoder.positions, other)
-    (latents,) = method.encoder([EncoderInput(other.features, positions, other.index)])
+    latents = _encode(method, other.features, _positions(method.encoder.positions, other), other.index)
     context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
     (decoded,) = method.decoder([DecoderInput(_mask_filled(method, own, visible), context=context)])
     return _error(method, own, decoded, visible)
@@ -45,12 +44,26 @@ def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
     """Encode the visible frames of each clip, and put them back frame by frame."""
     values = (view.features, _positions(method.encoder.positions, view), view.index)
     selected = (torch.stack([clip[rows] for clip, rows in zip(each, visible, strict=True)]) for each in values)
-    (latents,) = method.encoder([EncoderInput(*selected)])
+    latents = _encode(method, *selected)
     tokens = method.decoder.mask_token.repeat(len(visible), view.sampled, 1)
     projected = method.decoder.project(latents)
     for clip, rows in enumerate(visible):
         tokens[clip, rows] = projected[clip]
     return tokens + _positions(method.decoder.positions, view)
+
+
+def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) -> Tensor:
+    """Encode (B, K, width) frames clip by clip."""
+    encoder, latents = method.encoder, []
+    for clip, clip_positions, clip_index in zip(features, positions, index, strict=True):
+        groups = [Group(1, len(clip))]
+        if encoder.attention_window is not None:
+            groups = local_attention_mask(groups, clip_index, encoder.attention_window)
+        x = encoder.embed_tokens(clip, clip_positions)
+        for block in encoder.blocks:
+            x = block(x, groups)
+        latents.append(encoder.norm(x))
+    return torch.stack(latents)
 
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:

@@ -50,13 +50,7 @@ class TrainingData:
 
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Find the features of a dataset.
-
-    Args:
-        features_dir: The feature cache.
-        dataset: Name of the dataset, or None for the only one.
-        encoder: Id or folder name of the encoder, or None for the only one.
-        ratio: STM ratio.
+    """Find the features of a dataset at an STM ratio; the names may be None if there is only one choice.
 
     Raises:
         TrainError: There are no such features, several, or they do not fit the manifest.
@@ -74,9 +68,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
             check_same_identity(header, first)
             videos.append(_cached_video(header, entry, column, len(manifest.phases)))
     if first is None:
-        raise TrainError(
-            f"{folder} has none of the videos in the manifest. Run byov-extract --dataset {folder.parent.name}."
-        )
+        raise TrainError(f"{folder} has no video of the manifest. Run byov-extract --dataset {folder.parent.name}.")
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
     missing = len(manifest.videos) - len(videos)

@@ -28,8 +28,8 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
     """Load a published encoder.
 
     Args:
-        state_dict_or_ckpt_path: The encoder's or the whole model's state dict, or a checkpoint file.
-        heads: Attention heads, which the weights do not tell.
+        state_dict_or_ckpt_path: State dict of the encoder or of the whole model, or a checkpoint file.
+        heads: Number of attention heads, which the weights do not contain.
 
     Raises:
         TrainError: If the file cannot be read or holds another model.

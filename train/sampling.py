@@ -100,8 +100,13 @@ class Sampler:
 
     videos: Sequence[CachedVideo]
     draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # one draw per clip of an item
-    items: int  # per epoch
     context: int = 0  # frames back to the context frame; 0: none
+    videos_per_item: int = 1
+
+    @property
+    def items(self) -> int:
+        """Items per epoch."""
+        return -(-len(self.videos) // self.videos_per_item)
 
     def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))

@@ -63,7 +63,9 @@ class ActorObserver(BackboneMethod):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_synchronized(videos, "actor-observer compares the two")
-        return self.build_sampler(videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.every, s.far, rng))
+        return Sampler(
+            videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.every, s.far, rng), self.backbone.context
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         z, counted = self.backbone(clips, generator), ~clips[0].padding

@@ -111,15 +111,6 @@ class BackboneMethod(Method):
         embedding = self.backbone.embed(self.prepare(features))
         return F.normalize(embedding, dim=-1) if self.unit_norm else embedding
 
-    def build_sampler(
-        self,
-        videos: Sequence[CachedVideo],
-        draw_item: Callable[[np.random.Generator], Sequence[Draw]],
-        items: int | None = None,
-    ) -> Sampler:
-        """Return a sampler with the backbone's context frames; by default, one item per video and epoch."""
-        return Sampler(videos, draw_item, items=items or len(videos), context=self.backbone.context)
-
 
 class PairSettings(BackboneMethodSettings):
     """Settings of a method that aligns two videos."""
@@ -133,7 +124,8 @@ class PairMethod(BackboneMethod):
     settings: PairSettings
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        return self.build_sampler(videos, draw_pair(videos, self.settings, self.settings.pairs, "--pairs is views"))
+        draw_item = draw_pair(videos, self.settings, self.settings.pairs, "--pairs is views")
+        return Sampler(videos, draw_item, self.backbone.context)
 
 
 def draw_pair(

@@ -107,7 +107,7 @@ class Byov(Method):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s = self.settings
         reason = f"the {s.recipe} recipe pairs ego with exo videos (official: any two)"
-        return Sampler(videos, draw_pair(videos, s, s.pairs, reason), items=len(videos))
+        return Sampler(videos, draw_pair(videos, s, s.pairs, reason))
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, (ego, exo) = self.settings, clips

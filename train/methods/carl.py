@@ -60,7 +60,7 @@ class Carl(BackboneMethod):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_one(videos)
-        return self.build_sampler(videos, lambda rng: draw_two_crops(*pick(rng), s.frames, s.overlap, rng))
+        return Sampler(videos, lambda rng: draw_two_crops(*pick(rng), s.frames, s.overlap, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings

@@ -77,16 +77,21 @@ class Tcn(BackboneMethod):
         s = self.settings
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
-            pick = sampling.pick_synchronized(videos, reason)
-            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, s.span, rng))
-        if s.tcn == "unpaired":
+            pick, span = sampling.pick_synchronized(videos, reason), s.span
+        elif s.tcn == "unpaired":
             reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
-            pick = sampling.pick_views(videos, reason)
-            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, LARGEST, rng))
-        pick = sampling.pick_one(videos)
-        if s.tcn_loss == "npairs":
-            return self.build_sampler(videos, lambda rng: draw_earlier(*pick(rng), s.frames, s.crop, s.window, rng))
-        return self.build_sampler(videos, lambda rng: [draw_consecutive(*pick(rng), s.frames, s.crop, rng)])
+            pick, span = sampling.pick_views(videos, reason), LARGEST
+        else:
+            pick = sampling.pick_one(videos)
+
+        def draw_item(rng: np.random.Generator) -> list[Draw]:
+            if s.tcn != "single":
+                return draw_same_times(*pick(rng), s.frames, span, rng)
+            if s.tcn_loss == "npairs":
+                return draw_earlier(*pick(rng), s.frames, s.crop, s.window, rng)
+            return [draw_consecutive(*pick(rng), s.frames, s.crop, rng)]
+
+        return sampling.Sampler(videos, draw_item, self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, z = self.settings, self.backbone(clips, generator)

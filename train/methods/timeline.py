@@ -59,12 +59,14 @@ class Timeline(BackboneMethod):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_several(videos, self.settings.clips)
 
-        def draw_one(video: CachedVideo, rng: np.random.Generator) -> Draw:
-            crop = shared.WHOLE_VIDEO if s.whole and rng.random() < s.whole else s.crop
-            return draw_clip(video, s.frames, crop, rng)
+        def draw_item(rng: np.random.Generator) -> list[Draw]:
+            draws = []
+            for video in pick(rng):
+                crop = shared.WHOLE_VIDEO if s.whole and rng.random() < s.whole else s.crop
+                draws.append(draw_clip(video, s.frames, crop, rng))
+            return draws
 
-        items = -(-len(videos) // s.clips)
-        return self.build_sampler(videos, lambda rng: [draw_one(video, rng) for video in pick(rng)], items)
+        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
