@@ -21,7 +21,7 @@ from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
 
 class TimelineSettings(BackboneMethodSettings):
-    """Ours; all defaults were chosen on the demo's val split (docs/training.md)."""
+    """Ours; all defaults were chosen on the demo's val split (docs/methods.md)."""
 
     summary = "frames at the same normalized time of their videos are alike; each video must show the action once."
     name = "Timeline"
