@@ -49,7 +49,9 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
         encoder = Encoder(
             width=width, latent=latent, depth=depth, heads=heads, frames=positions.shape[-2], norm="before"
         )
-        encoder.load_state_dict({_rename(name): value for name, value in state.items()})
+        for theirs, ours in _RENAMED:
+            state = {name.replace(theirs, ours, 1): value for name, value in state.items()}
+        encoder.load_state_dict(state)
         table = encoder.positions.table
         if not torch.allclose(positions.float().reshape(table.shape), table, atol=1e-3):  # float16 rounds by 5e-4
             raise ValueError("its position table is not the fixed sine-cosine table")
@@ -57,12 +59,6 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
         raise TrainError(f"{source}: not an encoder of the published code ({reason})") from error
     return encoder.eval()
-
-
-def _rename(name: str) -> str:
-    for theirs, ours in _RENAMED:
-        name = name.replace(theirs, ours, 1)
-    return name
 
 
 class _Stub:

@@ -63,7 +63,7 @@ class _PathScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, cells: Tensor) -> Tensor:
         diagonals = _shear(cells, ABSENT)
-        paths = _framed(diagonals, ABSENT)
+        paths = F.pad(diagonals, (0, 0, 1, 0, 2, 0), value=ABSENT)  # two more diagonals and one more row
         paths[0, 0] = 0  # before the first cell
         own, above = paths[:, 1:].unbind(), paths[:, :-1].unbind()
         for d, scores in enumerate(diagonals.unbind()):
@@ -83,12 +83,10 @@ class _PathScores(torch.autograd.Function):
         before = torch.stack((paths[1:-1, 1:], paths[:-2, :-1], paths[1:-1, :-1]))  # (3, T + S - 1, T, N)
         weights = before.softmax(dim=0)
         weights = weights * (1 + before - (weights * before).sum(dim=0))
-        diagonals = _shear(gradient, 0)
-        flows = _framed(diagonals, 0)
-        flows[2:, 1:] = diagonals
+        flows = F.pad(_shear(gradient, 0), (0, 0, 1, 0, 2, 0))
         own, above = flows[:, 1:].unbind(), flows[:, :-1].unbind()
         left, corner, up = (weight.unbind() for weight in weights)
-        for d in reversed(range(len(diagonals))):
+        for d in reversed(range(len(flows) - 2)):
             own[d + 1].addcmul_(left[d], own[d + 2])
             above[d].addcmul_(corner[d], own[d + 2])
             above[d + 1].addcmul_(up[d], own[d + 2])
@@ -110,9 +108,3 @@ def _unshear(diagonals: Tensor) -> Tensor:
     length, rows, batch = diagonals.shape
     longer = F.pad(diagonals.permute(2, 1, 0).reshape(batch, -1), (0, rows))
     return longer.view(batch, rows, length + 1)[..., : length + 1 - rows]
-
-
-def _framed(diagonals: Tensor, value: float) -> Tensor:
-    """(diagonals, T, N) -> (2 + diagonals, 1 + T, N) filled with `value`: two more diagonals, one more row."""
-    length, rows, batch = diagonals.shape
-    return diagonals.new_full((length + 2, rows + 1, batch), value)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from byov.train.methods.actor_observer import RunningMeans, ScoreHeads, equalize_gradients, weighted_triplet_loss
+from byov.train.methods.actor_observer import EqualizeGradients, RunningMeans, ScoreHeads, weighted_triplet_loss
 from byov.train.methods.ae2_alignment import ae2_losses, take_half
 from byov.train.methods.carl import sequence_contrastive_loss
 from byov.train.methods.gta import gta_losses
@@ -43,7 +43,8 @@ FRAMES = torch.arange(7).expand(3, 7)
 
 
 def contrast(a, b, p, q):
-    return sequence_contrastive_loss(a, b, FRAMES[: len(a), : a.shape[1]], FRAMES[: len(b), : b.shape[1]], p, q)
+    frames = FRAMES[: len(a), : a.shape[1]].expand(2, -1, -1)
+    return sequence_contrastive_loss(torch.stack([a, b]), frames, torch.stack([p, q]))
 
 
 def timeline(a, b, p, q):
@@ -322,7 +323,7 @@ def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches,
 def test_gradients_are_rescaled_to_the_norm_of_the_first():
     inputs = [vectors(6, seed=i).requires_grad_() for i in range(4)]
     wanted = [vectors(6, seed=9 + i) * 10.0**i for i in range(3)]
-    outputs = equalize_gradients(*inputs)
+    outputs = EqualizeGradients.apply(*inputs)
     torch.autograd.backward(outputs[:3], wanted)  # no gradient arrives at the last
     assert torch.equal(inputs[0].grad, wanted[0])
     for tensor, gradient in zip(inputs[1:3], wanted[1:], strict=True):

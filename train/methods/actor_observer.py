@@ -81,21 +81,20 @@ class ActorObserver(BackboneMethod):
 def draw_triplets(
     ego: CachedVideo, exo: CachedVideo, frames: int, every: int, far: float, rng: np.random.Generator
 ) -> list[Draw]:
-    """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these."""
+    """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these.
+
+    Negatives are farther than the fraction `far` of the video, or as far as possible.
+    """
     choices = -(-exo.frames // every)
     rows = draw_rows(choices, frames, rng) * every
     positives = same_time_frames(rows, exo, ego)
-    negatives = np.array([_draw_far_from(row, ego.frames, far, rng) for row in positives])
-    sampled = min(choices, frames)
-    clips = ((exo, rows), (ego, positives), (ego, negatives))
-    return [Draw(video, 0, video.frames, video_rows, sampled) for video, video_rows in clips]
-
-
-def _draw_far_from(row: int, frames: int, far: float, rng: np.random.Generator) -> int:
-    """Draw a frame farther from `row` than a fraction of the video; the farthest if there is none."""
-    apart = np.abs(np.arange(frames) - row)
-    choices = np.flatnonzero(apart > far * frames)
-    return int(rng.choice(choices)) if len(choices) else int(apart.argmax())
+    negatives = []
+    for row in positives:
+        apart = np.abs(np.arange(ego.frames) - row)
+        far_rows = np.flatnonzero(apart > far * ego.frames)
+        negatives.append(rng.choice(far_rows) if len(far_rows) else apart.argmax())
+    clips = ((exo, rows), (ego, positives), (ego, np.array(negatives)))
+    return [Draw(video, 0, video.frames, video_rows, min(choices, frames)) for video, video_rows in clips]
 
 
 @full_precision
@@ -118,7 +117,7 @@ def weighted_triplet_loss(
     """
     ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
     distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
-    near, far, x, y, z = equalize_gradients(*distances, *ratios)
+    near, far, x, y, z = EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
     losses, weights = _softplus(near - far), x * y * z
     mean = means.update_losses(losses, weights, videos)
     return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
@@ -190,13 +189,9 @@ class RunningMeans(nn.Module):
             state[..., videos[last]] = after[..., last].to(state.dtype)
 
 
-def equalize_gradients(first: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """Identity; in the backward pass, the others' gradients are rescaled to the norm of the first's."""
-    equalized: tuple[Tensor, ...] = _EqualizeGradients.apply(first, *others)  # type: ignore[no-untyped-call]
-    return equalized
+class EqualizeGradients(torch.autograd.Function):
+    """Identity; in the backward pass, the gradients of all but the first are rescaled to the norm of the first."""
 
-
-class _EqualizeGradients(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensor.view_as(tensor) for tensor in tensors)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from byov.errors import SettingsError
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair
+from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
 from byov.train.networks import Decoder, DecoderInput, draw_visible, full_precision, initialize, masked_frames
 from byov.train.sampling import Batch, Sampler
 from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
@@ -178,19 +178,14 @@ def cycle_loss(
     if order_prior is not None:
         apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
         similarity = similarity - apart.square() / (2 * order_prior**2)
-    neighbors = _softmax(similarity, away_padding) @ away  # (B, T, D)
-    returns = _softmax(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding)  # (B, T, T)
+    neighbors = hide_padding(similarity, away_padding).softmax(dim=-1) @ away  # (B, T, D)
+    returns = hide_padding(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding).softmax(dim=-1)  # (B, T, T)
     index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
     mean = returns @ index  # (B, T)
     variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
     cost = (mean - index).square() / (variance + 1) + CYCLE_VARIANCE_WEIGHT * torch.log1p(variance)
     counts = (~home_padding).sum(dim=-1)  # (B,)
     return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
-
-
-def _softmax(similarity: Tensor, padding: Tensor) -> Tensor:
-    """Softmax of (B, T, S) over S without the padding (B, S)."""
-    return similarity.masked_fill(padding[:, None], -torch.inf).softmax(dim=-1)
 
 
 def _normalized_time(padding: Tensor) -> Tensor:

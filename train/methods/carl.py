@@ -67,10 +67,9 @@ class Carl(BackboneMethod):
         dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
-        first, second = F.normalize(at_least_float32(projected), dim=-1).chunk(2)
-        frames, padding = [clip.frame for clip in clips], [clip.padding for clip in clips]
-        options = {"variance": s.variance, "temperature": s.temperature}
-        return {"loss": sequence_contrastive_loss(first, second, *frames, *padding, **options)}
+        z = F.normalize(at_least_float32(projected), dim=-1).unflatten(0, (2, -1))  # (2, B, T, D)
+        frames, padding = torch.stack([clip.frame for clip in clips]), torch.stack([clip.padding for clip in clips])
+        return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
 
 
 def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.random.Generator) -> list[Draw]:
@@ -89,15 +88,7 @@ def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.rand
 
 @full_precision
 def sequence_contrastive_loss(
-    first: Tensor,
-    second: Tensor,
-    first_frames: Tensor,
-    second_frames: Tensor,
-    first_padding: Tensor,
-    second_padding: Tensor,
-    *,
-    variance: float = 10.0,
-    temperature: float = 0.1,
+    z: Tensor, frames: Tensor, padding: Tensor, *, variance: float = 10.0, temperature: float = 0.1
 ) -> Tensor:
     """Sequence contrastive loss of two crops: the divergence of the predictions p from the targets q.
 
@@ -105,12 +96,9 @@ def sequence_contrastive_loss(
     p_ij ∝ exp(z_i·z_j / temperature); Σ_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both crops,
     then over the items.
 
-    Shapes: unit vectors z (B, T, D), frame numbers a and b within the video (B, T), padding (B, T). Padded frames are
-    neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
+    Shapes: unit vectors z (2, B, T, D), frame numbers a and b within the video (2, B, T), padding (2, B, T). Padded
+    frames are neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
     """
-    z = torch.stack([first, second])  # (2, B, T, D)
-    frames = torch.stack([first_frames, second_frames])
-    padding = torch.stack([first_padding, second_padding])  # (2, B, T)
     other_padding = padding.flip(0)[:, :, None]
 
     logits = z @ z.flip(0).mT / temperature  # (2, B, T, T)
