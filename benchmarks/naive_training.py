@@ -19,11 +19,10 @@ def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Loss
     visible_cross = [draw_visible(view, method.settings.mask_cross, generator) for view in clips]
     losses = {}
     if method.settings.self_view:
-        losses["self"] = _self_view(method, ego, visible_self[0]) + _self_view(method, exo, visible_self[1])
+        losses["self"] = sum(_self_view(method, *view) for view in zip(clips, visible_self, strict=True))
     if method.settings.cross_view:
-        losses["cross"] = _cross_view(method, ego, exo, visible_cross[0]) + _cross_view(
-            method, exo, ego, visible_cross[1]
-        )
+        views = zip((ego, exo), (exo, ego), visible_cross, strict=True)
+        losses["cross"] = sum(_cross_view(method, *view) for view in views)
     return {"loss": sum(losses.values(), torch.zeros(()))} | losses
 
 
@@ -53,17 +52,14 @@ def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
 
 
 def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) -> Tensor:
-    """Encode (B, K, width) frames clip by clip."""
-    encoder, latents = method.encoder, []
-    for clip, clip_positions, clip_index in zip(features, positions, index, strict=True):
-        groups = [Group(1, len(clip))]
-        if encoder.attention_window is not None:
-            groups = local_attention_mask(groups, clip_index, encoder.attention_window)
-        x = encoder.embed_tokens(clip, clip_positions)
-        for block in encoder.blocks:
-            x = block(x, groups)
-        latents.append(encoder.norm(x))
-    return torch.stack(latents)
+    """(B, K, width) frames -> (B, K, D)."""
+    encoder, groups = method.encoder, [Group(*index.shape)]
+    if encoder.attention_window is not None:
+        groups = local_attention_mask(groups, index.flatten(), encoder.attention_window)
+    x = encoder.embed_tokens(features.flatten(0, 1), positions.flatten(0, 1))
+    for block in encoder.blocks:
+        x = block(x, groups)
+    return encoder.norm(x).view(*index.shape, x.shape[-1])
 
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
@@ -76,12 +72,7 @@ def _error(method: Byov, view: Clips, decoded: Tensor, visible: Tensor) -> Tenso
     error = (decoded - view.features).square().mean(dim=-1)
     if not method.settings.masked_only:
         return error.mean()
-    masked = [
-        error[clip, frame]
-        for clip in range(len(error))
-        for frame in range(view.sampled)
-        if frame not in visible[clip].tolist()
-    ]
+    masked = [frame for clip, rows in zip(error, visible, strict=True) for t, frame in enumerate(clip) if t not in rows]
     return torch.stack(masked).mean() if masked else error.sum() * 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from math import floor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,23 +20,23 @@ from byov.train.settings import Norm, Position, PositionIn
 CHUNK_ROWS = 512  # frames of a long video that pass through a block at a time
 BASE = 10000.0  # wavelength base of the sine-cosine positions
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+Loss = TypeVar("Loss", bound=Callable[..., Any])
 
 
 def at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def full_precision(loss: Loss) -> Loss:
     """Compute a loss in float32 or wider, also under autocast. Its first argument is a tensor."""
 
     @wraps(loss)
-    def compute(*args: Any, **kwargs: Any) -> Result:
-        cast = [at_least_float32(arg) if torch.is_tensor(arg) and arg.is_floating_point() else arg for arg in args]
-        with torch.autocast(cast[0].device.type, enabled=False):
-            return loss(*cast, **kwargs)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        values = [at_least_float32(arg) if torch.is_tensor(arg) and arg.is_floating_point() else arg for arg in args]
+        with torch.autocast(values[0].device.type, enabled=False):
+            return loss(*values, **kwargs)
 
-    return compute
+    return cast(Loss, compute)
 
 
 def initialize(module: nn.Module) -> None:
@@ -307,7 +307,8 @@ class Decoder(nn.Module):
         if visible is not None:
             masked = self.mask_token.to(x.dtype).expand(len(x), clips.sampled, -1)
             x = masked.scatter(1, visible[:, :, None].expand(-1, -1, x.shape[-1]), x)
-        return x + self.positions(clips.index, clips.length)
+        tokens: Tensor = x + self.positions(clips.index, clips.length)
+        return tokens
 
     def forward(self, inputs: Sequence[DecoderInput]) -> list[Tensor]:
         """Return the frame features (B, T, width) of each input, all decoded in one pass."""

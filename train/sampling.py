@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -73,8 +73,10 @@ class Clips:
         return replace(self, features=drop(self.features), context=context)
 
     def to(self, device: torch.device) -> Self:
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
 
 Batch = tuple[Clips, ...]  # the first clip of each item, the second clip of each item, ...
@@ -91,7 +93,9 @@ class Draw:
     sampled: int  # rows before the padding
 
 
-Pick = Callable[[np.random.Generator], Sequence[CachedVideo]]  # chooses the videos of an item
+Picked = TypeVar("Picked")
+Pick = Callable[[np.random.Generator], Picked]  # chooses the videos of an item
+VideoPair = tuple[CachedVideo, CachedVideo]
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Sampler:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
 
 
-def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick:
+def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
     """Pick an ego and an exo video, independently; the error without one of them ends with `reason`."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
@@ -121,7 +125,7 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick:
     return lambda rng: (ego[rng.integers(len(ego))], exo[rng.integers(len(exo))])
 
 
-def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick:
+def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
     """Pick an ego and an exo video of the same performance; the error without any ends with `reason`."""
     ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
@@ -130,19 +134,24 @@ def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick:
     return lambda rng: pairs[rng.integers(len(pairs))]
 
 
-def pick_one(videos: Sequence[CachedVideo]) -> Pick:
+def pick_one(videos: Sequence[CachedVideo]) -> Pick[CachedVideo]:
     """Pick any video."""
     _require(videos, 1)
-    return lambda rng: (videos[rng.integers(len(videos))],)
+    return lambda rng: videos[int(rng.integers(len(videos)))]
 
 
-def pick_any_two(videos: Sequence[CachedVideo]) -> Pick:
+def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
     """Pick two different videos of any views; a single video is picked twice."""
     _require(videos, 1)
-    return lambda rng: [videos[i] for i in rng.choice(len(videos), 2, replace=len(videos) < 2)]
+
+    def pick(rng: np.random.Generator) -> VideoPair:
+        first, second = rng.choice(len(videos), 2, replace=len(videos) < 2)
+        return videos[first], videos[second]
+
+    return pick
 
 
-def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick:
+def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedVideo]]:
     """Pick up to `count` different videos, half of each view unless one view has too few."""
     _require(videos, 2)
     ego, exo = _by_view(videos)

@@ -151,12 +151,6 @@ def test_gradcheck(name):
 # TCN
 
 
-def test_positive_and_negative_pairs():
-    positive, negative = positive_and_negative(torch.tensor([[0, 2, 3, 6]]), 2, 3)
-    assert positive[0].int().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
-    assert negative[0].int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
-
-
 def naive_triplets(embeddings, positive, negative, padding, margin):
     kept = [frame for frame in range(len(embeddings)) if not padding[frame]]
     distance = (embeddings[:, None] - embeddings).square().sum(dim=-1).tolist()

@@ -105,12 +105,8 @@ def test_invalid_settings_are_refused(given, message):
 @pytest.mark.parametrize(
     "given",
     [
-        {"mask_self": 0, "mask_cross": 1},
-        {"crop": (0.1, 0.1)},
-        {"clip_grad": 1},
-        {"self_view": False, "cross_view": False, "cycle": 1.0},
-        {"seed": 2**63 - 1},
-        {"frames": 2, "latent": 2, "heads": 1},
+        {"mask_self": 0, "mask_cross": 1, "crop": (0.1, 0.1), "clip_grad": 1, "seed": 2**63 - 1},
+        {"self_view": False, "cross_view": False, "cycle": 1.0, "frames": 2, "latent": 2, "heads": 1},
     ],
 )
 def test_limits_are_allowed(given):
@@ -150,9 +146,6 @@ def test_settings_survive_json(method):
 def test_damaged_settings_of_a_run_are_refused(changed, message):
     with pytest.raises(TrainError, match=rf"^runs/a/config\.json: .*({message})"):
         settings_of(run_with(stored(ByovSettings()) | changed))
-
-
-def test_a_run_without_settings_is_refused():
     with pytest.raises(TrainError, match=r"^runs/a/config\.json: no settings"):
         settings_of(run_with({}))
 

@@ -118,7 +118,8 @@ def weighted_triplet_loss(
     ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
     distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
     near, far, x, y, z = EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
-    losses, weights = _softplus(near - far), x * y * z
+    weights: Tensor = x * y * z
+    losses = _softplus(near - far)
     mean = means.update_losses(losses, weights, videos)
     return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
 

@@ -60,14 +60,14 @@ class Carl(BackboneMethod):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_one(videos)
-        return Sampler(videos, lambda rng: draw_two_crops(*pick(rng), s.frames, s.overlap, rng), self.backbone.context)
+        return Sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, s.overlap, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
         dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
-        z = F.normalize(at_least_float32(projected), dim=-1).unflatten(0, (2, -1))  # (2, B, T, D)
+        z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
         frames, padding = torch.stack([clip.frame for clip in clips]), torch.stack([clip.padding for clip in clips])
         return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
 

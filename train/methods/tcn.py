@@ -14,7 +14,7 @@ from byov.train import sampling
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, hide_padding, mean_over_items
 from byov.train.networks import at_least_float32, full_precision
-from byov.train.sampling import Batch, Draw, draw_part, draw_rows
+from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
 from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative, Size
 
 
@@ -73,25 +73,24 @@ class Tcn(BackboneMethod):
         super().__init__(width, settings, training)
         self.unit_norm = settings.tcn_loss == "triplet"
 
-    def sampler(self, videos: Sequence[CachedVideo]) -> sampling.Sampler:
+    def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s = self.settings
+        if s.tcn == "single":
+            pick_video = sampling.pick_one(videos)
+
+            def draw_item(rng: np.random.Generator) -> list[Draw]:
+                if s.tcn_loss == "npairs":
+                    return draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)
+                return [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)]
+
+            return Sampler(videos, draw_item, self.backbone.context)
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
             pick, span = sampling.pick_synchronized(videos, reason), s.span
-        elif s.tcn == "unpaired":
+        else:
             reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
             pick, span = sampling.pick_views(videos, reason), LARGEST
-        else:
-            pick = sampling.pick_one(videos)
-
-        def draw_item(rng: np.random.Generator) -> list[Draw]:
-            if s.tcn != "single":
-                return draw_same_times(*pick(rng), s.frames, span, rng)
-            if s.tcn_loss == "npairs":
-                return draw_earlier(*pick(rng), s.frames, s.crop, s.window, rng)
-            return [draw_consecutive(*pick(rng), s.frames, s.crop, rng)]
-
-        return sampling.Sampler(videos, draw_item, self.backbone.context)
+        return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, z = self.settings, self.backbone(clips, generator)
