@@ -28,7 +28,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def full_precision(loss: Loss) -> Loss:
-    """Compute a loss in float32 or wider, also under autocast. Its first argument is a tensor."""
+    """Decorate a loss to compute in float32 or wider, also under autocast; its first argument must be a tensor."""
 
     @wraps(loss)
     def compute(*args: Any, **kwargs: Any) -> Any:
@@ -61,12 +61,12 @@ class Group:
 
 
 def pack(sequences: Sequence[Tensor]) -> Tensor:
-    """(B_i, T_i, ...) each -> (rows, ...)."""
+    """Concatenate sequences (B_i, T_i, ...) to (rows, ...)."""
     return torch.cat([sequence.flatten(0, 1) for sequence in sequences])
 
 
 def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Invert `pack`; the shapes (B_i, T_i) are those of `like`."""
+    """Invert `pack`: split rows into sequences shaped (B_i, T_i) as in `like`."""
     shapes = [sequence.shape[:2] for sequence in like]
     parts = torch.split(rows, [batch * length for batch, length in shapes])
     return [part.view(*shape, *part.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from byov.errors import TrainError
 from byov.train.networks import Encoder
 
-_PREFIX = "encoder."  # of the encoder's parameters in a Lightning checkpoint
+_PREFIX = "encoder."  # prefix of the encoder's parameters in a Lightning checkpoint
 _RENAMED = (
     ("embedding_layer.", "project."),
     ("encoder.", "blocks."),

@@ -90,7 +90,7 @@ class SamplingSettings(Record):
 
 
 class OptimizerSettings(Record):
-    """Optimizer settings; the paper states none, so all are the published code's."""
+    """Optimizer settings, from the published code; the paper states none."""
 
     epochs: Epochs = 300
     batch_size: BatchSize = 1

@@ -116,6 +116,7 @@ def test_interpolated_positions_stretch_the_table(length):
 def test_index_positions_are_by_frame_number():
     index = torch.tensor([[0, 3, 50], [7, 7, 8]])
     torch.testing.assert_close(positions_of(Positions(4, 6, "index"), index), sincos(index, 6))
+    assert torch.equal(positions_of(Positions(4, 6, "none"), index), torch.zeros(1, 3, 6))
 
 
 def test_share_positions_are_by_normalized_time():
@@ -124,10 +125,6 @@ def test_share_positions_are_by_normalized_time():
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], sincos(torch.tensor([0, 1.5, 3]), 6))
     torch.testing.assert_close(positions(torch.tensor([[0]]), torch.tensor([1]))[0], positions.table[:1])
-
-
-def test_no_positions_are_zeros():
-    assert torch.equal(positions_of(Positions(4, 6, "none"), torch.arange(9)[None]), torch.zeros(1, 9, 6))
 
 
 # Masking
@@ -154,15 +151,6 @@ def test_visible_tokens_return_to_their_frames(make_method, make_clips):
 
 
 # Encoder
-
-
-def test_clips_encoded_together_equal_clips_encoded_alone(make_method, make_clips, encode):
-    encoder, clips, others = make_method().encoder, make_clips(3, 9), make_clips(2, 4, seed=1)
-    outputs = encoder([clips, others])
-    for given, latents in zip((clips, others), outputs, strict=True):
-        for clip in range(len(given.features)):
-            alone = encode(encoder, given.features[clip : clip + 1])[0]
-            torch.testing.assert_close(alone, latents[clip], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])

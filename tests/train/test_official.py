@@ -13,7 +13,7 @@ import torch
 from byov.errors import TrainError
 from byov.train.official import load_encoder
 
-HEADS = 4  # of the golden encoder
+HEADS = 4  # attention heads of the golden encoder
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchroniz
 from byov.train.settings import Fraction, Size
 
 SMALL = 1e-5  # added to divisors; published code
-LOSS_DECAY = 0.9  # of the running mean of the losses; published code
+LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
 
 
 class ActorObserverSettings(BackboneMethodSettings):
-    """All defaults are the published code's unless noted."""
+    """Defaults are from the published code unless noted."""
 
     summary = "ActorObserverNet's triplets; needs synchronized pairs of videos."
     name = "ActorObserverNet"
@@ -34,7 +34,7 @@ class ActorObserverSettings(BackboneMethodSettings):
     every: Size = 4  # exo frames are multiples of this
     # ours; published: 10 s, which is 0.3 of an average Charades-Ego video
     far: Fraction = Field(0.3, description="Smallest distance of a negative, as a fraction of the ego video.")
-    decay: Fraction = 0.95  # of the running means of the scores
+    decay: Fraction = 0.95  # decay of the running means of the scores
     means: Literal["all", "video"] = "all"  # one running mean of the losses, or one per video
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}

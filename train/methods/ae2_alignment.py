@@ -15,11 +15,11 @@ from byov.train.sampling import Batch
 from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-SCALE = 0.01  # of all alignment costs; published code
+SCALE = 0.01  # factor of all alignment costs; published code
 
 
 class Ae2AlignmentSettings(PairSettings):
-    """All defaults are those of the published scripts."""
+    """Defaults are from the published scripts."""
 
     summary = "AE2's alignment loss, without its object-centric encoder."
     name = "AE2 alignment loss, no object encoder"

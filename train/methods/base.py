@@ -1,4 +1,4 @@
-"""Base classes of the methods, and what losses over padded clips share."""
+"""Base classes of the methods, and helpers for losses over padded clips."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,7 @@ class Method(HubModel):
         """Embed one clip without gradients: (T, width) features as cached -> (T, D) frame embeddings."""
 
     def prepare(self, features: Features) -> Tensor:
-        """Convert (T, width) cached features of a clip to float32, standardized if the settings say so."""
+        """Convert (T, width) cached features of a clip to float32 and apply `settings.standardize`."""
         if isinstance(features, np.ndarray):  # copied: tensors cannot share read-only or reversed memory
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()

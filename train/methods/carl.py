@@ -20,7 +20,7 @@ SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published c
 
 
 class CarlSettings(BackboneMethodSettings):
-    """All defaults are the published code's unless noted."""
+    """Defaults are from the published code unless noted."""
 
     summary = "sequence contrastive loss of two crops of one video."
     name = "CARL"

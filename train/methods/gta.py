@@ -28,7 +28,7 @@ class GtaSettings(base.PairSettings):
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
     smoothing: Fraction = 0.1  # label smoothing of the cycles
-    path_weight: float = 0.1  # of the alignment costs
+    path_weight: float = 0.1  # weight of the alignment costs
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"unnormalized": {True: "unnormalized"}}
 
@@ -94,5 +94,5 @@ def gta_losses(
 
 
 def _softmax_over_rows(table: Tensor, padding: Tensor) -> Tensor:
-    """(B, T, S) -> S(R)ᵀ, (B, S, T), without the padded rows."""
+    """Transposed softmax over the rows of (B, T, S) tables that are not padding: (B, S, T)."""
     return hide_padding(-table.mT, padding).softmax(dim=-1)

@@ -39,7 +39,7 @@ class TccSettings(base.PairSettings):
 
 
 class Tcc(base.PairMethod):
-    """Cycles from each of two clips to the other and back."""
+    """Cycle-consistency between two clips, in both directions."""
 
     settings_class = TccSettings
     settings: TccSettings

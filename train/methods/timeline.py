@@ -50,7 +50,7 @@ class TimelineSettings(BackboneMethodSettings):
 
 
 class Timeline(BackboneMethod):
-    """Groups of clips of different videos; another view counts as another video."""
+    """Contrast between clips of different videos, regardless of their views."""
 
     settings_class = TimelineSettings
     settings: TimelineSettings
