@@ -132,9 +132,7 @@ class FeatureStore:
 def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -> CachedVideo:
     if column not in header.columns:
         ratio, existing = column.removeprefix("merged/"), ", ".join(sorted(header.ratios, key=float))
-        raise TrainError(
-            f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract again with --ratios {ratio}."
-        )
+        raise TrainError(f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios {ratio}.")
     if header.frames < 1:
         raise TrainError(f"{header.path} has no frames.")
     labels = entry.labels if phases else None

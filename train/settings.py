@@ -130,7 +130,7 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
         return ", ".join((self.name, *filter(None, own), *self.common_variants()))
 
     def common_variants(self) -> Iterator[str]:
-        """Yield what distinguishes this variant in settings that several methods have."""
+        """Yield the differences from the method's default row in settings that several methods share."""
         if self.standardize != type(self).model_fields["standardize"].default:
             yield "standardized" if self.standardize == "video" else "not standardized"
 

@@ -45,9 +45,6 @@ class ByovSettings(EncoderSettings, TrainSettings):
         None, description="Standard deviation, in normalized time, of a prior that cycles keep the temporal order."
     )
 
-    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
-        "recipe": {"paper": "paper", "official": "official", "cycle": "cycle"}
-    }
     RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
         "official": {"pairs": "any", "norm": "before", "masked_only": True},
@@ -62,6 +59,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
         return self.recipe
 
     def common_variants(self) -> Iterator[str]:
+        yield self.recipe
         if self.recipe != "cycle":  # which standardizes by default
             yield from super().common_variants()
 

@@ -74,23 +74,20 @@ class Tcn(BackboneMethod):
         self.unit_norm = settings.tcn_loss == "triplet"
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
+        s, context = self.settings, self.backbone.context
         if s.tcn == "single":
             pick_video = sampling.pick_one(videos)
-
-            def draw_item(rng: np.random.Generator) -> list[Draw]:
-                if s.tcn_loss == "npairs":
-                    return draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)
-                return [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)]
-
-            return Sampler(videos, draw_item, self.backbone.context)
+            if s.tcn_loss == "triplet":
+                return Sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)], context)
+            draw_item = lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)  # noqa: E731
+            return Sampler(videos, draw_item, context)
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
             pick, span = sampling.pick_synchronized(videos, reason), s.span
         else:
             reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
             pick, span = sampling.pick_views(videos, reason), LARGEST
-        return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), self.backbone.context)
+        return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, z = self.settings, self.backbone(clips, generator)
