@@ -50,11 +50,7 @@ class TrainingData:
 
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Find the features of a dataset at an STM ratio; the names may be None if there is only one choice.
-
-    Raises:
-        TrainError: There are no such features, several, or they do not fit the manifest.
-    """
+    """Find the features of a dataset at an STM ratio; the names may be None if there is only one choice."""
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
@@ -143,6 +139,5 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
             f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
         )
-    return CachedVideo(
-        entry.id, entry.view, entry.split, header.frames, labels, header.path, header.columns[column], entry.pair
-    )
+    sha256 = header.columns[column]
+    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path, sha256, entry.pair)

@@ -1,7 +1,6 @@
 """Load encoders trained with the published BYOV code.
 
-Its checkpoints are Lightning's, which are pickles. They are read with `weights_only=True`; classes that they name are
-replaced by a stub.
+Its Lightning checkpoints are pickles. They are read with `weights_only=True`, with a stub for all classes they name.
 """
 
 from collections.abc import Mapping

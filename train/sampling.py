@@ -193,16 +193,10 @@ def context_rows(rows: Tensor, context: int) -> Tensor:
 
 
 class BatchSource:
-    """The batches of a run by step.
+    """The batches of a run by step; the last step of an epoch may have fewer than `batch_size` items.
 
-    Args:
-        sampler: The method's sampler.
-        store: Features of the sampler's videos.
-        seed: Seed of all draws.
-        batch_size: Items per step; the last step of an epoch may have fewer.
-        prepare: `Method.prepare`, applied to the cached features of each clip.
-        local_items: Maps the number of items of a step to the range of those that this process trains on. If that is
-            empty, the first item is used for its shapes.
+    `prepare` is applied to the cached features of each clip. `local_items` maps the number of items of a step to the
+    range of those that this process trains on; if that is empty, the first item is used for its shapes.
     """
 
     def __init__(

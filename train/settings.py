@@ -204,11 +204,7 @@ def methods_with(setting: str) -> list[str]:
 
 
 def resolve_settings(method: str, dataset: str, given: Mapping[str, Any]) -> TrainSettings:
-    """Complete the given settings with the defaults of a method for a dataset.
-
-    Raises:
-        SettingsError: If the method is unknown or a setting is unknown or invalid.
-    """
+    """Complete settings with the defaults of a method for a dataset; raise SettingsError if one is invalid."""
     cls = _settings_class(method)
     check_names(method, given)
     return checked(cls, **(cls.presets(dataset, given) | dict(given)))
