@@ -117,7 +117,7 @@ def weighted_triplet_loss(
     """
     ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
     distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
-    near, far, x, y, z = EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
+    near, far, x, y, z = _EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
     weights: Tensor = x * y * z
     losses = _softplus(near - far)
     mean = means.update_losses(losses, weights, videos)
@@ -190,7 +190,7 @@ class RunningMeans(nn.Module):
             state[..., videos[last]] = after[..., last].to(state.dtype)
 
 
-class EqualizeGradients(torch.autograd.Function):
+class _EqualizeGradients(torch.autograd.Function):
     """Identity; in the backward pass, the gradients of all but the first are rescaled to the norm of the first."""
 
     @staticmethod
