@@ -166,6 +166,12 @@ def test_cycles_are_added_in_both_directions(make_method, pair):
     assert losses["loss"].item() == pytest.approx(plain["loss"].item() + 3 * expected.item(), rel=1e-4)
 
 
+def test_cycles_alone_train_the_encoder_alone(make_method, pair):
+    method = make_method(self_view=False, cross_view=False, cycle=1.0)
+    _, gradients = losses_and_gradients(lambda: method(pair, seeded()), method)
+    assert {name.split(".")[0] for name in gradients} == {"encoder"}
+
+
 def naive_cycle(home, away, order_prior):
     """The formula of one pair without padding, frame by frame."""
     home, away = torch.nn.functional.normalize(home, dim=-1), torch.nn.functional.normalize(away, dim=-1)
