@@ -8,7 +8,7 @@ from torch import Tensor
 
 from byov.train.methods.base import Losses
 from byov.train.methods.byov import Byov
-from byov.train.networks import DecoderInput, EncoderInput, draw_visible
+from byov.train.networks import DecoderInput, Group, draw_visible, local_attention_mask
 from byov.train.sampling import Batch, Clips
 
 
@@ -19,11 +19,10 @@ def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Loss
     visible_cross = [draw_visible(view, method.settings.mask_cross, generator) for view in clips]
     losses = {}
     if method.settings.self_view:
-        losses["self"] = _self_view(method, ego, visible_self[0]) + _self_view(method, exo, visible_self[1])
+        losses["self"] = sum(_self_view(method, *view) for view in zip(clips, visible_self, strict=True))
     if method.settings.cross_view:
-        losses["cross"] = _cross_view(method, ego, exo, visible_cross[0]) + _cross_view(
-            method, exo, ego, visible_cross[1]
-        )
+        views = zip((ego, exo), (exo, ego), visible_cross, strict=True)
+        losses["cross"] = sum(_cross_view(method, *view) for view in views)
     return {"loss": sum(losses.values(), torch.zeros(()))} | losses
 
 
@@ -34,8 +33,7 @@ def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
 
 
 def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tensor:
-    positions = _positions(method.encoder.positions, other)
-    (latents,) = method.encoder([EncoderInput(other.features, positions, other.index)])
+    latents = _encode(method, other.features, _positions(method.encoder.positions, other), other.index)
     context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
     (decoded,) = method.decoder([DecoderInput(_mask_filled(method, own, visible), context=context)])
     return _error(method, own, decoded, visible)
@@ -45,12 +43,23 @@ def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
     """Encode the visible frames of each clip, and put them back frame by frame."""
     values = (view.features, _positions(method.encoder.positions, view), view.index)
     selected = (torch.stack([clip[rows] for clip, rows in zip(each, visible, strict=True)]) for each in values)
-    (latents,) = method.encoder([EncoderInput(*selected)])
+    latents = _encode(method, *selected)
     tokens = method.decoder.mask_token.repeat(len(visible), view.sampled, 1)
     projected = method.decoder.project(latents)
     for clip, rows in enumerate(visible):
         tokens[clip, rows] = projected[clip]
     return tokens + _positions(method.decoder.positions, view)
+
+
+def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) -> Tensor:
+    """(B, K, width) frames -> (B, K, D)."""
+    encoder, groups = method.encoder, [Group(*index.shape)]
+    if encoder.attention_window is not None:
+        groups = local_attention_mask(groups, index.flatten(), encoder.attention_window)
+    x = encoder.embed_tokens(features.flatten(0, 1), positions.flatten(0, 1))
+    for block in encoder.blocks:
+        x = block(x, groups)
+    return encoder.norm(x).view(*index.shape, x.shape[-1])
 
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
@@ -63,12 +72,7 @@ def _error(method: Byov, view: Clips, decoded: Tensor, visible: Tensor) -> Tenso
     error = (decoded - view.features).square().mean(dim=-1)
     if not method.settings.masked_only:
         return error.mean()
-    masked = [
-        error[clip, frame]
-        for clip in range(len(error))
-        for frame in range(view.sampled)
-        if frame not in visible[clip].tolist()
-    ]
+    masked = [frame for clip, rows in zip(error, visible, strict=True) for t, frame in enumerate(clip) if t not in rows]
     return torch.stack(masked).mean() if masked else error.sum() * 0
 
 

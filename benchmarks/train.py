@@ -4,7 +4,7 @@ python benchmarks/train.py            everything, about six minutes on two cores
 python benchmarks/train.py joined     one of: in-loop waiting joined methods soft-dtw memory
 """
 
-import importlib.util
+import importlib
 import subprocess
 import sys
 import tempfile
@@ -34,10 +34,8 @@ from byov.train.soft_dtw import soft_dtw
 
 WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
 
-# With PYTHONSAFEPATH set, this folder is not on the path.
-_spec = importlib.util.spec_from_file_location("naive_training", Path(__file__).with_name("naive_training.py"))
-naive_training: Any = importlib.util.module_from_spec(_spec)  # type: ignore[arg-type]
-_spec.loader.exec_module(naive_training)  # type: ignore[union-attr]
+sys.path.insert(0, str(Path(__file__).parent))  # not on the path with PYTHONSAFEPATH
+naive_training: Any = importlib.import_module("naive_training")
 
 
 class Step:
@@ -52,6 +50,12 @@ class Step:
         (losses or self.method)(clips, self._generator)["loss"].backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+    def batches(self, data: TrainingData, budget_bytes: int = 1 << 40) -> BatchSource:
+        videos, settings = data.of("train"), self.method.settings
+        self.method.reset_training_state(len(videos))
+        store, sampler = FeatureStore(data, videos, budget_bytes), self.method.sampler(videos)
+        return BatchSource(sampler, store, seed=0, batch_size=settings.batch_size, prepare=self.method.prepare)
 
 
 def random_clips(batch: int) -> Batch:
@@ -85,14 +89,11 @@ def bench_joined(_: Path) -> None:
 
 def bench_methods(root: Path) -> None:
     """A step of each method against BYOV's, both of four items."""
-    source = write_cache(root, 24)
-    byov = Step(batch_size=4)
-    run_byov = partial(byov, batches(source, byov, 1 << 40).batch(0))
-    for method in METHODS:
-        if method == "byov":
-            continue
-        step = Step(method, batch_size=4)
-        run = partial(step, batches(source, step, 1 << 40).batch(0))
+    data = write_cache(root, 24)
+    steps = {method: Step(method, batch_size=4) for method in METHODS}
+    runs = {method: partial(step, step.batches(data).batch(0)) for method, step in steps.items()}
+    run_byov = runs.pop("byov")
+    for method, run in runs.items():
         compare(f"step of {method}", "byov", run_byov, method, run, ">= 0.5" if method == "timeline" else ">= 1", 7)
 
 
@@ -114,23 +115,20 @@ def bench_in_loop(_: Path) -> None:
     images = torch.randint(0, 256, (FRAMES, 3, 224, 224), dtype=torch.uint8)
     clips = random_clips(1)
 
-    def encoded(clip: Clips) -> Clips:
-        tokens, _ = encoder.encode(images)
-        return replace(clip, features=merge_tokens(tokens.float(), [0.3])[0.3][None])
-
     def in_loop() -> None:
-        step(tuple(encoded(clip) for clip in clips))
+        features = [merge_tokens(encoder.encode(images)[0].float(), [0.3])[0.3][None] for _ in clips]
+        step(tuple(replace(clip, features=each) for clip, each in zip(clips, features, strict=True)))
 
     compare("training step", "ViT-B/16 in the loop", in_loop, "from the cache", partial(step, clips), ">= 50", 3)
 
 
 def bench_waiting(root: Path) -> None:
     """Fraction of the training time spent waiting for batches."""
-    source = write_cache(root, 60)
+    data = write_cache(root, 60)
     for name, budget in (("preloaded", 1 << 40), ("lazy", 0)):
         step, waited = Step(), 0.0
         started = time.perf_counter()
-        steps = batches(source, step, budget).ahead(0, 60)
+        steps = step.batches(data, budget).ahead(0, 60)
         for _ in range(60):
             requested = time.perf_counter()
             clips = next(steps)
@@ -148,20 +146,16 @@ def bench_memory(root: Path) -> None:
         write_cache(features, videos)
         command = [sys.executable, __file__, "--peak", str(features)]
         peaks[videos] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    growth, added = (peaks[400] - peaks[20]) / 2**20, 380 * VIDEO_FRAMES * WIDTH * 2 / 2**20
-    print(
-        f"memory, lazy: {peaks[20] / 2**20:.0f} MiB with 20 videos, {growth:+.1f} MiB with 400, whose features are "
-        f"{added:.0f} MiB more",
-        flush=True,
-    )
+    growth, added = (peaks[400] - peaks[20]) / 2**10, 380 * VIDEO_FRAMES * WIDTH * 2 / 2**20
+    print(f"memory, lazy: {growth:+.1f} MiB with 400 videos instead of 20, whose features are {added:.0f} MiB more")
 
 
 def print_peak(features: Path) -> None:
     step = Step()
-    for clips in batches(open_training_data(features, None, None, 0.3), step, 0).ahead(0, 40):
+    for clips in step.batches(open_training_data(features, None, None, 0.3), 0).ahead(0, 40):
         step(clips)
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    print(int(status["VmHWM"].split()[0]) * 1024)
+    status = Path("/proc/self/status").read_text()  # ru_maxrss would include the parent process
+    print(int(status.split("VmHWM:")[1].split()[0]))
 
 
 def write_cache(features: Path, videos: int) -> TrainingData:
@@ -178,14 +172,6 @@ def write_cache(features: Path, videos: int) -> TrainingData:
         entries.append(VideoEntry(name, view, "train", VIDEO_FRAMES, 30.0, None, None, f"p{index // 2}"))
     Manifest("bench", (), (), tuple(entries)).save(features / "bench" / "manifest.json")
     return open_training_data(features, None, None, 0.3)
-
-
-def batches(source: TrainingData, step: Step, budget_bytes: int) -> BatchSource:
-    videos, method = source.of("train"), step.method
-    method.reset_training_state(len(videos))
-    store = FeatureStore(source, videos, budget_bytes)
-    batch_size = method.settings.batch_size
-    return BatchSource(method.sampler(videos), store, seed=0, batch_size=batch_size, prepare=method.prepare)
 
 
 def compare(

@@ -39,8 +39,9 @@ class FrameHead(FrameBackbone):
     def __init__(self, width: int, latent: int, context: int) -> None:
         super().__init__()
         self.context = context
-        self.norm = nn.LayerNorm(width * (2 if context else 1))
-        self.fc1 = nn.Linear(width * (2 if context else 1), HIDDEN)
+        inputs = 2 * width if context else width
+        self.norm = nn.LayerNorm(inputs)
+        self.fc1 = nn.Linear(inputs, HIDDEN)
         self.fc2 = nn.Linear(HIDDEN, HIDDEN)
         self.out = nn.Linear(HIDDEN, latent)
 
@@ -66,7 +67,7 @@ class ClipEncoder(FrameBackbone):
         self.encoder = encoder
 
     def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:  # noqa: ARG002
-        latents: list[Tensor] = self.encoder([self.encoder.select(clip) for clip in clips])
+        latents: list[Tensor] = self.encoder(clips)
         return latents
 
     def embed(self, features: Tensor) -> Tensor:
@@ -96,17 +97,18 @@ class ClipTransformer(FrameBackbone):
             x = self._embed_tokens(features)
             for block in self.blocks:
                 x = block(x, [Group(batch, length, mask=mask)])
-            latents: Tensor = self.out(x)
-        return _split_clips(latents.view(batch, length, -1), clips)
+        return _split_clips(self.out(x).view(batch, length, -1), clips)
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        with eval_mode(self):
-            x = self._embed_tokens(features[None])
-            for block in self.blocks:
-                assert isinstance(block, Block)
-                x = block.forward_long(x, None)
-            latents: Tensor = self.out(x)
+        was_training = self.training
+        self.eval()
+        x = self._embed_tokens(features[None])
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x = block.forward_long(x, None)
+        latents: Tensor = self.out(x)
+        self.train(was_training)
         return latents
 
     def _embed_tokens(self, features: Tensor) -> Tensor:
@@ -123,16 +125,6 @@ def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         yield
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)
 
 
 def _split_clips(latents: Tensor, clips: Sequence[Clips]) -> list[Tensor]:

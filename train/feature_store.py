@@ -50,17 +50,7 @@ class TrainingData:
 
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Find the features of a dataset.
-
-    Args:
-        features_dir: The feature cache.
-        dataset: Name of the dataset, or None for the only one.
-        encoder: Id or folder name of the encoder, or None for the only one.
-        ratio: STM ratio.
-
-    Raises:
-        TrainError: There are no such features, several, or they do not fit the manifest.
-    """
+    """Find the features of a dataset at an STM ratio; the names may be None if there is only one choice."""
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
@@ -74,9 +64,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
             check_same_identity(header, first)
             videos.append(_cached_video(header, entry, column, len(manifest.phases)))
     if first is None:
-        raise TrainError(
-            f"{folder} has none of the videos in the manifest. Run byov-extract --dataset {folder.parent.name}."
-        )
+        raise TrainError(f"{folder} has no video of the manifest. Run byov-extract --dataset {folder.parent.name}.")
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
     missing = len(manifest.videos) - len(videos)
@@ -140,9 +128,7 @@ class FeatureStore:
 def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -> CachedVideo:
     if column not in header.columns:
         ratio, existing = column.removeprefix("merged/"), ", ".join(sorted(header.ratios, key=float))
-        raise TrainError(
-            f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract again with --ratios {ratio}."
-        )
+        raise TrainError(f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios {ratio}.")
     if header.frames < 1:
         raise TrainError(f"{header.path} has no frames.")
     labels = entry.labels if phases else None
@@ -153,6 +139,5 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
             f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
             f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
         )
-    return CachedVideo(
-        entry.id, entry.view, entry.split, header.frames, labels, header.path, header.columns[column], entry.pair
-    )
+    sha256 = header.columns[column]
+    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path, sha256, entry.pair)

@@ -1,12 +1,14 @@
-"""Transformer building blocks: packed attention, positions, masking, BYOV's encoder and decoder.
+"""Transformer blocks, positional encodings, masking, BYOV's encoder and decoder.
 
-Several sequences are packed row after row, and each attends within itself only. Linear layers see all rows at once,
-which makes small batches fast; attention runs once per group of neighboring sequences of the same length.
+Sequences are packed row after row, and each attends to itself only. Linear layers process all rows at once, which
+makes small batches fast; attention runs once per group of neighboring sequences of the same length.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from math import floor
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +20,23 @@ from byov.train.settings import Norm, Position, PositionIn
 CHUNK_ROWS = 512  # frames of a long video that pass through a block at a time
 BASE = 10000.0  # wavelength base of the sine-cosine positions
 
+Loss = TypeVar("Loss", bound=Callable[..., Any])
+
 
 def at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def full_precision(loss: Loss) -> Loss:
+    """Decorate a loss to compute in float32 or wider, also under autocast; its first argument must be a tensor."""
+
+    @wraps(loss)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        values = [at_least_float32(arg) if torch.is_tensor(arg) and arg.is_floating_point() else arg for arg in args]
+        with torch.autocast(values[0].device.type, enabled=False):
+            return loss(*values, **kwargs)
+
+    return cast(Loss, compute)
 
 
 def initialize(module: nn.Module) -> None:
@@ -45,12 +61,12 @@ class Group:
 
 
 def pack(sequences: Sequence[Tensor]) -> Tensor:
-    """(B_i, T_i, ...) each -> (rows, ...)."""
+    """Concatenate sequences (B_i, T_i, ...) to (rows, ...)."""
     return torch.cat([sequence.flatten(0, 1) for sequence in sequences])
 
 
 def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Invert `pack`; the shapes (B_i, T_i) are those of `like`."""
+    """Invert `pack`: split rows into sequences shaped (B_i, T_i) as in `like`."""
     shapes = [sequence.shape[:2] for sequence in like]
     parts = torch.split(rows, [batch * length for batch, length in shapes])
     return [part.view(*shape, *part.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
@@ -104,9 +120,12 @@ class Block(nn.Module):
         chunks = [slice(first, first + CHUNK_ROWS) for first in range(0, len(x), CHUNK_ROWS)]
         heads = [self._split_heads(self.qkv(self.norm1(x[rows])), batch=1) for rows in chunks]
         q, k, v = (torch.cat(parts, dim=2) for parts in zip(*heads, strict=True))
-        out = torch.empty_like(x)
+        index, out = torch.arange(len(x), device=x.device), torch.empty_like(x)
         for rows in chunks:
-            keys, mask = _visible_keys(rows, len(x), window, x.device)
+            keys, mask = slice(None), None
+            if window is not None and window < len(x):
+                keys = slice(max(0, rows.start - window), rows.stop + window)
+                mask = (index[rows, None] - index[keys]).abs() <= window
             attended = F.scaled_dot_product_attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], attn_mask=mask)
             out[rows] = self._update(x[rows], attended.transpose(1, 2).flatten(-2)[0])
         return out
@@ -131,15 +150,6 @@ class Block(nn.Module):
 
     def _drop(self, values: Tensor) -> Tensor:
         return F.dropout(values, self.dropout, self.training)
-
-
-def _visible_keys(rows: slice, length: int, window: int | None, device: torch.device) -> tuple[slice, Tensor | None]:
-    """Return the keys that the queries of `rows` may attend to, and the mask between the two."""
-    if window is None or window >= length:
-        return slice(0, length), None
-    keys = slice(max(0, rows.start - window), min(length, rows.stop + window))
-    queries = torch.arange(rows.start, min(length, rows.stop), device=device)
-    return keys, (queries[:, None] - torch.arange(keys.start, keys.stop, device=device)).abs() <= window
 
 
 def sincos(positions: Tensor, width: int) -> Tensor:
@@ -182,15 +192,11 @@ class Positions(nn.Module):
         return F.interpolate(self.table.T[None], size=sampled, mode="linear").transpose(1, 2)
 
 
-def visible_count(frames: int, ratio: float) -> int:
-    """Return how many frames stay visible at a masking ratio, rounded down (with a margin for rounding errors)."""
-    return floor(frames * (1 - ratio) + 1e-6)
-
-
 def draw_visible(clips: Clips, ratio: float, generator: torch.Generator) -> Tensor:
-    """Draw the visible frames of each clip: (B, K) indices in temporal order."""
+    """Draw the frames of each clip that stay visible at a masking ratio: (B, K) indices in temporal order."""
     shuffled = clips.rand(clips.sampled, generator=generator).argsort(dim=1)
-    return shuffled[:, : visible_count(clips.sampled, ratio)].sort(dim=1).values
+    count = floor(clips.sampled * (1 - ratio) + 1e-6)  # 10 * (1 - 0.9) is slightly less than 1
+    return shuffled[:, :count].sort(dim=1).values
 
 
 def take_frames(values: Tensor, frames: Tensor) -> Tensor:
@@ -198,24 +204,9 @@ def take_frames(values: Tensor, frames: Tensor) -> Tensor:
     return values.gather(1, frames[:, :, None].expand(-1, -1, values.shape[-1]))
 
 
-def fill_masked(visible: Tensor, frames: Tensor, length: int, mask_token: Tensor) -> Tensor:
-    """Put (B, K, D) visible tokens back at their frames (B, K) of (B, length, D); the others become the mask token."""
-    filled = mask_token.to(visible.dtype).expand(len(visible), length, -1)
-    return filled.scatter(1, frames[:, :, None].expand(-1, -1, visible.shape[-1]), visible)
-
-
 def masked_frames(visible: Tensor, length: int) -> Tensor:
     """(B, K) visible frames -> (B, length) True where a frame is masked."""
     return torch.ones(len(visible), length, dtype=torch.bool, device=visible.device).scatter(1, visible, False)
-
-
-@dataclass(frozen=True)
-class EncoderInput:
-    """K frames of B clips: all sampled frames, or the visible ones."""
-
-    features: Tensor  # (B, K, width)
-    positions: Tensor  # (B, K, width or D)
-    index: Tensor  # (B, K) frame number within the clip
 
 
 @dataclass(frozen=True)
@@ -259,22 +250,18 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(latent)
 
-    def select(self, clips: Clips, visible: Tensor | None = None) -> EncoderInput:
-        """Return the input of all sampled frames, or of the `visible` (B, K) ones, with their positions."""
-        positions = self.positions(clips.index, clips.length).expand(len(clips.features), -1, -1)
-        if visible is None:
-            return EncoderInput(clips.features, positions, clips.index)
-        features, positions = take_frames(clips.features, visible), take_frames(positions, visible)
-        return EncoderInput(features, positions, clips.index.gather(1, visible))
-
-    def forward(self, inputs: Sequence[EncoderInput]) -> list[Tensor]:
-        """Return the latents (B, K, D) of each input, all encoded in one pass."""
-        features = [sequence.features for sequence in inputs]
+    def forward(self, clips: Sequence[Clips], visible: Sequence[Tensor | None] | None = None) -> list[Tensor]:
+        """Return the latents (B, K, D) of the visible frames (B, K) of each, None for all frames, in one pass."""
+        inputs = []
+        for clip, frames in zip(clips, visible or [None] * len(clips), strict=True):
+            positions = self.positions(clip.index, clip.length).expand(len(clip.features), -1, -1)
+            values = [clip.features, positions, clip.index[..., None]]
+            inputs.append(values if frames is None else [take_frames(value, frames) for value in values])
+        features, positions, index = zip(*inputs, strict=True)
         groups = group(features)
         if self.attention_window is not None:
-            index = pack([sequence.index for sequence in inputs])
-            groups = local_attention_mask(groups, index, self.attention_window)
-        x = self._embed_tokens(pack(features), pack([sequence.positions for sequence in inputs]))
+            groups = local_attention_mask(groups, pack(index), self.attention_window)
+        x = self.embed_tokens(pack(features), pack(positions))
         for block in self.blocks:
             x = block(x, groups)
         return unpack(self._final_norm(x), features)
@@ -284,13 +271,14 @@ class Encoder(nn.Module):
         """(T, width) features of a whole clip -> (T, D); T may be large."""
         index = torch.arange(len(features), device=features.device)[None]
         length = torch.tensor([len(features)], device=features.device)
-        x = self._embed_tokens(features, self.positions(index, length)[0])
+        x = self.embed_tokens(features, self.positions(index, length)[0])
         for block in self.blocks:
             assert isinstance(block, Block)
             x = block.forward_long(x, self.attention_window)
         return self._final_norm(x)
 
-    def _embed_tokens(self, features: Tensor, positions: Tensor) -> Tensor:
+    def embed_tokens(self, features: Tensor, positions: Tensor) -> Tensor:
+        """Project frame features (rows, width) and add their positions."""
         in_features = self.position_in == "features"
         x: Tensor = self.project(features + positions) if in_features else self.project(features) + positions
         return self.norm(x) if self.norm_first else x
@@ -313,15 +301,13 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
-    def mask_filled(self, clips: Clips, latents: Tensor, visible: Tensor) -> Tensor:
-        """Return (B, T, D) tokens: latents (B, K, D) of the visible frames, mask tokens elsewhere, with positions."""
-        tokens = fill_masked(self.project(latents), visible, clips.sampled, self.mask_token)
-        filled: Tensor = tokens + self.positions(clips.index, clips.length)
-        return filled
-
-    def add_positions(self, clips: Clips, latents: Tensor) -> Tensor:
-        """Return (B, T, D) tokens of the latents of all frames, with positions."""
-        tokens: Tensor = self.project(latents) + self.positions(clips.index, clips.length)
+    def tokens(self, clips: Clips, latents: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return (B, T, D) tokens with positions: the latents of all frames, or of the visible ones and mask tokens."""
+        x: Tensor = self.project(latents)
+        if visible is not None:
+            masked = self.mask_token.to(x.dtype).expand(len(x), clips.sampled, -1)
+            x = masked.scatter(1, visible[:, :, None].expand(-1, -1, x.shape[-1]), x)
+        tokens: Tensor = x + self.positions(clips.index, clips.length)
         return tokens
 
     def forward(self, inputs: Sequence[DecoderInput]) -> list[Tensor]:

@@ -1,7 +1,6 @@
 """Load encoders trained with the published BYOV code.
 
-Its checkpoints are Lightning's, which are pickles. They are read with `weights_only=True`; classes that they name are
-replaced by a stub.
+Its Lightning checkpoints are pickles. They are read with `weights_only=True`, with a stub for all classes they name.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from torch import Tensor
 from byov.errors import TrainError
 from byov.train.networks import Encoder
 
-_PREFIX = "encoder."  # of the encoder's parameters in a Lightning checkpoint
+_PREFIX = "encoder."  # prefix of the encoder's parameters in a Lightning checkpoint
 _RENAMED = (
     ("embedding_layer.", "project."),
     ("encoder.", "blocks."),
@@ -28,8 +27,8 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
     """Load a published encoder.
 
     Args:
-        state_dict_or_ckpt_path: The encoder's or the whole model's state dict, or a checkpoint file.
-        heads: Attention heads, which the weights do not tell.
+        state_dict_or_ckpt_path: State dict of the encoder or of the whole model, or a checkpoint file.
+        heads: Number of attention heads, which the weights do not contain.
 
     Raises:
         TrainError: If the file cannot be read or holds another model.
@@ -49,7 +48,9 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
         encoder = Encoder(
             width=width, latent=latent, depth=depth, heads=heads, frames=positions.shape[-2], norm="before"
         )
-        encoder.load_state_dict({_rename(name): value for name, value in state.items()})
+        for theirs, ours in _RENAMED:
+            state = {name.replace(theirs, ours, 1): value for name, value in state.items()}
+        encoder.load_state_dict(state)
         table = encoder.positions.table
         if not torch.allclose(positions.float().reshape(table.shape), table, atol=1e-3):  # float16 rounds by 5e-4
             raise ValueError("its position table is not the fixed sine-cosine table")
@@ -57,12 +58,6 @@ def load_encoder(state_dict_or_ckpt_path: Mapping[str, Tensor] | str | Path, hea
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
         raise TrainError(f"{source}: not an encoder of the published code ({reason})") from error
     return encoder.eval()
-
-
-def _rename(name: str) -> str:
-    for theirs, ours in _RENAMED:
-        name = name.replace(theirs, ours, 1)
-    return name
 
 
 class _Stub:

@@ -1,7 +1,7 @@
 """Training batches: which frames of which videos each step sees.
 
-Every draw depends on the seed, the epoch and the item's number only, so batches are the same whether features are
-preloaded or read lazily, in one go or after a resume, by one process or by several.
+Draws depend only on the seed, the epoch and the number of the item, so batches do not depend on preloading, resuming or
+the number of processes.
 
 Shapes: B clips, T sampled frames, `width` features. Padding masks are True for padding: repeats of the last frame that
 fill up a clip with fewer than T frames.
@@ -10,9 +10,9 @@ fill up a clip with fewer than T frames.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -73,9 +73,8 @@ class Clips:
         return replace(self, features=drop(self.features), context=context)
 
     def to(self, device: torch.device) -> Self:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)
 
@@ -94,6 +93,8 @@ class Draw:
     sampled: int  # rows before the padding
 
 
+Picked = TypeVar("Picked")
+Pick = Callable[[np.random.Generator], Picked]  # chooses the videos of an item
 VideoPair = tuple[CachedVideo, CachedVideo]
 
 
@@ -103,15 +104,20 @@ class Sampler:
 
     videos: Sequence[CachedVideo]
     draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # one draw per clip of an item
-    items: int  # per epoch
     context: int = 0  # frames back to the context frame; 0: none
+    videos_per_item: int = 1
+
+    @property
+    def items(self) -> int:
+        """Items per epoch."""
+        return -(-len(self.videos) // self.videos_per_item)
 
     def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
 
 
-def pick_views(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
-    """Pick an ego and an exo video, independently; `reason` says in the error message why both are needed."""
+def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
+    """Pick an ego and an exo video, independently; the error without one of them ends with `reason`."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
@@ -119,9 +125,24 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.rando
     return lambda rng: (ego[rng.integers(len(ego))], exo[rng.integers(len(exo))])
 
 
-def pick_any_two(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], VideoPair]:
+def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
+    """Pick an ego and an exo video of the same performance; the error without any ends with `reason`."""
+    ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
+    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
+    if not pairs:
+        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {reason}")
+    return lambda rng: pairs[rng.integers(len(pairs))]
+
+
+def pick_one(videos: Sequence[CachedVideo]) -> Pick[CachedVideo]:
+    """Pick any video."""
+    _require(videos, 1)
+    return lambda rng: videos[int(rng.integers(len(videos)))]
+
+
+def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
     """Pick two different videos of any views; a single video is picked twice."""
-    _require(videos, 1, "there is nothing to learn from")
+    _require(videos, 1)
 
     def pick(rng: np.random.Generator) -> VideoPair:
         first, second = rng.choice(len(videos), 2, replace=len(videos) < 2)
@@ -130,30 +151,14 @@ def pick_any_two(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator
     return pick
 
 
-def pick_one(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], CachedVideo]:
-    _require(videos, 1, "there is nothing to learn from")
-    return lambda rng: videos[int(rng.integers(len(videos)))]
-
-
-def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Callable[[np.random.Generator], VideoPair]:
-    """Pick an ego and an exo video of the same performance; `reason` says in the error message why."""
-    ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
-    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
-    if not pairs:
-        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {reason}")
-    return lambda rng: pairs[rng.integers(len(pairs))]
-
-
-def pick_several(videos: Sequence[CachedVideo], count: int) -> Callable[[np.random.Generator], list[CachedVideo]]:
+def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedVideo]]:
     """Pick up to `count` different videos, half of each view unless one view has too few."""
-    _require(videos, 2, "videos are compared with each other")
-    views = _by_view(videos)
+    _require(videos, 2)
+    ego, exo = _by_view(videos)
     total = min(count, len(videos))
-    num_ego = min(max(total // 2, total - len(views[1])), len(views[0]))
-    counts = (num_ego, total - num_ego)
-    return lambda rng: [
-        view[i] for view, n in zip(views, counts, strict=True) for i in rng.choice(len(view), n, replace=False)
-    ]
+    num_ego = min(max(total // 2, total - len(exo)), len(ego))
+    counts = ((ego, num_ego), (exo, total - num_ego))
+    return lambda rng: [view[i] for view, n in counts for i in rng.choice(len(view), n, replace=False)]
 
 
 def draw_clip(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
@@ -188,16 +193,10 @@ def context_rows(rows: Tensor, context: int) -> Tensor:
 
 
 class BatchSource:
-    """The batches of a run by step.
+    """The batches of a run by step; the last step of an epoch may have fewer than `batch_size` items.
 
-    Args:
-        sampler: The method's sampler.
-        store: Features of the sampler's videos.
-        seed: Seed of all draws.
-        batch_size: Items per step; the last step of an epoch may have fewer.
-        prepare: The method's `prepare`: (T, width) cached features of a clip -> what its networks take.
-        local_items: Maps the number of items of a step to the range of those that this process trains on. If that is
-            empty, the first item is used for its shapes.
+    `prepare` is applied to the cached features of each clip. `local_items` maps the number of items of a step to the
+    range of those that this process trains on; if that is empty, the first item is used for its shapes.
     """
 
     def __init__(
@@ -240,7 +239,12 @@ class BatchSource:
 
     def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
         rows, sampled = np.stack([draw.rows for draw in draws]), np.array([draw.sampled for draw in draws])
-        features, context = zip(*map(self._features, draws), strict=True)
+        features, context = [], []
+        for draw in draws:
+            clip = self._prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
+            index = torch.from_numpy(draw.rows)
+            features.append(clip[index])
+            context.append(clip[context_rows(index, self._sampler.context)])
         return Clips(
             features=torch.stack(features),
             index=torch.from_numpy(rows),
@@ -254,17 +258,11 @@ class BatchSource:
             context=torch.stack(context) if self._sampler.context else None,
         )
 
-    def _features(self, draw: Draw) -> tuple[Tensor, Tensor | None]:
-        """(T, width) features of the drawn frames, prepared over the whole part, and of their context frames."""
-        clip = self._prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
-        rows = torch.from_numpy(draw.rows)
-        return clip[rows], clip[context_rows(rows, self._sampler.context)] if self._sampler.context else None
-
 
 def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
     return [[video for video in videos if video.view == view] for view in VIEWS]
 
 
-def _require(videos: Sequence[CachedVideo], count: int, reason: str) -> None:
+def _require(videos: Sequence[CachedVideo], count: int) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {len(videos) or 'no'} video{'s' * (len(videos) != 1)}; {reason}")
+        raise TrainError(f"the train split has {len(videos)} videos; at least {count} needed")

@@ -36,7 +36,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# One annotated type per setting, so that a method with another default repeats the name and the value only.
+# Types of the settings whose default differs between methods, which then repeat the name and the value only.
 Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
 Crop = Annotated[
     tuple[float, float],
@@ -65,10 +65,6 @@ Backbone = Annotated[
     Literal["frame", "transformer", "encoder"],
     Field(description="Network: a per-frame MLP, CARL's transformer, or BYOV's encoder."),
 ]
-Context = Annotated[
-    int, Field(ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0 disables it.")
-]
-Latent = Annotated[Size, Field(multiple_of=2, description="Latent width (even).")]
 Depth = Annotated[int, Field(ge=1, le=256, description="Encoder blocks.")]
 Heads = Annotated[Size, Field(description="Attention heads.")]
 Position = Annotated[
@@ -79,7 +75,6 @@ Position = Annotated[
     ),
 ]
 PositionIn = Annotated[Literal["features", "latent"], Field(description="Where positions are added.")]
-AttentionWindow = Annotated[Size | None, Field(description="Encoder attention reaches this many frames either side.")]
 Pairs = Annotated[
     Literal["views", "any"], Field(description="Pair an ego with an exo video, or any two training videos.")
 ]
@@ -95,7 +90,7 @@ class SamplingSettings(Record):
 
 
 class OptimizerSettings(Record):
-    """Optimizer settings; the paper states none, so all are the published code's."""
+    """Optimizer settings, from the published code; the paper states none."""
 
     epochs: Epochs = 300
     batch_size: BatchSize = 1
@@ -120,6 +115,7 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
 
     summary: ClassVar[str]  # one sentence for --help
     name: ClassVar[str]  # row title in tables
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {}  # what values of a setting add to the row title
     DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # the method's defaults per dataset
 
     @property
@@ -130,10 +126,11 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
     @property
     def title(self) -> str:
         """Row title in tables: the method and what distinguishes this variant."""
-        return ", ".join((self.name, *self.variants()))
+        own = (texts.get(getattr(self, setting)) for setting, texts in self.VARIANTS.items())
+        return ", ".join((self.name, *filter(None, own), *self.common_variants()))
 
-    def variants(self) -> Iterator[str]:
-        """Yield the differences from the method's default row."""
+    def common_variants(self) -> Iterator[str]:
+        """Yield the differences from the method's default row in settings that several methods share."""
         if self.standardize != type(self).model_fields["standardize"].default:
             yield "standardized" if self.standardize == "video" else "not standardized"
 
@@ -146,13 +143,14 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
 class EncoderSettings(Record):
     """Settings of BYOV's encoder."""
 
-    latent: Latent = 256  # paper, sec. 4.2
+    latent: Size = Field(256, multiple_of=2, description="Latent width (even).")  # paper, sec. 4.2
     depth: Depth = 12  # paper, sec. 4.2
     heads: Heads = 16  # published code; the paper does not say
     position: Position = "interpolated"  # published code; the paper describes the decoder's positions only
     position_in: PositionIn = "features"  # published code
     norm: Norm = "after"  # as in MAE; the published code normalizes before the blocks
-    attention_window: AttentionWindow = None  # neither restricts attention
+    # neither restricts attention
+    attention_window: Size | None = Field(None, description="Encoder attention reaches this many frames either side.")
 
     @property
     def has_encoder(self) -> bool:
@@ -166,10 +164,12 @@ class EncoderSettings(Record):
 
 
 class BackboneSettings(Record):
-    """Choice of the network that embeds frames."""
+    """Choice of the network that embeds frames; the defaults are those of TCC, GTA and AE2."""
 
-    backbone: Backbone = "frame"  # TCC, GTA and AE2
-    context: Context = 15  # TCC, GTA and AE2: frames t - 15 and t
+    backbone: Backbone = "frame"
+    context: int = Field(
+        15, ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0 disables it."
+    )
 
 
 # Help panels of byov-train; settings of a single method are listed under the method.
@@ -204,16 +204,7 @@ def methods_with(setting: str) -> list[str]:
 
 
 def resolve_settings(method: str, dataset: str, given: Mapping[str, Any]) -> TrainSettings:
-    """Complete the given settings with the defaults of a method for a dataset.
-
-    Args:
-        method: Name of the method, a key of `METHODS`.
-        dataset: Name of the dataset; some defaults depend on it.
-        given: Settings by name that replace the defaults.
-
-    Raises:
-        SettingsError: If the method is unknown or a setting is unknown or invalid.
-    """
+    """Complete settings with the defaults of a method for a dataset; raise SettingsError if one is invalid."""
     cls = _settings_class(method)
     check_names(method, given)
     return checked(cls, **(cls.presets(dataset, given) | dict(given)))
@@ -243,15 +234,7 @@ def settings_of(run: RunRecord) -> TrainSettings:
 
 
 def read_settings(config: Path, raw: Any) -> TrainSettings:
-    """Read the settings of a run's config.json.
-
-    Args:
-        config: The file, for error messages.
-        raw: Its entry "settings".
-
-    Raises:
-        TrainError: If the settings are missing, unknown or invalid.
-    """
+    """Read the entry "settings" of a config.json; raise TrainError with the file's name if it is invalid."""
     if not isinstance(raw, dict) or "method" not in raw:
         raise TrainError(f"{config}: no settings of a method")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}

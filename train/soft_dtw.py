@@ -1,7 +1,6 @@
 """Soft dynamic time warping: the cost of aligning two clips frame by frame, in order.
 
 The tables of a batch are filled together, one anti-diagonal at a time; its cells depend on the previous two only.
-Everything is computed in float32 or wider, also under autocast.
 """
 
 from collections.abc import Sequence
@@ -12,32 +11,32 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from byov.train.networks import at_least_float32
+from byov.train.networks import full_precision
 
 ABSENT = -1e25  # score of cells outside the table: finite, because 0 times infinity is NaN
 
 
+@full_precision
 def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: Tensor) -> Tensor:
     """Compute the costs c_ij = -log softmax_i(u_i·v_j / temperature), normalized over the frames of the *first* clip.
 
     Shapes: u (N, T, D), v (N, S, D), padding of the first clip (N, T), costs (N, T, S). Padded frames are excluded from
     the softmax and cost 0.
     """
-    with torch.autocast(first.device.type, enabled=False):
-        logits = at_least_float32(first) @ at_least_float32(second).mT / temperature
-        hidden = padding[..., None]
-        return -logits.masked_fill(hidden, -torch.inf).log_softmax(dim=1).masked_fill(hidden, 0)
+    logits = first @ second.mT / temperature
+    hidden = padding[..., None]
+    return -logits.masked_fill(hidden, -torch.inf).log_softmax(dim=1).masked_fill(hidden, 0)
 
 
+@full_precision
 def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
     """(N, T, S) matching costs c -> (N, T, S) tables R of path costs.
 
     R_ij = c_ij + Σ_k π_k n_k, where n are the R of (i, j-1), (i-1, j-1) and (i-1, j) that exist, and
     π = softmax(-n / gamma). R_11 = c_11.
     """
-    with torch.autocast(costs.device.type, enabled=False):
-        scores: Tensor = _PathScores.apply(at_least_float32(costs) / -gamma)  # type: ignore[no-untyped-call]
-        return scores * -gamma
+    scores: Tensor = _PathScores.apply(costs / -gamma)  # type: ignore[no-untyped-call]
+    return scores * -gamma
 
 
 def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
@@ -64,7 +63,7 @@ class _PathScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, cells: Tensor) -> Tensor:
         diagonals = _shear(cells, ABSENT)
-        paths = _framed(diagonals, ABSENT)
+        paths = F.pad(diagonals, (0, 0, 1, 0, 2, 0), value=ABSENT)  # two more diagonals and one more row
         paths[0, 0] = 0  # before the first cell
         own, above = paths[:, 1:].unbind(), paths[:, :-1].unbind()
         for d, scores in enumerate(diagonals.unbind()):
@@ -84,12 +83,10 @@ class _PathScores(torch.autograd.Function):
         before = torch.stack((paths[1:-1, 1:], paths[:-2, :-1], paths[1:-1, :-1]))  # (3, T + S - 1, T, N)
         weights = before.softmax(dim=0)
         weights = weights * (1 + before - (weights * before).sum(dim=0))
-        diagonals = _shear(gradient, 0)
-        flows = _framed(diagonals, 0)
-        flows[2:, 1:] = diagonals
+        flows = F.pad(_shear(gradient, 0), (0, 0, 1, 0, 2, 0))
         own, above = flows[:, 1:].unbind(), flows[:, :-1].unbind()
         left, corner, up = (weight.unbind() for weight in weights)
-        for d in reversed(range(len(diagonals))):
+        for d in reversed(range(len(flows) - 2)):
             own[d + 1].addcmul_(left[d], own[d + 2])
             above[d].addcmul_(corner[d], own[d + 2])
             above[d + 1].addcmul_(up[d], own[d + 2])
@@ -111,9 +108,3 @@ def _unshear(diagonals: Tensor) -> Tensor:
     length, rows, batch = diagonals.shape
     longer = F.pad(diagonals.permute(2, 1, 0).reshape(batch, -1), (0, rows))
     return longer.view(batch, rows, length + 1)[..., : length + 1 - rows]
-
-
-def _framed(diagonals: Tensor, value: float) -> Tensor:
-    """(diagonals, T, N) -> (2 + diagonals, 1 + T, N) filled with `value`: two more diagonals, one more row."""
-    length, rows, batch = diagonals.shape
-    return diagonals.new_full((length + 2, rows + 1, batch), value)

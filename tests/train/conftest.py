@@ -1,6 +1,6 @@
 """Tiny models, clips of random frames, and small caches of features."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,21 +9,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.factories import write_features
+from tests.factories import write_cache
 from torch import Tensor
 
-from byov.cache.manifest import Manifest, VideoEntry
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.methods import METHODS
 from byov.train.methods.base import Method
 from byov.train.sampling import BatchSource, Clips
 from byov.train.settings import resolve_settings
 
-ROOT = Path(__file__).parents[2]
-WIDTH, RATIOS = 16, (0.3, 1.0)
-ENCODER = "openai--clip-vit-base-patch16"
+GOLDEN = Path(__file__).parents[1] / "golden"
 SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "subset": 4}
-ENCODER_SIZES = ("depth", "heads")  # which not every method has a use for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,46 +29,22 @@ def _one_thread(one_torch_thread: None) -> None:
 
 @pytest.fixture(params=METHODS)
 def each_method(request: pytest.FixtureRequest) -> str:
-    """The name of a method; a test that asks for it runs once for each of them."""
+    """Run the test once for each method."""
     name: str = request.param
     return name
 
 
-def tiny_settings(method: str, **settings: Any) -> dict[str, Any]:
-    """The sizes of a tiny model, as far as the method has them, and what is given."""
-    kind = METHODS[method].settings_class
-    has_encoder = kind.model_construct(**settings).has_encoder
-    return settings | {
-        name: value
-        for name, value in SIZES.items()
-        if name in kind.model_fields and name not in settings and (has_encoder or name not in ENCODER_SIZES)
-    }
-
-
 @pytest.fixture
 def make_method() -> Callable[..., Any]:
-    """make_method(name, width=12, **settings): a tiny model; not every parameter is at its initial zero or one.
+    """make_method(name, width=12, **settings): a tiny model without parameters that are all zero or one."""
 
-    unchecked=True: also with settings that a training refuses, because there is nothing to learn.
-    """
-
-    def make(
-        name: str = "byov",
-        *,
-        width: int = 12,
-        training: Any = None,
-        unchecked: bool = False,
-        **settings: Any,
-    ) -> Method:
-        values = tiny_settings(name, **settings)
-        chosen = (
-            METHODS[name].settings_class.model_construct(**values)
-            if unchecked
-            else resolve_settings(name, "demo", values)
-        )
+    def make(name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any) -> Method:
+        cls = METHODS[name].settings_class
+        unused = () if cls.model_construct(**settings).has_encoder else ("depth", "heads")
+        sizes = {size: value for size, value in SIZES.items() if size in cls.model_fields and size not in unused}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            method = METHODS[name](width, chosen, training)
+            method = METHODS[name](width, resolve_settings(name, "demo", sizes | settings), training)
             with torch.no_grad():
                 for parameter in method.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
@@ -114,7 +86,7 @@ def naive_training(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def golden_encoder() -> dict[str, NDArray[Any]]:
-    with np.load(ROOT / "tests" / "golden" / "encoder.npz", allow_pickle=False) as stored:
+    with np.load(GOLDEN / "encoder.npz", allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 
 
@@ -130,27 +102,10 @@ def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor
 
 @pytest.fixture
 def make_cache(tmp_path: Path) -> Callable[..., Path]:
-    """make_cache({(split, view, id): frames}): a cache with features of every video, and phases unless phases=()."""
+    """make_cache({(split, view, id): frames}, **options): a cache written by `write_cache`."""
 
-    def make(
-        videos: Mapping[tuple[str, str, str], int],
-        *,
-        dataset: str = "demo",
-        encoder: str = ENCODER,
-        width: int = WIDTH,
-        ratios: Sequence[float] = RATIOS,
-        phases: Sequence[str] = ("reach", "pour", "put"),
-        pairs: Mapping[tuple[str, str], str] | None = None,
-    ) -> Path:
-        folder = tmp_path / "features" / dataset
-        entries = []
-        for number, ((split, view, video), frames) in enumerate(videos.items()):
-            random = np.random.default_rng(number)
-            merged = {ratio: random.normal(size=(frames, width)).astype(np.float16) for ratio in ratios}
-            write_features(folder / encoder / view / f"{video}.h5", merged)
-            labels = tuple(frame * len(phases) // frames for frame in range(frames)) if phases else None
-            entries.append(VideoEntry(video, view, split, frames, 30.0, labels, None, (pairs or {}).get((view, video))))
-        Manifest(dataset, tuple(phases), (), tuple(entries)).save(folder / "manifest.json")
+    def make(videos: Mapping[tuple[str, str, str], int], **options: Any) -> Path:
+        write_cache(tmp_path / "features", videos, **options)
         return tmp_path / "features"
 
     return make

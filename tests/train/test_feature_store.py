@@ -57,11 +57,6 @@ def test_videos_have_the_facts_of_the_manifest(features_dir):
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
 
 
-def test_without_phases_there_are_no_labels(make_cache):
-    data = open_training_data(make_cache({("train", "ego", "x"): 5}, phases=()), None, None, 0.3)
-    assert data.videos[0].labels is None
-
-
 def test_videos_that_are_not_in_the_cache_are_left_out(features_dir, folder):
     (folder / "ego" / "b.h5").unlink()
     assert "b" not in [video.id for video in open_training_data(features_dir, None, None, 0.3).videos]

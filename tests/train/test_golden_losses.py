@@ -140,11 +140,12 @@ CARL = {name: case for name, case in load_cases("carl").items() if case[1]["nega
 @pytest.mark.parametrize("case", CARL)
 def test_carl(case):
     golden, constants = CARL[case]
-    clips = range(len(golden["mask"]))
+    clips = range(len(golden["mask"]))  # the two crops of the first video, of the second, ...
     embeddings = [golden[f"embeddings_{clip}"].requires_grad_() for clip in clips]
-    padding = [golden["mask"][clip] == 0 for clip in clips]
-    frames = [golden[f"frames_{clip}"] for clip in clips]
-    arguments = [torch.stack(values[crop::2]) for values in (embeddings, frames, padding) for crop in range(2)]
+    frames = torch.stack([golden[f"frames_{clip}"] for clip in clips])
+    arguments = [
+        torch.stack([values[::2], values[1::2]]) for values in (torch.stack(embeddings), frames, golden["mask"] == 0)
+    ]
     loss = sequence_contrastive_loss(*arguments, variance=constants["variance"], temperature=constants["temperature"])
     loss.backward()
     assert_golden(golden, loss, **{f"gradient_{clip}": embeddings[clip].grad for clip in clips})

@@ -1,4 +1,4 @@
-"""Losses against their formulas, and on degenerate input; test_golden_losses.py has the published numbers."""
+"""Properties of the losses; test_golden_losses.py compares them with the published code."""
 
 from dataclasses import replace
 from math import exp, log
@@ -7,14 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from byov.train.methods.actor_observer import RunningMeans, ScoreHeads, equalize_gradients, weighted_triplet_loss
+from byov.train.methods.actor_observer import RunningMeans, ScoreHeads, weighted_triplet_loss
 from byov.train.methods.ae2_alignment import ae2_losses, take_half
 from byov.train.methods.carl import sequence_contrastive_loss
 from byov.train.methods.gta import gta_losses
 from byov.train.methods.tcc import MIN_VARIANCE, tcc_loss
 from byov.train.methods.tcn import npairs, positive_and_negative, semi_hard_triplets
 from byov.train.methods.timeline import timeline_losses
-from byov.train.networks import at_least_float32
 
 LENGTHS = torch.tensor([7, 4, 1])
 PADDED = torch.arange(7) >= LENGTHS[:, None]  # (3, 7)
@@ -33,10 +32,6 @@ def unit_vectors(*shape, seed=0, dtype=torch.float64):
     return F.normalize(vectors(*shape, seed=seed), dim=-1).to(dtype)
 
 
-def frame_numbers(items=3, size=7, seed=0):
-    return torch.randint(20, (items, size), generator=seeded(seed)).sort(dim=-1).values
-
-
 def no_padding(clips):
     return torch.zeros(clips.shape[:2], dtype=torch.bool)
 
@@ -47,23 +42,21 @@ FRAMES = torch.arange(7).expand(3, 7)
 
 
 def contrast(a, b, p, q):
-    return sequence_contrastive_loss(a, b, FRAMES[: len(a), : a.shape[1]], FRAMES[: len(b), : b.shape[1]], p, q)
+    frames = FRAMES[: len(a), : a.shape[1]].expand(2, -1, -1)
+    return sequence_contrastive_loss(torch.stack([a, b]), frames, torch.stack([p, q]))
 
 
 def timeline(a, b, p, q):
-    times = TIMES[: len(a), : a.shape[1]]
-    losses = timeline_losses(
-        at_least_float32(torch.stack([a, b], 1)),
-        torch.stack([times, times], 1),
-        torch.stack([p, q], 1),
-        sigma=0.1,
-        temperature=0.1,
-    )
-    return sum(losses)
+    times = TIMES[: len(a), None, : a.shape[1]].repeat(1, 2, 1)
+    return sum(timeline_losses(torch.stack([a, b], 1), times, torch.stack([p, q], 1), sigma=0.1, temperature=0.1))
+
+
+def tcc(**options):
+    return lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, **options)
 
 
 def ae2(a, b, p, q):
-    subset = torch.arange(min(3, a.shape[1])).expand(len(a), -1)
+    subset = torch.arange(min(3, a.shape[1], b.shape[1])).expand(len(a), -1)
     return sum(ae2_losses(a, b, p, q, (subset, subset), margin=0.1))
 
 
@@ -74,12 +67,13 @@ def triplets(a, b, p, q):
 
 PAIR_LOSSES = {
     "npairs": lambda a, b, p, _: npairs(a, b, p),
+    "npairs labels": lambda a, b, p, _: npairs(a, b, p, labels=FRAMES[: len(a), : a.shape[1]] // 2),
     "triplets": triplets,
     "carl": contrast,
-    "tcc": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q),
-    "tcc dot": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, similarity="dot"),
-    "tcc mse": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, loss="mse"),
-    "tcc classes": lambda a, b, p, q: tcc_loss(a, b, TIMES[: len(a), : a.shape[1]], p, q, loss="classification"),
+    "tcc": tcc(),
+    "tcc dot": tcc(similarity="dot"),
+    "tcc mse": tcc(loss="mse"),
+    "tcc classes": tcc(loss="classification"),
     "gta": lambda a, b, p, q: sum(gta_losses(a, b, p, q)),
     "ae2": ae2,
     "timeline": timeline,
@@ -137,6 +131,17 @@ def test_padding_does_not_matter(name):
     torch.testing.assert_close(PAIR_LOSSES[name](*other, PADDED, PADDED), loss.detach())
 
 
+@pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])
+def test_a_loss_is_the_mean_over_the_items_without_their_padding(name):
+    first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
+    other = OTHER_PADDED if name.startswith(("tcc", "gta")) else PADDED  # the others need clips of the same length
+    items = []
+    for item in range(3):
+        clips = first[item : item + 1, ~PADDED[item]], second[item : item + 1, ~other[item]]
+        items.append(PAIR_LOSSES[name](*clips, *map(no_padding, clips)).item())
+    assert PAIR_LOSSES[name](first, second, PADDED, other).item() == pytest.approx(sum(items) / 3, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["tcc", "tcc mse", "tcc classes", "gta", "ae2"])
 def test_gradcheck(name):
     clips = [unit_vectors(2, 4, 3).requires_grad_(), unit_vectors(2, 4, 3, seed=1).requires_grad_()]
@@ -144,27 +149,6 @@ def test_gradcheck(name):
 
 
 # TCN
-
-
-@pytest.mark.parametrize("labels", [torch.arange(7), torch.tensor([4, 1, 4, 4, 2, 1, 0])], ids=["own", "shared"])
-def test_npairs_equal_the_formula(labels):
-    anchors, positives, items = vectors(3, 7, 8), vectors(3, 7, 8, seed=1), []
-    for x, y, length in zip(anchors, positives, LENGTHS.tolist(), strict=True):
-        costs = []
-        for i in range(length):
-            logits = [(x[i] @ y[j]).item() for j in range(length)]
-            total = log(sum(map(exp, logits)))
-            own = [total - logits[j] for j in range(length) if labels[i] == labels[j]]
-            costs.append(sum(own) / len(own) + 0.25 * 0.3 * (x[i] @ x[i] + y[i] @ y[i]).item())
-        items.append(sum(costs) / length)
-    loss = npairs(anchors, positives, PADDED, regularization=0.3, labels=labels.expand(3, 7))
-    assert loss.item() == pytest.approx(sum(items) / 3, rel=1e-9)
-
-
-def test_positive_and_negative_pairs():
-    positive, negative = positive_and_negative(torch.tensor([[0, 2, 3, 6]]), 2, 3)
-    assert positive[0].int().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
-    assert negative[0].int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
 
 
 def naive_triplets(embeddings, positive, negative, padding, margin):
@@ -204,79 +188,7 @@ def test_an_item_without_triplets_has_loss_zero(missing):
     assert not embeddings.grad.any()
 
 
-# CARL
-
-
-def naive_contrast(crops, frames, padding, variance, temperature):
-    costs = []
-    for own, other in ((0, 1), (1, 0)):
-        kept = [j for j in range(len(crops[other])) if not padding[other][j]]
-        padded = [crops[crop][j] for crop in range(2) for j in range(len(crops[crop])) if padding[crop][j]]
-        for i in range(len(crops[own])):
-            if padding[own][i]:
-                continue
-            z = crops[own][i]
-            total = sum(exp((z @ crops[other][j]).item() / temperature) for j in kept)
-            total += sum(1e-6 * exp((z @ vector).item() / temperature) for vector in padded)
-            near = [exp(-((frames[own][i] - frames[other][j]).item() ** 2) / (2 * variance)) for j in kept]
-            for j, weight in zip(kept, near, strict=True):
-                q, p = weight / sum(near), exp((z @ crops[other][j]).item() / temperature) / total
-                costs.append(q * (log(q) - log(p + 1e-6)) if q else 0.0)
-    return sum(costs) / sum((~crop).sum().item() for crop in padding)
-
-
-@pytest.mark.parametrize(("variance", "temperature"), [(10.0, 0.1), (2.0, 0.05), (0.5, 1.0)])
-@pytest.mark.parametrize("padded", [False, True])
-def test_the_sequence_contrastive_loss_equals_the_formula(padded, variance, temperature):
-    crops = [unit_vectors(3, 7, 8, seed=seed) for seed in range(2)]
-    frames = [frame_numbers(seed=seed) for seed in range(2)]
-    padding = [PADDED, OTHER_PADDED] if padded else [PADDED & False] * 2
-    items = [
-        naive_contrast(*([crop[item] for crop in each] for each in (crops, frames, padding)), variance, temperature)
-        for item in range(3)
-    ]
-    loss = sequence_contrastive_loss(*crops, *frames, *padding, variance=variance, temperature=temperature)
-    assert loss.item() == pytest.approx(sum(items) / 3, rel=1e-9)
-
-
 # TCC
-
-
-def naive_cycle(home, away, times, loss, similarity):
-    def softmax(logits):
-        return torch.stack(logits).softmax(dim=0)
-
-    def s(x, y):
-        return (x @ y if similarity == "dot" else -(x - y).square().sum()) / (len(x) * 0.1)
-
-    costs = []
-    for i, u in enumerate(home):
-        neighbor = softmax([s(u, v) for v in away]) @ away
-        back = softmax([s(neighbor, u) for u in home])
-        mean = back @ times
-        variance = (back @ (times - mean).square()).clamp(min=MIN_VARIANCE)
-        error = (times[i] - mean).square()
-        if loss == "classification":
-            target = torch.full_like(back, 0.1 / len(home))
-            target[i] += 0.9
-            costs.append(-(target @ back.log()))
-        else:
-            costs.append(error if loss == "mse" else error / variance + 0.001 * variance.log())
-    return sum(costs) / len(costs)
-
-
-@pytest.mark.parametrize("similarity", ["l2", "dot"])
-@pytest.mark.parametrize("loss", ["variance", "mse", "classification"])
-def test_tcc_equals_the_formula(loss, similarity):
-    home, away = vectors(3, 7, 8), vectors(3, 7, 8, seed=1)
-    times = torch.rand(3, 7, generator=seeded(2), dtype=torch.float64).sort().values
-    padding = torch.arange(7) >= torch.tensor([7, 4, 3])[:, None]
-    items = [
-        naive_cycle(home[i, ~padding[i]], away[i, ~OTHER_PADDED[i]], times[i, ~padding[i]], loss, similarity)
-        for i in range(3)
-    ]
-    found = tcc_loss(home, away, times, padding, OTHER_PADDED, loss=loss, similarity=similarity)
-    assert found.item() == pytest.approx(sum(items).item() / 3, rel=1e-9)
 
 
 def test_hard_matches_cost_the_minimum_variance():
@@ -294,64 +206,7 @@ def test_tcc_keeps_its_precision_far_from_the_origin():
     assert far == pytest.approx(near, rel=1e-2)
 
 
-# GTA and AE2
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gta_equals_the_formula(naive_training, smoothing):
-    first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
-    cycles, alignments = [], []
-    for i in range(3):
-        products = first[i, ~PADDED[i]] @ second[i, ~OTHER_PADDED[i]].T / 0.3
-        there = naive_training.naive_soft_dtw((products.logsumexp(0) - products)[None], 0.2)[0]
-        back = naive_training.naive_soft_dtw((products.T.logsumexp(0) - products.T)[None], 0.2)[0]
-        returns = ((-there).softmax(dim=0) @ (-back).softmax(dim=0)).T
-        cycles.append(F.cross_entropy(returns, torch.arange(len(returns)), label_smoothing=smoothing).item())
-        alignments.append(0.4 * (there[-1, -1] + back[-1, -1]).item())
-    found = gta_losses(
-        first,
-        second,
-        PADDED,
-        OTHER_PADDED,
-        gamma=0.2,
-        temperature=0.3,
-        label_smoothing=smoothing,
-        alignment_weight=0.4,
-        scale=0.5,
-    )
-    assert [loss.item() for loss in found] == pytest.approx([0.5 * sum(cycles) / 3, 0.5 * sum(alignments) / 3])
-
-
-def test_a_perfect_cycle_of_gta_still_has_a_loss():
-    clip = 9 * torch.eye(20)[None]
-    cycle, alignment = gta_losses(clip, clip, no_padding(clip), no_padding(clip))
-    assert cycle.item() == pytest.approx(log(exp(1) + 19) - 0.9 - 0.1 / 20)  # 2.17
-    assert alignment.item() == pytest.approx(0, abs=1e-4)
-
-
-@pytest.mark.parametrize("margin", [0.0, 0.5])
-def test_ae2_equals_the_formula(naive_training, margin):
-    def cost(first, second):
-        products = first @ second.T / 0.1
-        return 0.01 * naive_training.naive_soft_dtw((products.logsumexp(0) - products)[None], 0.1)[0, -1, -1].item()
-
-    first, second = vectors(3, 6, 8) / 2, vectors(3, 5, 8, seed=1) / 2
-    lengths = (6, 3, 5), (2, 5, 4)
-    padding = [torch.arange(size) >= torch.tensor(each)[:, None] for size, each in zip((6, 5), lengths, strict=True)]
-    subsets = (
-        torch.tensor([[1, 2, 4, 5], [0, 1, 2, 5], [0, 2, 3, 4]]),
-        torch.tensor([[0, 1, 3, 4], [0, 1, 2, 4], [1, 2, 3, 4]]),
-    )
-    alignments, hinges = [], []
-    for item, (rows, columns) in enumerate(zip(*lengths, strict=True)):
-        a, b = first[item, :rows], second[item, :columns]
-        some_a = a[[frame for frame in subsets[0][item].tolist() if frame < rows]]
-        some_b = b[[frame for frame in subsets[1][item].tolist() if frame < columns]]
-        forward = cost(some_a, some_b)
-        alignments.append((cost(a, b) + forward) / 2)
-        hinges.append(2 * max(0, forward - cost(some_a, some_b.flip(0)) + margin))
-    found = ae2_losses(first, second, *padding, subsets, hinge_weight=2.0, margin=margin)
-    assert [loss.item() for loss in found] == pytest.approx([sum(alignments) / 3, sum(hinges) / 3], rel=1e-9)
+# AE2
 
 
 @pytest.mark.parametrize("frames", [([0, 1, 2], [3, 4, 5]), ([3, 4, 5], [0, 1, 2]), ([3, 4, 5], [3, 4, 5])], ids=str)
@@ -402,18 +257,14 @@ def naive_means(steps, *, per_video, decay):
                 after = 0.1 * weight + 0.9 * total
                 mean, total = (0.1 * weight * loss + 0.9 * total * mean) / after, after
             k[group] = mean, total
-        found.append(
-            (
-                [[c[head, video] for video in videos.tolist()] for head in range(3)],
-                [k[video if per_video else 0][0] for video in videos.tolist()],
-            )
-        )
+        all_c = [[c[head, video] for video in videos.tolist()] for head in range(3)]
+        found.append((all_c, [k[video if per_video else 0][0] for video in videos.tolist()]))
     return found
 
 
 @pytest.mark.parametrize("per_video", [False, True])
 @pytest.mark.parametrize("decay", [0.95, 0.5])
-@pytest.mark.parametrize(("n", "videos"), [(1, 1), (6, 3), (7, 50), (128, 20)])
+@pytest.mark.parametrize(("n", "videos"), [(1, 1), (6, 3), (7, 50)])
 def test_running_means_equal_one_update_after_another(n, videos, per_video, decay):
     means = RunningMeans(videos, per_video=per_video, decay=decay).double()
     steps = []
@@ -429,11 +280,8 @@ def test_running_means_equal_one_update_after_another(n, videos, per_video, deca
 
 
 def test_running_means_are_kept_in_training_mode_only():
-    heads, frames, videos = (
-        ScoreHeads(8),
-        [vectors(9, 8, seed=i, dtype=torch.float32) for i in range(3)],
-        torch.arange(9) % 3,
-    )
+    heads, videos = ScoreHeads(8), torch.arange(9) % 3
+    frames = [vectors(9, 8, seed=i, dtype=torch.float32) for i in range(3)]
     means = RunningMeans(4, per_video=True).eval()
     assert not means.state_dict()
     before = {name: tensor.clone() for name, tensor in means.named_buffers()}
@@ -446,11 +294,8 @@ def test_running_means_are_kept_in_training_mode_only():
 def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches, training_data):
     method = make_method("actor-observer", width=training_data.width)
     clips = make_batches(method).batch(0)
-    assert {name: tuple(tensor.shape) for name, tensor in method.training_state().items()} == {
-        "scores": (3, 5),
-        "losses": (1,),
-        "weights": (1,),
-    }
+    shapes = {name: tuple(tensor.shape) for name, tensor in method.training_state().items()}
+    assert shapes == {"scores": (3, 5), "losses": (1,), "weights": (1,)}
     method(clips, seeded())
     saved = {name: tensor.clone() for name, tensor in method.training_state().items()}
     second = method(clips, seeded())["loss"]
@@ -462,31 +307,7 @@ def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches,
     assert make_method("actor-observer", weighted=False).training_state() == {}
 
 
-def test_gradients_are_rescaled_to_the_norm_of_the_first():
-    inputs = [vectors(6, seed=i).requires_grad_() for i in range(4)]
-    wanted = [vectors(6, seed=9 + i) * 10.0**i for i in range(3)]
-    outputs = equalize_gradients(*inputs)
-    torch.autograd.backward(outputs[:3], wanted)  # no gradient arrives at the last
-    assert torch.equal(inputs[0].grad, wanted[0])
-    for tensor, gradient in zip(inputs[1:3], wanted[1:], strict=True):
-        torch.testing.assert_close(tensor.grad, gradient * (wanted[0].norm() / gradient.norm()), rtol=1e-5, atol=0)
-    assert not inputs[3].grad.any()
-
-
-def test_ego_frames_share_a_score_head():
-    heads, frames = ScoreHeads(8), [100 * vectors(30, 8, seed=i, dtype=torch.float32) for i in range(3)]
-    exo, positive, negative = frames
-    scores = heads(*frames)
-    torch.testing.assert_close(scores.abs().max(), torch.tensor(0.5))
-    assert torch.equal(heads(exo, negative, positive), scores[[2, 1, 0]])
-    assert not torch.equal(heads(positive, exo, negative)[:2], scores[[1, 0]])
-
-
 # Timeline
-
-
-def log_softmax(logits):
-    return torch.tensor(logits, dtype=torch.float64).log_softmax(dim=0).tolist()
 
 
 def naive_timeline(z, times, padding, sigma, temperature):
@@ -497,9 +318,9 @@ def naive_timeline(z, times, padding, sigma, temperature):
 
     def cross_entropy(frame, candidates):
         vector, time = frame
-        target = log_softmax([-((time - other) ** 2) / (2 * sigma**2) for _, other in candidates])
-        found = log_softmax([(vector @ other).item() / temperature for other, _ in candidates])
-        return -sum(exp(q) * p for q, p in zip(target, found, strict=True))
+        apart = torch.tensor([time - other for _, other in candidates], dtype=torch.float64)
+        found = torch.stack([vector @ other / temperature for other, _ in candidates]).log_softmax(dim=0)
+        return -((-apart.square() / (2 * sigma**2)).softmax(dim=0) @ found).item()
 
     per_clip, all_clips = [], []
     for own, clip in enumerate(clips):

@@ -15,8 +15,6 @@ from byov.train.methods.byov import Byov
 from byov.train.methods.timeline import Timeline
 from byov.train.settings import resolve_settings
 
-BACKBONE_METHODS = [name for name in METHODS if name != "byov"]
-
 
 def seeded(seed=5):
     return torch.Generator().manual_seed(seed)
@@ -90,9 +88,9 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
     """DistributedDataParallel relies on it. In double precision, because TCC has gradients in the thousands."""
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
-    padded = set()
+    padded, clips_per_item = set(), {"clips": 2} if hasattr(make().settings, "clips") else {}
     for seed in range(4):
-        method = make(batch_size=2, seed=seed, **({"clips": 2} if hasattr(make().settings, "clips") else {})).double()
+        method = make(batch_size=2, seed=seed, **clips_per_item).double()
         clips = tuple(
             replace(view, **{name: v.double() for name, v in tensor_fields(view).items() if v.is_floating_point()})
             for view in make_batches(method).batch(0)
@@ -123,7 +121,7 @@ def test_mixed_precision_is_finite_and_close(make, make_batches):
         assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-6, 1e4])
+@pytest.mark.parametrize("value", [0.0, 1e4])
 def test_constant_features_give_finite_losses_and_gradients(make, make_batches, value):
     method = make()
     clips = make_batches(method).batch(0)
@@ -140,13 +138,13 @@ def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
     clips = make_batches(method).batch(0)
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
     losses = []
-    for _ in range(150):
+    for _ in range(100):
         loss = method(clips, seeded())["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]  # soft targets have an entropy
+    assert np.median(losses[-20:]) < 0.7 * losses[0]  # soft targets have an entropy
 
 
 def test_a_saved_model_loads(make, each_method, tmp_path):
@@ -187,28 +185,14 @@ def test_embed_standardizes_if_the_settings_say_so(make):
     assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
 
 
-def test_the_sampler_gives_the_clips_of_forward(make, make_batches, training_data):
-    method = make()
-    sampler, batches = method.sampler(training_data.of("train")), make_batches(method)
-    for number in range(batches.steps_per_epoch):
-        clips = batches.batch(number)
-        draws = sampler.draw(method.settings.seed, 0, number * method.settings.batch_size)
-        for view, draw in zip(clips, draws, strict=True):
-            assert view.frame[0].tolist() == (draw.first + draw.rows).tolist()
-        assert torch.isfinite(method(clips, seeded())["loss"])
-
-
 def test_a_synchronized_pair_of_videos_is_enough(make, training_data):
     pair = [video for video in training_data.of("train") if video.pair == "p"]
     assert len(make().sampler(pair).draw(0, 0, 0)) >= 2
 
 
-@pytest.mark.parametrize("method", BACKBONE_METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "byov"])
 @pytest.mark.parametrize("backbone", ["frame", "transformer", "encoder"])
 def test_every_backbone_trains(make_method, make_batches, training_data, method, backbone):
-    defaults = {} if backbone == "encoder" else {"position": "interpolated", "position_in": "features"}
-    if method == "timeline" and defaults:
-        pytest.skip("its encoder defaults are refused by other backbones")
     model = make_method(method, width=training_data.width, backbone=backbone)
     losses, gradients = step(model, make_batches(model).batch(0))
     assert all(np.isfinite(loss) for loss in losses.values())
@@ -229,72 +213,47 @@ def test_embeddings_are_the_vectors_that_the_loss_compares(make_method, method, 
 TRIPLETS = {"tcn_loss": "triplet", "frames": 20}
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "setting", "value"),
-    [
-        ("byov", {"cycle": 1.0}, "order_prior", 0.1),
-        ("timeline", {}, "sigma", 0.5),
-        ("timeline", {}, "temperature", 0.5),
-        ("timeline", {}, "feature_dropout", 0.0),
-        ("tcc", {}, "tcc_loss", "mse"),
-        ("tcc", {}, "tcc_loss", "classification"),
-        ("tcc", {}, "similarity", "dot"),
-        ("tcc", {}, "temperature", 0.5),
-        ("tcc", {}, "variance_weight", 0.1),
-        ("tcc", {"tcc_loss": "classification"}, "smoothing", 0.3),
-        ("gta", {}, "unnormalized", True),
-        ("gta", {}, "temperature", 0.5),
-        ("gta", {}, "gamma", 0.5),
-        ("gta", {}, "smoothing", 0.3),
-        ("gta", {}, "path_weight", 0.5),
-        ("ae2-alignment", {}, "contrastive", False),
-        ("ae2-alignment", {}, "subset", 3),
-        ("ae2-alignment", {}, "margin", 1.0),
-        ("ae2-alignment", {"margin": 1.0}, "reversed_weight", 3.0),
-        ("ae2-alignment", {}, "halves", True),
-        ("ae2-alignment", {}, "temperature", 0.5),
-        ("ae2-alignment", {}, "gamma", 0.5),
-        ("carl", {}, "variance", 2.0),
-        ("carl", {}, "temperature", 0.5),
-        ("carl", {}, "feature_dropout", 0.5),
-        ("tcn", {}, "regularization", 1.0),
-        ("tcn", TRIPLETS, "margin", 0.5),
-        ("tcn", TRIPLETS, "positive_radius", 2),
-        ("tcn", TRIPLETS, "negative_radius", 8),
-        ("actor-observer", {}, "weighted", False),
-        ("actor-observer", {}, "decay", 0.5),
-        ("actor-observer", {}, "means", "video"),
-    ],
-)
-def test_loss_settings_change_the_loss(make_method, make_batches, training_data, method, given, setting, value):
-    width = training_data.width
-    default, other = (make_method(method, width=width, **(given | changed)) for changed in ({}, {setting: value}))
+LOSS_SETTINGS = [
+    ("byov", {"cycle": 1.0}, {"order_prior": 0.1}),
+    ("timeline", {}, {"sigma": 0.5, "temperature": 0.5, "feature_dropout": 0.0}),
+    ("tcc", {}, {"tcc_loss": "mse", "similarity": "dot", "temperature": 0.5, "variance_weight": 0.1}),
+    ("tcc", {"tcc_loss": "classification"}, {"tcc_loss": "variance", "smoothing": 0.3}),
+    ("gta", {}, {"unnormalized": True, "temperature": 0.5, "gamma": 0.5, "smoothing": 0.3, "path_weight": 0.5}),
+    ("ae2-alignment", {"margin": 1.0}, {"contrastive": False, "subset": 3, "margin": 0.5, "reversed_weight": 3.0}),
+    ("ae2-alignment", {}, {"halves": True, "temperature": 0.5, "gamma": 0.5}),
+    ("carl", {}, {"variance": 2.0, "temperature": 0.5, "feature_dropout": 0.5}),
+    ("tcn", {}, {"regularization": 1.0}),
+    ("tcn", TRIPLETS, {"margin": 0.5, "positive_radius": 2, "negative_radius": 8}),
+    ("actor-observer", {}, {"weighted": False, "decay": 0.5, "means": "video"}),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "changes"), LOSS_SETTINGS, ids=str)
+def test_loss_settings_change_the_loss(make_method, make_batches, training_data, method, given, changes):
+    default = make_method(method, width=training_data.width, **given)
     clips = make_batches(default).batch(0)
-    other.reset_training_state(len(training_data.of("train")))
-    other.load_state_dict(default.state_dict(), strict=False)
-    with torch.no_grad():
-        assert default(clips, seeded(3))["loss"] != other(clips, seeded(3))["loss"]
+    expected = default(clips, seeded(3))["loss"]
+    for setting, value in changes.items():
+        other = make_method(method, width=training_data.width, **given | {setting: value})
+        other.reset_training_state(len(training_data.of("train")))
+        other.load_state_dict(default.state_dict(), strict=False)
+        assert other(clips, seeded(3))["loss"] != expected, setting
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "setting", "value"),
-    [
-        ("byov", {}, "crop", (0.4, 0.8)),
-        ("byov", {}, "pairs", "any"),
-        ("timeline", {}, "whole", 1.0),
-        ("timeline", {}, "clips", 3),
-        ("tcc", {}, "crop", (0.4, 0.8)),
-        ("tcc", {}, "pairs", "views"),
-        ("carl", {}, "overlap", 0.9),
-        ("tcn", {}, "crop", (0.4, 0.8)),
-        ("tcn", {}, "window", 1),
-        ("tcn", {"tcn": "multi"}, "span", 8),
-        ("tcn", TRIPLETS, "crop", (0.4, 0.8)),
-        ("actor-observer", {}, "every", 2),
-        ("actor-observer", {}, "far", 0.6),
-    ],
-)
-def test_sampling_settings_change_the_clips(make_method, training_data, method, given, setting, value):
+SAMPLING_SETTINGS = [
+    ("byov", {}, {"crop": (0.4, 0.8), "pairs": "any"}),
+    ("timeline", {}, {"whole": 1.0, "clips": 3}),
+    ("tcc", {}, {"crop": (0.4, 0.8), "pairs": "views"}),
+    ("carl", {}, {"overlap": 0.9}),
+    ("tcn", {}, {"crop": (0.4, 0.8), "window": 1}),
+    ("tcn", {"tcn": "multi"}, {"span": 8}),
+    ("tcn", TRIPLETS, {"crop": (0.4, 0.8)}),
+    ("actor-observer", {}, {"every": 2, "far": 0.6}),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "changes"), SAMPLING_SETTINGS, ids=str)
+def test_sampling_settings_change_the_clips(make_method, training_data, method, given, changes):
     def drawn(**changed):
         sampler = make_method(method, width=training_data.width, **(given | changed)).sampler(training_data.of("train"))
         return [
@@ -302,4 +261,6 @@ def test_sampling_settings_change_the_clips(make_method, training_data, method, 
             for item in range(20)
         ]
 
-    assert drawn() != drawn(**{setting: value})
+    expected = drawn()
+    for setting, value in changes.items():
+        assert drawn(**{setting: value}) != expected, setting

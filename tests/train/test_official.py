@@ -13,7 +13,7 @@ import torch
 from byov.errors import TrainError
 from byov.train.official import load_encoder
 
-HEADS = 4  # of the golden encoder
+HEADS = 4  # attention heads of the golden encoder
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def assert_golden(golden_encoder, make_clips):
             index = torch.arange(frames.shape[1]).expand(len(frames), -1)
             clips = make_clips(*frames.shape[:2], features=frames, index=index)
             with torch.no_grad():
-                (found,) = encoder([encoder.select(clips)])
+                (found,) = encoder([clips])
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
             for clip, features in enumerate(frames):
                 np.testing.assert_allclose(encoder.embed(features).numpy(), expected[clip], atol=1e-5, rtol=0)
@@ -138,7 +138,7 @@ def test_damaged_pickles_raise_train_error_or_load(lightning, tmp_path):
         files = {name: stored.read(name) for name in stored.namelist()}
     (name,) = (name for name in files if name.endswith("data.pkl"))
     random, refusals = np.random.default_rng(0), []
-    for _ in range(150):
+    for _ in range(60):
         content = bytearray(files[name])
         for place in random.integers(len(content), size=3):
             content[place] = random.integers(256)
@@ -149,15 +149,13 @@ def test_damaged_pickles_raise_train_error_or_load(lightning, tmp_path):
             load_encoder(damaged, heads=HEADS)
         except TrainError as error:
             refusals.append(str(error))
-    assert len(refusals) > 100
+    assert len(refusals) > 40
     assert "\n" not in "".join(refusals)
 
 
 def test_files_that_are_no_checkpoint_are_refused(tmp_path):
-    text = tmp_path / "notes.txt"
-    text.write_text("encoder\nweights\n")
-    assert refused(text).startswith(f"{text}: not a readable checkpoint (")
-    for path in (tmp_path, tmp_path / "none.ckpt"):
+    (tmp_path / "notes.txt").write_text("encoder\nweights\n")
+    for path in (tmp_path / "notes.txt", tmp_path, tmp_path / "none.ckpt"):
         assert refused(path).startswith(f"{path}: not a readable checkpoint (")
     for content in ([1, 2], torch.zeros(3), {"state_dict": 3}, 7):
         assert "not a readable checkpoint" in refused(saved(content, tmp_path / "a.ckpt"))

@@ -10,7 +10,7 @@ from byov.train.trackers import open_trackers
 
 
 class StubWandb:
-    """The module wandb, with a record of its calls."""
+    """Stub of the wandb module that records its calls."""
 
     class Error(Exception):
         pass
@@ -50,30 +50,18 @@ def log(tmp_path):
     return write
 
 
-def test_metrics_are_logged_to_one_wandb_run(wandb, log, tmp_path):
+def test_metrics_are_logged_to_one_wandb_run_which_a_resumed_run_continues(wandb, log, tmp_path, monkeypatch):
+    log()
+    assert not wandb.started  # without metrics, none is started
     log((0, {"retrieval": 0.2}), (4, {"loss": 2.0}))
     assert wandb.logged == [(0, {"retrieval": 0.2}), (4, {"loss": 2.0})]
     (started,) = wandb.started
     assert (started["project"], started["name"], started["id"]) == ("byov", "toy", None)
     assert (started["config"], started["dir"]) == ({"lr": 0.1}, str(tmp_path / "toy"))
     assert wandb.finished == 1
-
-
-def test_a_resumed_run_continues_its_wandb_run(wandb, log):
-    log((0, {}))
-    log((4, {}))
-    assert [started["id"] for started in wandb.started] == [None, "run1"]
-
-
-def test_the_project_comes_from_the_environment(wandb, log, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    log((0, {}))
-    assert wandb.started[0]["project"] == "mine"
-
-
-def test_without_metrics_no_wandb_run_is_started(wandb, log):
-    log()
-    assert not wandb.started
+    log((8, {}))
+    assert (wandb.started[1]["project"], wandb.started[1]["id"]) == ("mine", "run1")
 
 
 def test_a_wandb_error_is_one_line(wandb, log):

@@ -22,14 +22,9 @@ def random_clips(lengths, seed=0, phases=3, width=6):
         view = "ego" if number < len(lengths) / 2 else "exo"
         labels = np.sort(random.integers(phases, size=length))
         embedding = (random.normal(size=(length, width)) + 0.7 * labels[:, None]).astype(np.float32)
-        clips.append(clip_of(embedding, tuple(labels.tolist()), view, str(number)))
+        video = CachedVideo(str(number), view, "val", length, tuple(labels.tolist()), Path("none"), "")
+        clips.append(EmbeddedClip(video, embedding, video.labels))
     return clips
-
-
-def clip_of(embedding, labels=None, view="ego", name="a"):
-    return EmbeddedClip(
-        CachedVideo(name, view, "val", len(embedding), labels, Path("none"), ""), np.float32(embedding), labels
-    )
 
 
 def frames_of(clips):
@@ -61,8 +56,8 @@ def test_retrieval_needs_both_views_and_labels():
     assert cross_view_map(bare) == nothing
 
 
-def test_the_validator_agrees_with_the_evaluator(features_dir, make_method):
-    source = open_training_data(features_dir, None, None, 0.3)
+def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
+    source = training_data
     videos, store = source.of("val"), FeatureStore(source, (), 0)
     model = make_method(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
@@ -104,8 +99,8 @@ def test_metrics_that_need_missing_views_or_labels_are_omitted(features_dir, mak
     assert set(found) == {"tau"}
 
 
-def test_validation_changes_neither_weights_nor_random_state(features_dir, make_method):
-    source = open_training_data(features_dir, None, None, 0.3)
+def test_validation_changes_neither_weights_nor_random_state(training_data, make_method):
+    source = training_data
     model = make_method(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     state = torch.get_rng_state()

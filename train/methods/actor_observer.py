@@ -3,28 +3,28 @@
 Not every frame can be told from others of its video, so learned heads weight the triplets.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import log
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
-from byov.train.networks import at_least_float32
+from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction, Size
 
 SMALL = 1e-5  # added to divisors; published code
-LOSS_DECAY = 0.9  # of the running mean of the losses; published code
+LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
 
 
 class ActorObserverSettings(BackboneMethodSettings):
-    """All defaults are the published code's unless noted."""
+    """Defaults are from the published code unless noted."""
 
     summary = "ActorObserverNet's triplets; needs synchronized pairs of videos."
     name = "ActorObserverNet"
@@ -34,18 +34,11 @@ class ActorObserverSettings(BackboneMethodSettings):
     every: Size = 4  # exo frames are multiples of this
     # ours; published: 10 s, which is 0.3 of an average Charades-Ego video
     far: Fraction = Field(0.3, description="Smallest distance of a negative, as a fraction of the ego video.")
-    decay: Fraction = 0.95  # of the running means of the scores
+    decay: Fraction = 0.95  # decay of the running means of the scores
     means: Literal["all", "video"] = "all"  # one running mean of the losses, or one per video
 
-    def variants(self) -> Iterator[str]:
-        if not self.weighted:
-            yield "unweighted"
-        yield from super().variants()
-
-    @model_validator(mode="after")
-    def _needs_whole_videos(self) -> Self:
-        self.require_whole_videos("actor-observer compares whole videos")
-        return self
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}
+    NO_CROP = "actor-observer compares whole videos"
 
 
 class ActorObserver(BackboneMethod):
@@ -57,13 +50,9 @@ class ActorObserver(BackboneMethod):
     def __init__(self, width: int, settings: ActorObserverSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
+        if settings.weighted:
+            self.needs_whole_batch = "its weights depend on all triplets of a step (--no-weighted does without them)"
         self.reset_training_state(0)
-
-    @property
-    def needs_whole_batch(self) -> str | None:
-        if self.settings.weighted:
-            return "its weights depend on all triplets of a step (--no-weighted does without them)"
-        return super().needs_whole_batch
 
     def training_state(self) -> dict[str, Tensor]:
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
@@ -74,7 +63,9 @@ class ActorObserver(BackboneMethod):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_synchronized(videos, "actor-observer compares the two")
-        return self.build_sampler(videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.every, s.far, rng))
+        return Sampler(
+            videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.every, s.far, rng), self.backbone.context
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         z, counted = self.backbone(clips, generator), ~clips[0].padding
@@ -90,29 +81,29 @@ class ActorObserver(BackboneMethod):
 def draw_triplets(
     ego: CachedVideo, exo: CachedVideo, frames: int, every: int, far: float, rng: np.random.Generator
 ) -> list[Draw]:
-    """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these."""
+    """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these.
+
+    Negatives are farther than the fraction `far` of the video, or as far as possible.
+    """
     choices = -(-exo.frames // every)
     rows = draw_rows(choices, frames, rng) * every
     positives = same_time_frames(rows, exo, ego)
-    negatives = np.array([_draw_far_from(row, ego.frames, far, rng) for row in positives])
-    sampled = min(choices, frames)
-    clips = ((exo, rows), (ego, positives), (ego, negatives))
-    return [Draw(video, 0, video.frames, video_rows, sampled) for video, video_rows in clips]
+    negatives = []
+    for row in positives:
+        apart = np.abs(np.arange(ego.frames) - row)
+        far_rows = np.flatnonzero(apart > far * ego.frames)
+        negatives.append(rng.choice(far_rows) if len(far_rows) else apart.argmax())
+    clips = ((exo, rows), (ego, positives), (ego, np.array(negatives)))
+    return [Draw(video, 0, video.frames, video_rows, min(choices, frames)) for video, video_rows in clips]
 
 
-def _draw_far_from(row: int, frames: int, far: float, rng: np.random.Generator) -> int:
-    """Draw a frame farther from `row` than a fraction of the video; the farthest if there is none."""
-    apart = np.abs(np.arange(frames) - row)
-    choices = np.flatnonzero(apart > far * frames)
-    return int(rng.choice(choices)) if len(choices) else int(apart.argmax())
-
-
+@full_precision
 def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     """(n, D) exo frames y, ego frames x of the same moment, other ego frames z -> (n,) softplus(‖x - y‖ - ‖y - z‖)."""
-    with torch.autocast(exo.device.type, enabled=False):
-        return _softplus_difference(*_distances(exo, positive, negative))
+    return _softplus(F.pairwise_distance(positive, exo) - F.pairwise_distance(exo, negative))
 
 
+@full_precision
 def weighted_triplet_loss(
     exo: Tensor, positive: Tensor, negative: Tensor, scores: Tensor, videos: Tensor, means: "RunningMeans"
 ) -> Tensor:
@@ -124,13 +115,13 @@ def weighted_triplet_loss(
 
     Shapes: embeddings (n, D), scores h of the positive, the exo frame and the negative (3, n), video indices (n,).
     """
-    with torch.autocast(exo.device.type, enabled=False):
-        near, far = _distances(exo, positive, negative)
-        ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
-        near, far, x, y, z = equalize_gradients(near, far, *ratios)
-        losses, weights = _softplus_difference(near, far), x * y * z
-        mean = means.update_losses(losses, weights, videos)
-        return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
+    ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
+    distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
+    near, far, x, y, z = _EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
+    weights: Tensor = x * y * z
+    losses = _softplus(near - far)
+    mean = means.update_losses(losses, weights, videos)
+    return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
 
 
 class ScoreHeads(nn.Module):
@@ -199,13 +190,9 @@ class RunningMeans(nn.Module):
             state[..., videos[last]] = after[..., last].to(state.dtype)
 
 
-def equalize_gradients(first: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """Identity; in the backward pass, the others' gradients are rescaled to the norm of the first's."""
-    equalized: tuple[Tensor, ...] = _EqualizeGradients.apply(first, *others)  # type: ignore[no-untyped-call]
-    return equalized
-
-
 class _EqualizeGradients(torch.autograd.Function):
+    """Identity; in the backward pass, the gradients of all but the first are rescaled to the norm of the first."""
+
     @staticmethod
     def forward(_: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensor.view_as(tensor) for tensor in tensors)
@@ -216,14 +203,8 @@ class _EqualizeGradients(torch.autograd.Function):
         return first, *(other * (norm / (other.norm() + SMALL)) for other in others)
 
 
-def _distances(exo: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) d+ and d-, in float32 or wider; 1e-6 is added to each difference, as published."""
-    x, y, z = at_least_float32(positive), at_least_float32(exo), at_least_float32(negative)
-    return F.pairwise_distance(x, y, eps=1e-6), F.pairwise_distance(y, z, eps=1e-6)
-
-
-def _softplus_difference(near: Tensor, far: Tensor) -> Tensor:
-    return torch.logaddexp(near - far, torch.zeros_like(near))
+def _softplus(values: Tensor) -> Tensor:
+    return torch.logaddexp(values, torch.zeros_like(values))
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,6 @@
 Two videos align in order, and worse if one of them is reversed.
 """
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -12,15 +11,15 @@ from torch import Tensor
 
 from byov.train.methods.base import Losses, PairMethod, PairSettings
 from byov.train.networks import take_frames
-from byov.train.sampling import Batch, Clips
+from byov.train.sampling import Batch
 from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-SCALE = 0.01  # of all alignment costs; published code
+SCALE = 0.01  # factor of all alignment costs; published code
 
 
 class Ae2AlignmentSettings(PairSettings):
-    """All defaults are those of the published scripts."""
+    """Defaults are from the published scripts."""
 
     summary = "AE2's alignment loss, without its object-centric encoder."
     name = "AE2 alignment loss, no object encoder"
@@ -35,16 +34,12 @@ class Ae2AlignmentSettings(PairSettings):
     gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
     lr: LearningRate = 5e-5
 
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"contrastive": {False: "not contrastive"}}
     DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "pour_milk": {"contrastive": False, "lr": 1e-4},
         "pour_liquid": {"subset": 16, "reversed_weight": 2.0, "halves": True},
         "tennis_forehand": {"subset": 10, "reversed_weight": 4.0},
     }
-
-    def variants(self) -> Iterator[str]:
-        if not self.contrastive:
-            yield "not contrastive"
-        yield from super().variants()
 
     @model_validator(mode="after")
     def _subset_fits_clip(self) -> Self:
@@ -76,15 +71,12 @@ class Ae2Alignment(PairMethod):
 
     def draw_subsets(self, clips: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw (B, K) frames of each clip, in order, padding only if there are too few frames."""
-        first, second = (self._draw_subset(clip, generator) for clip in clips)
+        orders = [(clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1) for clip in clips]
+        first, second = (order[:, : self.settings.subset].sort(dim=1).values for order in orders)
         if self.settings.halves:
             later = clips[0].rand(generator=generator) < 0.5  # the same half of both
             first, second = take_half(first, later), take_half(second, later)
         return first, second
-
-    def _draw_subset(self, clip: Clips, generator: torch.Generator) -> Tensor:
-        order = (clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1)
-        return order[:, : self.settings.subset].sort(dim=1).values
 
 
 def ae2_losses(

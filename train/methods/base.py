@@ -1,4 +1,4 @@
-"""What every method implements, and what losses over padded clips share."""
+"""Base classes of the methods, and helpers for losses over padded clips."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -12,21 +12,13 @@ from pydantic import model_validator
 from torch import Tensor
 
 from byov.cache.features import standardize
+from byov.train import settings as shared
 from byov.train.backbones import ClipEncoder, ClipTransformer, FrameBackbone, FrameHead
 from byov.train.feature_store import CachedVideo
 from byov.train.hub import HubModel
 from byov.train.networks import Encoder, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
-from byov.train.settings import (
-    WHOLE_VIDEO,
-    BackboneSettings,
-    BatchSize,
-    EncoderSettings,
-    LearningRate,
-    Pairs,
-    TrainSettings,
-    WeightDecay,
-)
+from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
 
 Losses = dict[str, Tensor]
 Features = Tensor | NDArray[Any]  # NumPy arrays are moved to the model's device
@@ -36,11 +28,7 @@ class Method(HubModel):
     """Base class of all methods: a model and its training loss."""
 
     settings_class: ClassVar[type[TrainSettings]]
-
-    @property
-    def needs_whole_batch(self) -> str | None:
-        """Why a batch cannot be split over several processes, or None if it can."""
-        return None
+    needs_whole_batch: str | None = None  # why a batch cannot be split over several processes
 
     def training_state(self) -> dict[str, Tensor]:
         """Return training-only state, saved in checkpoints but not in the model file."""
@@ -70,7 +58,7 @@ class Method(HubModel):
         """Embed one clip without gradients: (T, width) features as cached -> (T, D) frame embeddings."""
 
     def prepare(self, features: Features) -> Tensor:
-        """Convert (T, width) cached features of a clip to float32, standardized if the settings say so."""
+        """Convert (T, width) cached features of a clip to float32 and apply `settings.standardize`."""
         if isinstance(features, np.ndarray):  # copied: tensors cannot share read-only or reversed memory
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
@@ -80,71 +68,54 @@ class Method(HubModel):
 class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
     """Settings of a method that consists of a backbone and a loss on its embeddings."""
 
-    batch_size: BatchSize = 4  # GTA
-    lr: LearningRate = 1e-4  # TCC, GTA and CARL
-    weight_decay: WeightDecay = 1e-5  # CARL
+    batch_size: shared.BatchSize = 4  # GTA
+    lr: shared.LearningRate = 1e-4  # TCC, GTA and CARL
+    weight_decay: shared.WeightDecay = 1e-5  # CARL
 
-    def variants(self) -> Iterator[str]:
+    NO_CROP: ClassVar[str | None] = None  # why the method cannot be combined with a crop
+
+    def common_variants(self) -> Iterator[str]:
         if self.backbone != type(self).model_fields["backbone"].default:
             names = {"frame": "frame by frame", "transformer": "CARL's transformer", "encoder": "BYOV's encoder"}
             yield names[self.backbone] + (" without positions" if self.position == "none" else "")
-        yield from super().variants()
+        yield from super().common_variants()
 
     @property
     def has_encoder(self) -> bool:
         return self.backbone == "encoder"
 
     @model_validator(mode="after")
-    def _options_belong_to_backbone(self) -> Self:
+    def _options_have_an_effect(self) -> Self:
         encoder_only = dict.fromkeys(sorted(EncoderSettings.model_fields.keys() - {"latent"}), "encoder")
         for name, backbone in (encoder_only | {"context": "frame"}).items():
             if self.backbone != backbone and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is an option of the {backbone} backbone; the backbone is {self.backbone}")
+        if self.NO_CROP and self.crop != shared.WHOLE_VIDEO:
+            raise ValueError(f"{self.NO_CROP}; leave --crop out")
         return self
-
-    def require_whole_videos(self, reason: str) -> None:
-        """Raise ValueError if a crop is set, for methods whose clips are not random parts."""
-        if self.crop != WHOLE_VIDEO:
-            raise ValueError(f"crop {self.crop[0]:g},{self.crop[1]:g}: {reason}; leave --crop out")
 
 
 class BackboneMethod(Method):
     """Method that consists of a backbone and a loss on its embeddings."""
 
     settings: BackboneMethodSettings
+    unit_norm = False  # whether embeddings are evaluated as unit vectors
 
     def __init__(self, width: int, settings: BackboneMethodSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
         self.backbone = build_backbone(width, settings)
+        self.needs_whole_batch = self.needs_whole_batch or self.backbone.needs_whole_batch
         self.apply(initialize)
-
-    @property
-    def unit_norm(self) -> bool:
-        """Whether embeddings are evaluated as unit vectors."""
-        return False
-
-    @property
-    def needs_whole_batch(self) -> str | None:
-        return self.backbone.needs_whole_batch
 
     def embed(self, features: Features) -> Tensor:
         embedding = self.backbone.embed(self.prepare(features))
         return F.normalize(embedding, dim=-1) if self.unit_norm else embedding
 
-    def build_sampler(
-        self,
-        videos: Sequence[CachedVideo],
-        draw_item: Callable[[np.random.Generator], Sequence[Draw]],
-        items: int | None = None,
-    ) -> Sampler:
-        """Return a sampler with the backbone's context frames; by default, one item per video and epoch."""
-        return Sampler(videos, draw_item, items=items or len(videos), context=self.backbone.context)
-
 
 class PairSettings(BackboneMethodSettings):
     """Settings of a method that aligns two videos."""
 
-    pairs: Pairs = "any"  # AE2 draws any two videos
+    pairs: shared.Pairs = "any"  # AE2 draws any two videos
 
 
 class PairMethod(BackboneMethod):
@@ -153,9 +124,16 @@ class PairMethod(BackboneMethod):
     settings: PairSettings
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
-        pick = pick_views(videos, "--pairs is views") if s.pairs == "views" else pick_any_two(videos)
-        return self.build_sampler(videos, lambda rng: [draw_clip(video, s.frames, s.crop, rng) for video in pick(rng)])
+        draw_item = draw_pair(videos, self.settings, self.settings.pairs, "--pairs is views")
+        return Sampler(videos, draw_item, self.backbone.context)
+
+
+def draw_pair(
+    videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str, reason: str
+) -> Callable[[np.random.Generator], list[Draw]]:
+    """Draw a clip of an ego and of an exo video, or of any two videos."""
+    pick = pick_views(videos, reason) if pairs == "views" else pick_any_two(videos)
+    return lambda rng: [draw_clip(video, settings.frames, settings.crop, rng) for video in pick(rng)]
 
 
 def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:

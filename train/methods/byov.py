@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from byov.errors import SettingsError
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import Features, Losses, Method, build_encoder
-from byov.train.networks import Decoder, DecoderInput, draw_visible, initialize, masked_frames
-from byov.train.sampling import Batch, Sampler, draw_clip, pick_any_two, pick_views
+from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
+from byov.train.networks import Decoder, DecoderInput, draw_visible, full_precision, initialize, masked_frames
+from byov.train.sampling import Batch, Sampler
 from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
 
 CYCLE_TEMPERATURE = 0.1  # ours
@@ -58,10 +58,10 @@ class ByovSettings(EncoderSettings, TrainSettings):
     def label(self) -> str:
         return self.recipe
 
-    def variants(self) -> Iterator[str]:
+    def common_variants(self) -> Iterator[str]:
         yield self.recipe
         if self.recipe != "cycle":  # which standardizes by default
-            yield from super().variants()
+            yield from super().common_variants()
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,12 +104,8 @@ class Byov(Method):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s = self.settings
-        if s.pairs == "views":
-            pick = pick_views(videos, f"the {s.recipe} recipe pairs ego with exo videos (official: any two)")
-        else:
-            pick = pick_any_two(videos)
-        draw_item = lambda rng: [draw_clip(video, s.frames, s.crop, rng) for video in pick(rng)]  # noqa: E731
-        return Sampler(videos, draw_item, items=len(videos))
+        reason = f"the {s.recipe} recipe pairs ego with exo videos (official: any two)"
+        return Sampler(videos, draw_pair(videos, s, s.pairs, reason))
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, (ego, exo) = self.settings, clips
@@ -117,20 +113,20 @@ class Byov(Method):
         visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
 
         # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM (eq. 6), in one pass.
-        full = [self.encoder.select(view) for view in clips] if s.cross_view or s.cycle else []
-        msm = [self.encoder.select(*view) for view in zip(clips, visible_msm, strict=True)] if s.self_view else []
-        mcm = [self.encoder.select(*view) for view in zip(clips, visible_mcm, strict=True)] if s.cross_view else []
-        z = self.encoder([*full, *msm, *mcm])
+        full = [None, None] if s.cross_view or s.cycle else []
+        msm, mcm = visible_msm if s.self_view else [], visible_mcm if s.cross_view else []
+        visible = [*full, *msm, *mcm]
+        z = self.encoder(clips * (len(visible) // 2), visible)
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
         # Decode the mask-filled tokens of MSM (eq. 4), and of MCM with the other view as context (eq. 7), in one pass.
         inputs = []
         if s.self_view:
-            tokens = [self.decoder.mask_filled(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
+            tokens = [self.decoder.tokens(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
             inputs += [DecoderInput(view_tokens, causal=s.causal) for view_tokens in tokens]
         if s.cross_view:
-            tokens = [self.decoder.mask_filled(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
-            context = [self.decoder.add_positions(exo, z_full[1]), self.decoder.add_positions(ego, z_full[0])]
+            tokens = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
+            context = [self.decoder.tokens(exo, z_full[1]), self.decoder.tokens(ego, z_full[0])]
             inputs += [DecoderInput(*view) for view in zip(tokens, context, strict=True)]
         y = self.decoder(inputs) if inputs else []
 
@@ -162,6 +158,7 @@ class Byov(Method):
         return self.encoder.embed(self.prepare(features))
 
 
+@full_precision  # bfloat16 is too coarse for frame indices
 def cycle_loss(
     home: Tensor, home_padding: Tensor, away: Tensor, away_padding: Tensor, order_prior: float | None = None
 ) -> Tensor:
@@ -174,25 +171,19 @@ def cycle_loss(
     order_prior: standard deviation of a Gaussian around the same normalized time that weights the way there. Without
     it, a map that reverses time is as consistent as one that keeps it.
     """
-    with torch.autocast(home.device.type, enabled=False):  # bfloat16 is too coarse for frame indices
-        home, away = F.normalize(home.float(), dim=-1), F.normalize(away.float(), dim=-1)
-        similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
-        if order_prior is not None:
-            apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
-            similarity = similarity - apart.square() / (2 * order_prior**2)
-        neighbors = _softmax(similarity, away_padding) @ away  # (B, T, D)
-        returns = _softmax(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding)  # (B, T, T)
-        index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
-        mean = returns @ index  # (B, T)
-        variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
-        cost = (mean - index).square() / (variance + 1) + CYCLE_VARIANCE_WEIGHT * torch.log1p(variance)
-        counts = (~home_padding).sum(dim=-1)  # (B,)
-        return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
-
-
-def _softmax(similarity: Tensor, padding: Tensor) -> Tensor:
-    """Softmax of (B, T, S) over S without the padding (B, S)."""
-    return similarity.masked_fill(padding[:, None], -torch.inf).softmax(dim=-1)
+    home, away = F.normalize(home, dim=-1), F.normalize(away, dim=-1)
+    similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
+    if order_prior is not None:
+        apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
+        similarity = similarity - apart.square() / (2 * order_prior**2)
+    neighbors = hide_padding(similarity, away_padding).softmax(dim=-1) @ away  # (B, T, D)
+    returns = hide_padding(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding).softmax(dim=-1)  # (B, T, T)
+    index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
+    mean = returns @ index  # (B, T)
+    variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
+    cost = (mean - index).square() / (variance + 1) + CYCLE_VARIANCE_WEIGHT * torch.log1p(variance)
+    counts = (~home_padding).sum(dim=-1)  # (B,)
+    return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
 
 
 def _normalized_time(padding: Tensor) -> Tensor:

@@ -2,56 +2,44 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
+from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses
-from byov.train.networks import at_least_float32, initialize
+from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
-from byov.train.settings import (
-    Backbone,
-    ClipGrad,
-    FeatureDropout,
-    Fraction,
-    Frames,
-    Positive,
-    Schedule,
-    Temperature,
-)
 
 SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published code
 
 
 class CarlSettings(BackboneMethodSettings):
-    """All defaults are the published code's unless noted."""
+    """Defaults are from the published code unless noted."""
 
     summary = "sequence contrastive loss of two crops of one video."
     name = "CARL"
 
     method: Literal["carl"] = "carl"
-    variance: Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
-    temperature: Temperature = 0.1
-    overlap: Fraction = 0.2  # smallest overlap of the crops
-    feature_dropout: FeatureDropout = 0.0  # ours: cached features rule out image augmentation
-    backbone: Backbone = "transformer"
-    frames: Frames = 80
-    schedule: Schedule = "cosine"
-    clip_grad: ClipGrad = 10.0
+    variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
+    temperature: shared.Temperature = 0.1
+    overlap: shared.Fraction = 0.2  # smallest overlap of the crops
+    feature_dropout: shared.FeatureDropout = 0.0  # ours: cached features rule out image augmentation
+    backbone: shared.Backbone = "transformer"
+    frames: shared.Frames = 80
+    schedule: shared.Schedule = "cosine"
+    clip_grad: shared.ClipGrad = 10.0
+
+    NO_CROP = "carl has its own rule for crops"
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
         return {}  # short videos are padded
-
-    @model_validator(mode="after")
-    def _has_its_own_crops(self) -> Self:
-        self.require_whole_videos("carl has its own rule for crops")
-        return self
 
 
 class Carl(BackboneMethod):
@@ -59,6 +47,8 @@ class Carl(BackboneMethod):
 
     settings_class = CarlSettings
     settings: CarlSettings
+    unit_norm = True
+    needs_whole_batch = "the BatchNorm of its projection sees all clips of a step together"
 
     def __init__(self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
@@ -68,33 +58,18 @@ class Carl(BackboneMethod):
         )
         self.projection.apply(initialize)
 
-    @property
-    def unit_norm(self) -> bool:
-        return True
-
-    @property
-    def needs_whole_batch(self) -> str:
-        return "the BatchNorm of its projection sees all clips of a step together"
-
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_one(videos)
-        return self.build_sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, s.overlap, rng))
+        return Sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, s.overlap, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
         dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
-        first, second = F.normalize(at_least_float32(projected), dim=-1).chunk(2)
-        loss = sequence_contrastive_loss(
-            first,
-            second,
-            *(clip.frame for clip in clips),
-            *(clip.padding for clip in clips),
-            variance=s.variance,
-            temperature=s.temperature,
-        )
-        return {"loss": loss}
+        z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
+        frames, padding = torch.stack([clip.frame for clip in clips]), torch.stack([clip.padding for clip in clips])
+        return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
 
 
 def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.random.Generator) -> list[Draw]:
@@ -111,16 +86,9 @@ def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.rand
     ]
 
 
+@full_precision
 def sequence_contrastive_loss(
-    first: Tensor,
-    second: Tensor,
-    first_frames: Tensor,
-    second_frames: Tensor,
-    first_padding: Tensor,
-    second_padding: Tensor,
-    *,
-    variance: float = 10.0,
-    temperature: float = 0.1,
+    z: Tensor, frames: Tensor, padding: Tensor, *, variance: float = 10.0, temperature: float = 0.1
 ) -> Tensor:
     """Sequence contrastive loss of two crops: the divergence of the predictions p from the targets q.
 
@@ -128,22 +96,18 @@ def sequence_contrastive_loss(
     p_ij ∝ exp(z_i·z_j / temperature); Σ_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both crops,
     then over the items.
 
-    Shapes: unit vectors z (B, T, D), frame numbers a and b within the video (B, T), padding (B, T). Padded frames are
-    neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
+    Shapes: unit vectors z (2, B, T, D), frame numbers a and b within the video (2, B, T), padding (2, B, T). Padded
+    frames are neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
     """
-    with torch.autocast(first.device.type, enabled=False):
-        z = at_least_float32(torch.stack([first, second]))  # (2, B, T, D)
-        frames = torch.stack([first_frames, second_frames])
-        padding = torch.stack([first_padding, second_padding])  # (2, B, T)
-        other_padding = padding.flip(0)[:, :, None]
+    other_padding = padding.flip(0)[:, :, None]
 
-        logits = z @ z.flip(0).mT / temperature  # (2, B, T, T)
-        own = (z @ z.mT / temperature + log(SMALL)).masked_fill(~padding[:, :, None], -torch.inf)
-        weighted = torch.cat([logits + log(SMALL) * other_padding.to(z.dtype), own], dim=-1)  # (2, B, T, 2 T)
-        p = (logits - weighted.logsumexp(dim=-1, keepdim=True)).exp()
+    logits = z @ z.flip(0).mT / temperature  # (2, B, T, T)
+    own = (z @ z.mT / temperature + log(SMALL)).masked_fill(~padding[:, :, None], -torch.inf)
+    weighted = torch.cat([logits + log(SMALL) * other_padding.to(z.dtype), own], dim=-1)  # (2, B, T, 2 T)
+    p = (logits - weighted.logsumexp(dim=-1, keepdim=True)).exp()
 
-        apart = (frames[..., None] - frames.flip(0)[:, :, None]).to(z.dtype)
-        target_logits = (-apart.square() / (2 * variance)).masked_fill(other_padding, torch.finfo(z.dtype).min)
-        q = target_logits.softmax(dim=-1).masked_fill(other_padding, 0)
-        costs = (torch.xlogy(q, q) - q * (p + SMALL).log()).sum(dim=-1)
-        return ((costs * ~padding).sum(dim=(0, 2)) / (~padding).sum(dim=(0, 2)).clamp(min=1)).mean()
+    apart = (frames[..., None] - frames.flip(0)[:, :, None]).to(z.dtype)
+    target_logits = (-apart.square() / (2 * variance)).masked_fill(other_padding, torch.finfo(z.dtype).min)
+    q = target_logits.softmax(dim=-1).masked_fill(other_padding, 0)
+    costs = (torch.xlogy(q, q) - q * (p + SMALL).log()).sum(dim=-1)
+    return ((costs * ~padding).sum(dim=(0, 2)) / (~padding).sum(dim=(0, 2)).clamp(min=1)).mean()

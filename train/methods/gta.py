@@ -1,22 +1,15 @@
 """Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, and cycles through it."""
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from byov.train.methods.base import (
-    Losses,
-    PairMethod,
-    PairSettings,
-    hide_padding,
-    mean_over_items,
-    own_frame_cross_entropy,
-)
-from byov.train.networks import at_least_float32
+from byov.train.methods import base
+from byov.train.methods.base import Losses, hide_padding, mean_over_items
+from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch
 from byov.train.settings import Fraction, Positive, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
@@ -24,7 +17,7 @@ from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 UNNORMALIZED_SCALE = 0.01  # AE2's code
 
 
-class GtaSettings(PairSettings):
+class GtaSettings(base.PairSettings):
     summary = "global temporal alignment by soft dynamic time warping."
     name = "GTA"
 
@@ -35,23 +28,20 @@ class GtaSettings(PairSettings):
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
     smoothing: Fraction = 0.1  # label smoothing of the cycles
-    path_weight: float = 0.1  # of the alignment costs
+    path_weight: float = 0.1  # weight of the alignment costs
 
-    def variants(self) -> Iterator[str]:
-        if self.unnormalized:
-            yield "unnormalized"
-        yield from super().variants()
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"unnormalized": {True: "unnormalized"}}
 
 
-class Gta(PairMethod):
+class Gta(base.PairMethod):
     """Alignment of two clips in both directions."""
 
     settings_class = GtaSettings
     settings: GtaSettings
 
-    @property
-    def unit_norm(self) -> bool:
-        return not self.settings.unnormalized
+    def __init__(self, width: int, settings: GtaSettings, training: dict[str, Any] | None = None) -> None:
+        super().__init__(width, settings, training)
+        self.unit_norm = not settings.unnormalized
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, z = self.settings, self.backbone(clips, generator)
@@ -69,6 +59,7 @@ class Gta(PairMethod):
         return {"loss": cycle + alignment, "cycle": cycle, "alignment": alignment}
 
 
+@full_precision
 def gta_losses(
     first: Tensor,
     second: Tensor,
@@ -93,16 +84,15 @@ def gta_losses(
 
     Shapes: A (B, T, D), B (B, S, D), paddings (B, T) and (B, S), at the end of a clip. Padded frames do not take part.
     """
-    with torch.autocast(first.device.type, enabled=False):
-        there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)
-        back = matching_costs(second, first, temperature, second_padding)  # (B, S, T)
-        there, back = soft_dtw_tables([there, back], gamma)
-        returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)  # (B, T, T)
-        own = own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
-        costs = final_costs(there, first_padding, second_padding) + final_costs(back, second_padding, first_padding)
-        return scale * mean_over_items(own, ~first_padding), scale * alignment_weight * costs.mean()
+    there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)
+    back = matching_costs(second, first, temperature, second_padding)  # (B, S, T)
+    there, back = soft_dtw_tables([there, back], gamma)
+    returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)  # (B, T, T)
+    own = base.own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
+    costs = final_costs(there, first_padding, second_padding) + final_costs(back, second_padding, first_padding)
+    return scale * mean_over_items(own, ~first_padding), scale * alignment_weight * costs.mean()
 
 
 def _softmax_over_rows(table: Tensor, padding: Tensor) -> Tensor:
-    """(B, T, S) -> S(R)ᵀ, (B, S, T), without the padded rows."""
+    """Transposed softmax over the rows of (B, T, S) tables that are not padding: (B, S, T)."""
     return hide_padding(-table.mT, padding).softmax(dim=-1)

@@ -3,23 +3,16 @@
 The cycle term of BYOV's `cycle` recipe is a different loss.
 """
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from byov.train.methods.base import (
-    Losses,
-    PairMethod,
-    PairSettings,
-    hide_padding,
-    mean_over_items,
-    own_frame_cross_entropy,
-)
-from byov.train.networks import at_least_float32
-from byov.train.sampling import Batch, Clips
+from byov.train.methods import base
+from byov.train.methods.base import Losses, hide_padding, mean_over_items
+from byov.train.networks import full_precision
+from byov.train.sampling import Batch
 from byov.train.settings import Fraction, NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
@@ -30,7 +23,7 @@ Similarity = Literal["l2", "dot"]
 MIN_VARIANCE = 1e-4
 
 
-class TccSettings(PairSettings):
+class TccSettings(base.PairSettings):
     summary = "temporal cycle-consistency."
     name = "TCC"
 
@@ -42,38 +35,36 @@ class TccSettings(PairSettings):
     variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance.")
     smoothing: Fraction = 0.1  # label smoothing of the classification loss
 
-    def variants(self) -> Iterator[str]:
-        if self.tcc_loss != "variance":
-            yield self.tcc_loss
-        yield from super().variants()
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"tcc_loss": {"mse": "mse", "classification": "classification"}}
 
 
-class Tcc(PairMethod):
-    """Cycles from each of two clips to the other and back."""
+class Tcc(base.PairMethod):
+    """Cycle-consistency between two clips, in both directions."""
 
     settings_class = TccSettings
     settings: TccSettings
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        first, second = zip(self.backbone(clips, generator), clips, strict=True)
-        return {"loss": (self.cycle(*first, *second) + self.cycle(*second, *first)) / 2}
-
-    def cycle(self, home: Tensor, home_clip: Clips, away: Tensor, away_clip: Clips) -> Tensor:
-        s = self.settings
-        return tcc_loss(
-            home,
-            away,
-            home_clip.frame / home_clip.video_length[:, None],
-            home_clip.padding,
-            away_clip.padding,
-            loss=s.tcc_loss,
-            similarity=s.similarity,
-            temperature=s.temperature,
-            variance_weight=s.variance_weight,
-            label_smoothing=s.smoothing,
+        s, z = self.settings, self.backbone(clips, generator)
+        there, back = (
+            tcc_loss(
+                z[home],
+                z[away],
+                clips[home].frame / clips[home].video_length[:, None],
+                clips[home].padding,
+                clips[away].padding,
+                loss=s.tcc_loss,
+                similarity=s.similarity,
+                temperature=s.temperature,
+                variance_weight=s.variance_weight,
+                label_smoothing=s.smoothing,
+            )
+            for home, away in ((0, 1), (1, 0))
         )
+        return {"loss": (there + back) / 2}
 
 
+@full_precision
 def tcc_loss(
     home: Tensor,
     away: Tensor,
@@ -97,25 +88,23 @@ def tcc_loss(
     - "classification": the cross-entropy of β_i with frame i, with label smoothing.
 
     Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames start no
-    cycle and are never found. Computed in float32 or wider, also under autocast.
+    cycle and are never found.
     """
-    with torch.autocast(home.device.type, enabled=False):
-        home, away = at_least_float32(home), at_least_float32(away)
-        times = times.to(home.dtype)
-        if similarity == "l2":  # float32 loses the differences of points far from the origin
-            origin = home[:, :1].detach()
-            home, away = home - origin, away - origin
-        there = hide_padding(_logits(home, away, similarity, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
-        logits = _logits(there @ away, home, similarity, temperature)  # (N, T, T)
-        if loss == "classification":
-            return mean_over_items(own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
-        back = hide_padding(logits, home_padding).softmax(dim=-1)
-        mean = (back @ times[..., None]).squeeze(-1)  # (N, T)
-        error = (times - mean).square()
-        if loss == "mse":
-            return mean_over_items(error, ~home_padding)
-        variance = (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=MIN_VARIANCE)
-        return mean_over_items(error / variance + variance_weight * variance.log(), ~home_padding)
+    times = times.to(home.dtype)
+    if similarity == "l2":  # float32 loses the differences of points far from the origin
+        origin = home[:, :1].detach()
+        home, away = home - origin, away - origin
+    there = hide_padding(_logits(home, away, similarity, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
+    logits = _logits(there @ away, home, similarity, temperature)  # (N, T, T)
+    if loss == "classification":
+        return mean_over_items(base.own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
+    back = hide_padding(logits, home_padding).softmax(dim=-1)
+    mean = (back @ times[..., None]).squeeze(-1)  # (N, T)
+    error = (times - mean).square()
+    if loss == "mse":
+        return mean_over_items(error, ~home_padding)
+    variance = (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=MIN_VARIANCE)
+    return mean_over_items(error / variance + variance_weight * variance.log(), ~home_padding)
 
 
 def _logits(rows: Tensor, columns: Tensor, similarity: Similarity, temperature: float) -> Tensor:

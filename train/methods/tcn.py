@@ -1,8 +1,8 @@
 """Time-contrastive networks (Sermanet et al., ICRA 2018): frames of the same moment are alike, others are not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -10,22 +10,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from byov.train import sampling
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, hide_padding, mean_over_items
-from byov.train.networks import at_least_float32
-from byov.train.sampling import (
-    Batch,
-    Draw,
-    Sampler,
-    draw_clip,
-    draw_part,
-    draw_rows,
-    pick_one,
-    pick_synchronized,
-    pick_views,
-    same_time_frames,
-)
-from byov.train.settings import LARGEST, NonNegative, Size
+from byov.train.networks import at_least_float32, full_precision
+from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
+from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative, Size
 
 
 class TcnSettings(BackboneMethodSettings):
@@ -48,15 +38,14 @@ class TcnSettings(BackboneMethodSettings):
     positive_radius: Size = 6  # single-view triplets: positives are at most this many frames apart,
     negative_radius: Size = 12  # negatives more than this many; TCN authors' code
 
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
+        "tcn": {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"},
+        "tcn_loss": {"triplet": "triplets"},
+    }
+
     @property
     def label(self) -> str:
         return f"tcn-{self.tcn}"
-
-    def variants(self) -> Iterator[str]:
-        yield {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"}[self.tcn]
-        if self.tcn_loss == "triplet":
-            yield "triplets"
-        yield from super().variants()
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,14 +55,11 @@ class TcnSettings(BackboneMethodSettings):
 
     @model_validator(mode="after")
     def _clips_suit_the_loss(self) -> Self:
-        if self.tcn != "single":
-            self.require_whole_videos(f"--tcn {self.tcn} compares whole videos")
+        if self.tcn != "single" and self.crop != WHOLE_VIDEO:
+            raise ValueError(f"--tcn {self.tcn} compares whole videos; leave --crop out")
         apart = self.negative_radius + 1
         if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
-            raise ValueError(
-                f"frames {self.frames}: single-view triplets need two frames {apart} apart; give --frames {apart + 1} "
-                "or more"
-            )
+            raise ValueError(f"single-view triplets need two frames {apart} apart; give --frames {apart + 1} or more")
         return self
 
 
@@ -83,59 +69,51 @@ class Tcn(BackboneMethod):
     settings_class = TcnSettings
     settings: TcnSettings
 
-    @property
-    def unit_norm(self) -> bool:
-        return self.settings.tcn_loss == "triplet"
+    def __init__(self, width: int, settings: TcnSettings, training: dict[str, Any] | None = None) -> None:
+        super().__init__(width, settings, training)
+        self.unit_norm = settings.tcn_loss == "triplet"
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
+        s, context = self.settings, self.backbone.context
+        if s.tcn == "single":
+            pick_video = sampling.pick_one(videos)
+            if s.tcn_loss == "triplet":
+                return Sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)], context)
+            draw_item = lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)  # noqa: E731
+            return Sampler(videos, draw_item, context)
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
-            pick = pick_synchronized(videos, reason)
-            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, s.span, rng))
-        if s.tcn == "unpaired":
-            pick = pick_views(videos, "--tcn unpaired compares the same normalized time of an ego and an exo video")
-            return self.build_sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, LARGEST, rng))
-        pick_video = pick_one(videos)
-        if s.tcn_loss == "npairs":
-            return self.build_sampler(
-                videos, lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)
-            )
-        return self.build_sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)])
+            pick, span = sampling.pick_synchronized(videos, reason), s.span
+        else:
+            reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
+            pick, span = sampling.pick_views(videos, reason), LARGEST
+        return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        z = self.backbone(clips, generator)
-        if self.settings.tcn_loss == "npairs":
-            return {"loss": self.npairs_loss(clips, z, generator)}
-        return {"loss": self.triplet_loss(clips, z)}
-
-    def npairs_loss(self, clips: Batch, z: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-        """Anchors are the later frames of one video, or frames of a random view."""
-        (anchors, positives), labels = z, None
-        if self.settings.tcn != "single":
-            labels = clips[1].index
-            swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
-            anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
-        weight = self.settings.regularization
-        return npairs(anchors, positives, clips[0].padding, regularization=weight, labels=labels)
-
-    def triplet_loss(self, clips: Batch, z: Sequence[Tensor]) -> Tensor:
-        """Positives are near in time (one video), or paired with the same exo frame (two views)."""
-        s, padding = self.settings, torch.cat([clip.padding for clip in clips], dim=1)
+        s, z = self.settings, self.backbone(clips, generator)
+        if s.tcn_loss == "npairs":
+            (anchors, positives), labels = z, None
+            if s.tcn != "single":  # anchors are frames of a random view
+                labels = clips[1].index
+                swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
+                anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
+            loss = npairs(anchors, positives, clips[0].padding, regularization=s.regularization, labels=labels)
+            return {"loss": loss}
         if s.tcn == "single":
             times, radii = clips[0].frame, (s.positive_radius, s.negative_radius)
         else:  # a short exo video has one frame for several ego frames: to these it is one moment
             times, radii = clips[1].index.repeat(1, 2), (0, 0)
         positive, negative = positive_and_negative(times, *radii)
+        padding = torch.cat([clip.padding for clip in clips], dim=1)
         unit = F.normalize(at_least_float32(torch.cat(list(z), dim=1)), dim=-1)
-        return semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)
+        return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)}
 
 
 def draw_earlier(
     video: CachedVideo, frames: int, crop: tuple[float, float], window: int, rng: np.random.Generator
 ) -> list[Draw]:
     """Draw anchors, and for each a frame up to `window` frames earlier within the clip."""
-    anchors = draw_clip(video, frames, crop, rng)
+    anchors = sampling.draw_clip(video, frames, crop, rng)
     earlier = anchors.rows - rng.integers(1, window + 1, len(anchors.rows))
     return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
 
@@ -156,13 +134,14 @@ def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, 
     length = min(ego.frames, span)
     start, sampled = int(rng.integers(ego.frames - length + 1)), min(length, frames)
     chosen = start + np.concatenate([[0, length - 1], draw_rows(length, frames, rng)])
-    first, last, *rows = same_time_frames(chosen, ego, exo)
+    first, last, *rows = sampling.same_time_frames(chosen, ego, exo)
     return [
         Draw(ego, start, start + length, chosen[2:] - start, sampled),
         Draw(exo, first, last + 1, np.array(rows) - first, sampled),
     ]
 
 
+@full_precision
 def npairs(
     anchors: Tensor,
     positives: Tensor,
@@ -178,16 +157,15 @@ def npairs(
     Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Pairs with the same label share the
     target equally. Padded pairs do not take part.
     """
-    with torch.autocast(anchors.device.type, enabled=False):
-        x, y = (at_least_float32(side).masked_fill(padding[..., None], 0) for side in (anchors, positives))
-        log_probabilities = hide_padding(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
-        if labels is None:
-            own = log_probabilities.diagonal(dim1=1, dim2=2)  # (B, n)
-        else:
-            shared = (labels[:, :, None] == labels[:, None]) & ~padding[:, None]
-            own = (log_probabilities * shared).sum(dim=-1) / shared.sum(dim=-1).clamp(min=1)
-        squared_norms = x.square().sum(dim=-1) + y.square().sum(dim=-1)
-        return mean_over_items(regularization / 4 * squared_norms - own, ~padding)
+    x, y = (side.masked_fill(padding[..., None], 0) for side in (anchors, positives))
+    log_probabilities = hide_padding(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
+    if labels is None:
+        own = log_probabilities.diagonal(dim1=1, dim2=2)  # (B, n)
+    else:
+        shared = (labels[:, :, None] == labels[:, None]) & ~padding[:, None]
+        own = (log_probabilities * shared).sum(dim=-1) / shared.sum(dim=-1).clamp(min=1)
+    squared_norms = x.square().sum(dim=-1) + y.square().sum(dim=-1)
+    return mean_over_items(regularization / 4 * squared_norms - own, ~padding)
 
 
 def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: int) -> tuple[Tensor, Tensor]:
@@ -197,6 +175,7 @@ def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: 
     return (apart <= positive_radius) & ~itself, apart > negative_radius
 
 
+@full_precision
 def semi_hard_triplets(
     embeddings: Tensor, positive: Tensor, negative: Tensor, padding: Tensor, *, margin: float = 0.2
 ) -> Tensor:
@@ -208,15 +187,14 @@ def semi_hard_triplets(
 
     Shapes: unit vectors z (B, n, D), positive and negative pairs (B, n, n), padding (B, n). Padded frames form no pair.
     """
-    with torch.autocast(embeddings.device.type, enabled=False):
-        z = at_least_float32(embeddings).masked_fill(padding[..., None], 0)
-        squares = z.square().sum(dim=-1)
-        distances = squares[:, :, None] + squares[:, None] - 2 * z @ z.mT  # (B, n, n)
-        excluded = padding[:, :, None] | padding[:, None]
-        negative = negative & ~excluded
-        count = negative.sum(dim=-1, keepdim=True)  # (B, n, 1)
-        counted = positive & ~excluded & (count > 0)
-        ordered, _ = distances.masked_fill(~negative, torch.inf).sort(dim=-1)
-        farther = torch.searchsorted(ordered.detach(), distances.detach(), right=True)
-        nearest = ordered.gather(-1, farther.minimum((count - 1).clamp(min=0)))
-        return mean_over_items(F.relu(margin + distances - nearest), counted)
+    z = embeddings.masked_fill(padding[..., None], 0)
+    squares = z.square().sum(dim=-1)
+    distances = squares[:, :, None] + squares[:, None] - 2 * z @ z.mT  # (B, n, n)
+    excluded = padding[:, :, None] | padding[:, None]
+    negative = negative & ~excluded
+    count = negative.sum(dim=-1, keepdim=True)  # (B, n, 1)
+    counted = positive & ~excluded & (count > 0)
+    ordered, _ = distances.masked_fill(~negative, torch.inf).sort(dim=-1)
+    farther = torch.searchsorted(ordered.detach(), distances.detach(), right=True)
+    nearest = ordered.gather(-1, farther.minimum((count - 1).clamp(min=0)))
+    return mean_over_items(F.relu(margin + distances - nearest), counted)

@@ -13,83 +13,60 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
-from byov.train.networks import at_least_float32
+from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
-from byov.train.settings import (
-    LARGEST,
-    WHOLE_VIDEO,
-    Backbone,
-    BatchSize,
-    Crop,
-    Depth,
-    Epochs,
-    FeatureDropout,
-    Fraction,
-    Heads,
-    LearningRate,
-    Optimizer,
-    Position,
-    PositionIn,
-    Positive,
-    Schedule,
-    Select,
-    Standardize,
-    Temperature,
-    Warmup,
-    WeightDecay,
-)
 
 
 class TimelineSettings(BackboneMethodSettings):
-    """Ours; all defaults were chosen on the demo's val split (docs/training.md)."""
+    """Ours; all defaults were chosen on the demo's val split (docs/methods.md)."""
 
     summary = "frames at the same normalized time of their videos are alike; each video must show the action once."
     name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
-    clips: int = Field(8, ge=2, le=LARGEST, description="Clips of different videos per item, half of them ego.")
-    whole: Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
-    sigma: Positive = Field(0.08, description="Standard deviation of the target in normalized time.")
-    temperature: Temperature = 0.1
-    feature_dropout: FeatureDropout = 0.3
-    backbone: Backbone = "encoder"
-    depth: Depth = 6
-    heads: Heads = 8
-    position: Position = "share"
-    position_in: PositionIn = "latent"
-    crop: Crop = (0.3, 1.0)
-    standardize: Standardize = "video"
-    optimizer: Optimizer = "adamw"
-    epochs: Epochs = 100
-    batch_size: BatchSize = 1
-    lr: LearningRate = 6e-4
-    weight_decay: WeightDecay = 0.05
-    warmup: Warmup = 10.0
-    schedule: Schedule = "cosine"
-    select: Select = "both"
+    clips: int = Field(8, ge=2, le=shared.LARGEST, description="Clips of different videos per item, half of them ego.")
+    whole: shared.Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
+    sigma: shared.Positive = Field(0.08, description="Standard deviation of the target in normalized time.")
+    temperature: shared.Temperature = 0.1
+    feature_dropout: shared.FeatureDropout = 0.3
+    backbone: shared.Backbone = "encoder"
+    depth: shared.Depth = 6
+    heads: shared.Heads = 8
+    position: shared.Position = "share"
+    position_in: shared.PositionIn = "latent"
+    crop: shared.Crop = (0.3, 1.0)
+    standardize: shared.Standardize = "video"
+    optimizer: shared.Optimizer = "adamw"
+    epochs: shared.Epochs = 100
+    batch_size: shared.BatchSize = 1
+    lr: shared.LearningRate = 6e-4
+    weight_decay: shared.WeightDecay = 0.05
+    warmup: shared.Warmup = 10.0
+    schedule: shared.Schedule = "cosine"
+    select: shared.Select = "both"
 
 
 class Timeline(BackboneMethod):
-    """Groups of clips of different videos; another view counts as another video."""
+    """Contrast between clips of different videos, regardless of their views."""
 
     settings_class = TimelineSettings
     settings: TimelineSettings
-
-    @property
-    def unit_norm(self) -> bool:
-        return True
+    unit_norm = True
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_several(videos, self.settings.clips)
 
-        def draw_one(video: CachedVideo, rng: np.random.Generator) -> Draw:
-            crop = WHOLE_VIDEO if s.whole and rng.random() < s.whole else s.crop
-            return draw_clip(video, s.frames, crop, rng)
+        def draw_item(rng: np.random.Generator) -> list[Draw]:
+            draws = []
+            for video in pick(rng):
+                crop = shared.WHOLE_VIDEO if s.whole and rng.random() < s.whole else s.crop
+                draws.append(draw_clip(video, s.frames, crop, rng))
+            return draws
 
-        items = -(-len(videos) // s.clips)
-        return self.build_sampler(videos, lambda rng: [draw_one(video, rng) for video in pick(rng)], items)
+        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
@@ -101,6 +78,7 @@ class Timeline(BackboneMethod):
         return {"loss": per_clip + all_clips, "each": per_clip, "all": all_clips}
 
 
+@full_precision
 def timeline_losses(
     z: Tensor, times: Tensor, padding: Tensor, *, sigma: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
@@ -113,21 +91,23 @@ def timeline_losses(
     neither an i nor a j.
     """
     batch, clips, frames = times.shape
-    with torch.autocast(z.device.type, enabled=False):
-        rows, columns = z.flatten(1, 2), z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
-        logits = (rows @ columns / temperature).view(batch, clips, frames, clips, frames)
-        apart = times[:, :, :, None, None] - times[:, None, None]
-        targets = -apart.square() / (2 * sigma**2)  # (B, C, T, C, T)
-        hidden = padding[:, None, None].expand_as(logits)
-        own = torch.eye(clips, dtype=torch.bool, device=z.device)[:, None, :, None]
-        counted = ~(padding[:, :, :, None] | own[..., 0])  # (B, C, T, C)
-        per_clip = _cross_entropy(targets, logits, hidden)
-        all_clips = _cross_entropy(targets.flatten(3), logits.flatten(3), (hidden | own).flatten(3))
+    rows, columns = z.flatten(1, 2), z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
+    logits = (rows @ columns / temperature).view(batch, clips, frames, clips, frames)
+    apart = times[:, :, :, None, None] - times[:, None, None]
+    target_logits = -apart.square() / (2 * sigma**2)  # (B, C, T, C, T)
+    hidden = padding[:, None, None].expand_as(logits)
+    own = torch.eye(clips, dtype=torch.bool, device=z.device)[:, None, :, None]
+    counted = ~(padding[:, :, :, None] | own[..., 0])  # (B, C, T, C)
+    per_clip = soft_cross_entropy(logits, target_logits, hidden)
+    all_clips = soft_cross_entropy(logits.flatten(3), target_logits.flatten(3), (hidden | own).flatten(3))
     return mean_over_items(per_clip, counted), mean_over_items(all_clips, ~padding)
 
 
-def _cross_entropy(targets: Tensor, logits: Tensor, hidden: Tensor) -> Tensor:
-    """Cross-entropy over the last dimension of two sets of logits, without what is hidden."""
-    target = targets.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+def soft_cross_entropy(logits: Tensor, target_logits: Tensor, hidden: Tensor) -> Tensor:
+    """Cross-entropy of softmax(logits) with the target softmax(target_logits).
+
+    Shapes: logits, target logits and hidden (..., n), result (...). Hidden entries have probability 0 in both.
+    """
+    target = target_logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
     log_probabilities = logits.masked_fill(hidden, -torch.inf).log_softmax(dim=-1)
     return -(target * log_probabilities.masked_fill(hidden, 0)).sum(dim=-1)
