@@ -25,31 +25,6 @@ Matching = Literal["dtw", "nearest"]
 
 MAX_CELLS = 2**30  # DTW table size; one byte per cell
 _DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
-_MILLISECOND = Decimal("0.001")
-
-
-@dataclass(frozen=True)
-class Match:
-    """The matching frame of B for each frame of A, and Kendall's tau of the nearest frames in both directions."""
-
-    frames: Indices  # (Ta,)
-    distances: NDArray[np.float64]  # (Ta,) between the embeddings of the pairs
-    tau_a_in_b: float | None
-    tau_b_in_a: float | None
-
-
-def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
-    """Match the frames of A (Ta, D) with those of B (Tb, D).
-
-    Args:
-        a: Embeddings of A.
-        b: Embeddings of B.
-        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
-    """
-    nearest_in_b = nearest(a, b)
-    frames = nearest_in_b if method == "nearest" else middle_frames(dtw_path(a, b))
-    distances = np.linalg.norm(a.astype(np.float64) - b[frames], axis=1)
-    return Match(frames, distances, tau(nearest_in_b), tau(nearest(b, a)))
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
@@ -107,22 +82,26 @@ def middle_frames(path: Indices) -> Indices:
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """Two embedded videos, their match, and the times of A's key events in both."""
+    """Two embedded videos, the matching frame of B for each frame of A, and the times of A's key events in both.
+
+    The taus are those of the nearest frames, in both directions.
+    """
 
     a: EmbeddedVideo
     b: EmbeddedVideo
-    match: Match
-    method: Matching
+    frames: Indices  # (Ta,)
+    tau_a_in_b: float | None
+    tau_b_in_a: float | None
     a_events: tuple[float, ...] | None  # seconds
     b_events: tuple[float, ...] | None
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per frame of A."""
-        b_seconds = self.b.pts_seconds[self.match.frames]
-        columns = zip(self.a.pts_seconds, self.match.frames, b_seconds, self.match.distances, strict=True)
+        distances = np.linalg.norm(self.a.embedding.astype(np.float64) - self.b.embedding[self.frames], axis=1)
+        columns = zip(self.a.pts_seconds, self.frames, self.b.pts_seconds[self.frames], distances, strict=True)
         rows = [
-            f"{a_frame},{a_seconds:.6f},{b_frame},{seconds:.6f},{distance:.6g}\n"
-            for a_frame, (a_seconds, b_frame, seconds, distance) in enumerate(columns)
+            f"{a_frame},{a_seconds:.6f},{b_frame},{b_seconds:.6f},{distance:.6g}\n"
+            for a_frame, (a_seconds, b_frame, b_seconds, distance) in enumerate(columns)
         ]
         write_text(path, "a_frame,a_seconds,b_frame,b_seconds,distance\n" + "".join(rows))
 
@@ -135,21 +114,16 @@ class AlignedVideos:
         policy: DecodingPolicy = STRICT,
         progress: Progress = NO_PROGRESS,
     ) -> None:
-        """Write a video of A next to the matching frames of B.
+        """Write an .mp4, .mov or .mkv video of A next to the matching frames of B.
 
-        Args:
-            path: An .mp4, .mov or .mkv file.
-            scratch: A folder for temporary files.
-            height: Height in pixels, even.
-            policy: How to handle truncated and corrupt videos, as in `align_videos`.
-            progress: Progress of encoding.
+        `scratch` is a folder for temporary files; `policy` must be that of `align_videos`.
         """
         b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
         write_side_by_side(
             path,
             Side("A", self.a.path, self.a.pts_seconds, self.a_events),
             Side("B", self.b.path, self.b.pts_seconds, b_events),
-            self.match.frames,
+            self.frames,
             height=height,
             policy=policy,
             scratch=scratch,
@@ -175,7 +149,7 @@ def align_videos(
         a: Reference video.
         b: Video to match to A.
         scratch: Empty folder for temporary features.
-        method: See `match`.
+        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
         events: Event times in A, in seconds, to transfer to B.
         policy: How to handle truncated and corrupt videos.
         progress: Progress of decoding.
@@ -184,11 +158,12 @@ def align_videos(
     if failures:
         raise ApplyError(f"Cannot align without {' and '.join(sorted(failures))}.")
     videos = dict(embedded)
-    found = match(videos["A"].embedding, videos["B"].embedding, method)
-    b_events = None
-    if events is not None:
-        b_events = transfer_events(events, videos["A"].pts_seconds, videos["B"].pts_seconds, found.frames)
-    return AlignedVideos(videos["A"], videos["B"], found, method, events, b_events)
+    in_a, in_b = videos["A"], videos["B"]
+    nearest_in_b = nearest(in_a.embedding, in_b.embedding)
+    matched = nearest_in_b if method == "nearest" else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
+    b_events = None if events is None else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
+    tau_b_in_a = tau(nearest(in_b.embedding, in_a.embedding))
+    return AlignedVideos(in_a, in_b, matched, tau(nearest_in_b), tau_b_in_a, events, b_events)
 
 
 def transfer_events(
@@ -197,16 +172,9 @@ def transfer_events(
     b_seconds: NDArray[np.float64],
     matched: Indices,
 ) -> tuple[float, ...]:
-    """Transfer events from A to B: the first frame of A at or after an event determines the matching frame of B.
+    """Transfer event times from A to B: the first frame of A at or after an event determines the frame of B.
 
-    Args:
-        event_seconds: Event times in A.
-        a_seconds: (Ta,) frame times of A.
-        b_seconds: (Tb,) frame times of B.
-        matched: (Ta,) matching frame of B for each frame of A.
-
-    Returns:
-        Event times in B.
+    Shapes: a_seconds (Ta,), b_seconds (Tb,), matched (Ta,) frames of B.
     """
     late = [event for event in event_seconds if event > a_seconds.max()]
     if late:
@@ -227,4 +195,4 @@ def events_cell(event_seconds: Sequence[float]) -> str:
 
     Times are rounded down, since an event after its frame would start the phase one frame late.
     """
-    return ";".join(str(Decimal(event).quantize(_MILLISECOND, ROUND_FLOOR)) for event in event_seconds)
+    return ";".join(str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds)

@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finishe
 def test_without_a_usable_checkpoint_nothing_is_changed(refused, finished, reference, fraction):
     for path in checkpoints(finished):
         truncate(path, fraction)
-    assert "2 checkpoints, none usable" in refused(*RESUME)
+    assert "no checkpoint is usable" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
 

@@ -215,13 +215,13 @@ def test_a_checkpoint_of_another_step_or_run_is_not_used(tmp_path):
     model, optimizer = make_linear(0)
     save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), metadata={"identity": "a"})
     assert load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}) is not None
-    with pytest.raises(TrainError, match="none usable"):
+    with pytest.raises(TrainError, match="no checkpoint is usable"):
         load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "b"})
-    with pytest.raises(TrainError, match="none usable"):
+    with pytest.raises(TrainError, match="no checkpoint is usable"):
         load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}, memory={"missing": torch.zeros(1)})
     (path,) = checkpoints(tmp_path)
     path.rename(path.with_name("step-000000008.safetensors"))
-    with pytest.raises(TrainError, match="none usable"):
+    with pytest.raises(TrainError, match="no checkpoint is usable"):
         load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"})
 
 
