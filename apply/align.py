@@ -1,6 +1,6 @@
 """Align video B to video A: find the matching frame for each frame of A, and transfer A's key events to B."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -8,21 +8,24 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo, RunEmbedder
-from byov.apply.video_writer import Side, write_side_by_side
+from byov.apply.video_writer import Side, draw_captions, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError
 from byov.evaluate.kendalls_tau import taus_of_columns
 from byov.evaluate.neighbors import Points
-from byov.progress import NO_PROGRESS, Progress
+from byov.progress import NO_PROGRESS, Progress, track
 
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Matching = Literal["dtw", "nearest"]
 
+GAP = 4  # pixels between the panels
+JPEG_QUALITY = 95
 MAX_CELLS = 2**30  # DTW table size; one byte per cell
 _DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
 
@@ -114,21 +117,31 @@ class AlignedVideos:
         policy: DecodingPolicy = STRICT,
         progress: Progress = NO_PROGRESS,
     ) -> None:
-        """Write an .mp4, .mov or .mkv video of A next to the matching frames of B.
+        """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
-        `scratch` is a folder for temporary files; `policy` must be that of `align_videos`.
+        `policy` must be that of `align_videos`. The panels of B are stored in the folder `scratch`, since they may be
+        needed in any order.
         """
         b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
-        write_side_by_side(
-            path,
-            Side("A", self.a.path, self.a.pts_seconds, self.a_events),
-            Side("B", self.b.path, self.b.pts_seconds, b_events),
-            self.frames,
-            height=height,
-            policy=policy,
-            scratch=scratch,
-            progress=progress,
-        )
+        side_a = Side("A", self.a.path, self.a.pts_seconds, self.a_events)
+        side_b = Side("B", self.b.path, self.b.pts_seconds, b_events)
+        frames = self.frames.tolist()
+        wanted = set(frames)
+        for frame, panel in enumerate(side_b.panels(height, policy)):
+            if frame in wanted:
+                panel.save(scratch / f"{frame}.jpg", quality=JPEG_QUALITY)
+
+        def images() -> Iterator[NDArray[np.uint8]]:
+            panels = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
+            for frame, (left, matched) in enumerate(zip(panels, frames, strict=True)):
+                with Image.open(scratch / f"{matched}.jpg") as right:
+                    image = Image.new("RGB", (left.width + GAP + right.width, height))
+                    image.paste(left, (0, 0))
+                    image.paste(right, (left.width + GAP, 0))
+                draw_captions(image, [(0, side_a.caption(frame)), (left.width + GAP, side_b.caption(matched))])
+                yield np.asarray(image)
+
+        write_video(path, images(), self.a.pts_seconds)
 
 
 def align_videos(

@@ -1,4 +1,4 @@
-"""Write H.264 videos: frames at given times, and two videos side by side."""
+"""Write H.264 videos, and draw the panels of videos shown side by side."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,13 @@ from byov.cache.atomic import creation, replacing
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.errors import ApplyError
 from byov.extract.extraction import decoder_threads
-from byov.progress import NO_PROGRESS, Progress, track
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix → FFmpeg's name
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are whole ticks
 DEFAULT_FPS = Fraction(25)  # for videos with one frame
 MIN_FPS = Fraction(1, 1000)
-GAP = 4  # pixels between the panels
 MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # width / height of a panel; other frames get black borders
 MAX_STRETCH = 0.02  # allowed to fill a panel of even width
-JPEG_QUALITY = 95
 
 
 def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:
@@ -97,41 +94,6 @@ class Side:
                 yield _fit(image, aspect, size)
         if count != len(self.pts_seconds):
             raise ApplyError(f"{self.path} changed: it had {len(self.pts_seconds)} frames, now {count}.")
-
-
-def write_side_by_side(
-    path: Path,
-    a: Side,
-    b: Side,
-    matched: NDArray[np.int64],
-    *,
-    height: int,
-    policy: DecodingPolicy,
-    scratch: Path,
-    progress: Progress = NO_PROGRESS,
-) -> None:
-    """Write a video of A next to the matching frames of B, with captions and the frame times of A.
-
-    `matched` has the matching frame of B for each frame of A. The panels of B are stored in the folder `scratch`, since
-    they may be needed in any order. The height in pixels must be even.
-    """
-    frames = matched.tolist()
-    wanted = set(frames)
-    for frame, panel in enumerate(b.panels(height, policy)):
-        if frame in wanted:
-            panel.save(scratch / f"{frame}.jpg", quality=JPEG_QUALITY)
-
-    def images() -> Iterator[NDArray[np.uint8]]:
-        panels = track(a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
-        for frame, (left, matching) in enumerate(zip(panels, frames, strict=True)):
-            with Image.open(scratch / f"{matching}.jpg") as right:
-                image = Image.new("RGB", (left.width + GAP + right.width, height))
-                image.paste(left, (0, 0))
-                image.paste(right, (left.width + GAP, 0))
-            draw_captions(image, [(0, a.caption(frame)), (left.width + GAP, b.caption(matching))])
-            yield np.asarray(image)
-
-    write_video(path, images(), a.pts_seconds)
 
 
 def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> None:
