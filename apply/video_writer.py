@@ -51,7 +51,8 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
                 stream.codec_context.time_base = TICK
                 stream.codec_context.colorspace = Colorspace.ITU601
                 for image, start, duration in zip(images, ticks.tolist(), durations.tolist(), strict=True):
-                    stream.height, stream.width = image.shape[:2]
+                    if not stream.codec_context.is_open:
+                        stream.height, stream.width = image.shape[:2]
                     frame = av.VideoFrame.from_ndarray(image, format="rgb24")
                     frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601)
                     frame.pts, frame.duration, frame.time_base = start, duration, TICK

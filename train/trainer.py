@@ -95,7 +95,7 @@ class Trainer:
         """
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record is of the untrained model
-            self._write_record({"epoch": 0, "step": 0} | self._validation_metrics())
+            self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
         first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
@@ -151,32 +151,20 @@ class Trainer:
         if not self._processes.is_main:
             return None
         is_last, metrics = epoch == self._settings.epochs, dict[str, float]()
-        if is_last or epoch % self._settings.validate_every == 0:
-            metrics = self._validation_metrics()
-            self._keep_if_best(metrics)
+        if self._validate and (is_last or epoch % self._settings.validate_every == 0):
+            metrics = self._validate(self.method)
+            score, best = metrics.get(self._select), self.state.best
+            if score is None and best is None:
+                self.state.best_metrics = metrics
+            elif score is not None and (best is None or score > best):
+                self.state.best, self.state.best_metrics = score, metrics
+                self._write_model(MODEL_NAME)
         means = {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
         rate = self._optimizer.param_groups[0]["lr"]
         self._write_record({"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics)
         if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
         return metrics.get(self._select)
-
-    def _validation_metrics(self) -> dict[str, float]:
-        if self._validate is None:
-            return {}
-        self.method.eval()
-        metrics = self._validate(self.method)
-        self.method.train()
-        return metrics
-
-    def _keep_if_best(self, metrics: dict[str, float]) -> None:
-        """Save the model if it is better than all before; without a score, the last metrics are kept."""
-        score, best = metrics.get(self._select), self.state.best
-        if score is None and best is None:
-            self.state.best_metrics = metrics
-        elif score is not None and (best is None or score > best):
-            self.state.best, self.state.best_metrics = score, metrics
-            self._write_model(MODEL_NAME)
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl, without times: a repeated or resumed run writes the same file."""

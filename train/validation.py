@@ -39,11 +39,13 @@ class Validator:
     def __call__(self, model: Method) -> dict[str, float]:
         """Return metric → value, without the metrics that the views and labels of the split do not allow."""
         whole, clips = [], []
+        model.eval()
         for video in self._videos:
             features = torch.from_numpy(self._store.read(video)).to(self._device)
             whole.append(_embed(model, video, features, 0, video.frames))
             for first, last in trimmed_clips(self._dataset, video.view, video.id, video.frames):
                 clips.append(_embed(model, video, features, first, last + 1))
+        model.train()
         by_direction = cross_view_map(whole)
         metrics = {f"map@{K}_{direction}": value for direction, value in by_direction.items()}
         metrics["retrieval"] = _mean(by_direction.values())

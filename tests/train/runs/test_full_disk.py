@@ -5,10 +5,7 @@ import os
 import subprocess
 
 import pytest
-from tests.train.runs.run_files import contents
-
-START = ("--ratio", 0.3, "--run", "toy")
-RESUME = ("--run", "toy", "--resume")
+from tests.train.runs.run_files import RESUME, START, contents
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -6,14 +6,10 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.runs.run_files import contents, records
+from tests.train.runs.run_files import EMBED, RESUME, START, contents, records
 
 from byov.errors import ByovError
 from byov.train.run import train_run
-
-START = ("--ratio", 0.3, "--run", "toy")
-RESUME = ("--run", "toy", "--resume")
-EMBED = ("--run", "toy", "--embed-only")
 
 
 @pytest.fixture
@@ -171,8 +167,7 @@ def test_a_run_that_exists_is_not_overwritten(refused, finished, tiny, reference
 def test_two_processes_do_not_train_one_run(start_train, refused, tiny, reference, run):
     first = start_train(*START, *tiny, pause_before=("metrics.jsonl", 2))
     assert first.paused()
-    assert "exists" in refused(*START, *tiny)
-    for arguments in (RESUME, EMBED):
+    for arguments in ((*START, *tiny), RESUME, EMBED):
         assert "another process" in refused(*arguments)
     assert first.finish().code == 0
     assert contents(run) == contents(reference)
