@@ -129,10 +129,11 @@ def train_run(
     sampler = model.sampler(data.of("train"))
     model.reset_training_state(len(sampler.videos))
     shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+    lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
         open_trackers(folder, shown | chosen.model_dump(mode="json"), tensorboard=tensorboard, wandb=wandb) as trackers,
         connection_errors(
-            f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
+            f"another process of this run has ended; resume it with byov-train --run {folder.name} --resume"
         ),
         _locked(folder) if processes.is_main else nullcontext(),
     ):
