@@ -132,9 +132,7 @@ def train_run(
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
         open_trackers(folder, shown | chosen.model_dump(mode="json"), tensorboard=tensorboard, wandb=wandb) as trackers,
-        connection_errors(
-            f"another process of this run has ended; resume it with byov-train --run {folder.name} --resume"
-        ),
+        connection_errors(lost),
         _locked(folder) if processes.is_main else nullcontext(),
     ):
         if processes.is_main and not resume and any(not path.name.startswith(".") for path in folder.iterdir()):
