@@ -9,20 +9,9 @@ import typer
 
 from byov.cache.runs import choose_run
 from byov.cli import common
+from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError, check_outputs
 from byov.cli.terminal import PROGRESS
-from byov.cli.videos import (
-    DeviceOption,
-    EncoderOption,
-    MaxPixelsOption,
-    OnCorruptOption,
-    OnTruncatedOption,
-    OverwriteOption,
-    RunOption,
-    check_videos_exist,
-    in_scratch_folder,
-    keep_freed_memory,
-)
 from byov.data.own_videos import read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
@@ -37,18 +26,18 @@ def align(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
-    run: RunOption = None,
+    run: cli_videos.RunOption = None,
     method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
     phases: Annotated[
         str | None, typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".')
     ] = None,
     height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels; even.")] = 360,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    on_truncated: OnTruncatedOption = "error",
-    on_corrupt: OnCorruptOption = "error",
-    max_pixels: MaxPixelsOption = MAX_PIXELS,
-    overwrite: OverwriteOption = False,
+    encoder: cli_videos.EncoderOption = None,
+    device: cli_videos.DeviceOption = "auto",
+    on_truncated: cli_videos.OnTruncatedOption = "error",
+    on_corrupt: cli_videos.OnCorruptOption = "error",
+    max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
+    overwrite: cli_videos.OverwriteOption = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     _config: common.Config = None,
@@ -72,7 +61,7 @@ def align(
         raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
     if height % 2:
         raise UsageError(f"--height {height}: must be even.")
-    check_videos_exist((a, b))
+    cli_videos.check_videos_exist((a, b))
     for path in (a, b):
         with open_video(path):  # report an unreadable video before the encoder is loaded
             pass
@@ -87,7 +76,7 @@ def align(
         aligned.write_table(table)
         return aligned
 
-    aligned = in_scratch_folder(work)
+    aligned = cli_videos.in_scratch_folder(work)
     a_events, b_events = aligned.a_events, aligned.b_events
     cell = events_cell(b_events) if b_events is not None and in_order(b_events) else None
     if as_json:
@@ -132,5 +121,5 @@ def align(
 
 
 def main() -> None:
-    keep_freed_memory()
+    cli_videos.keep_freed_memory()
     common.run(app)

@@ -81,7 +81,7 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
         parser=_parse_pair if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
-    annotation = Annotated[(str if is_pair else kind) | None, info]
+    annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

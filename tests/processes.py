@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = str(Path(__file__).parents[1])
-# What decides how output looks and when it is written must not depend on who runs the tests.
+# Variables that change the output of commands must not depend on the environment of the tests.
 _UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR"}
 _UNWANTED |= {"BYOV_FEATURES", "BYOV_DATASETS", "BYOV_RUNS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {"PYTHONSAFEPATH": "1"}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# A process that dies is noticed at once; the timeout is for one that hangs. It must cover a validation.
+# For processes that hang; dead ones are noticed at once. Must be longer than a validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
@@ -37,7 +38,7 @@ class Processes:
     All processes must call the same methods in the same order.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1, store: dist.Store | None = None) -> None:
+    def __init__(self, rank: int = 0, world_size: int = 1, store: Any = None) -> None:
         self.rank, self.world_size, self.is_main = rank, world_size, rank == 0
         self._store = store
         self._reports: bool | None = None
@@ -61,7 +62,7 @@ class Processes:
         if self.world_size == 1:
             return module
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of broadcast_buffers; its successor is not in torch 2.7
+            warnings.simplefilter("ignore", FutureWarning)  # the successor of broadcast_buffers is not in torch 2.7
             return DistributedDataParallel(
                 module,
                 static_graph=True,  # the first step shows which parameters the settings leave unused

@@ -88,7 +88,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             return method(config["width"], settings, config.get("training"))
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, for absurd sizes
+        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise TrainError(f"{path} has sizes that no model can have: {reason}") from None
 

@@ -265,7 +265,7 @@ def _check_processes(processes: Processes, method: Method) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run, and remove what a killed process left half-written."""
+    """Hold the lock of a run; temporary files of killed processes are removed first."""
     with ExitStack() as stack:
         try:
             stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))

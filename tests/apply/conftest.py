@@ -15,8 +15,8 @@ from byov.cli.align import main as align_main
 from byov.cli.embed import main as embed_main
 
 FPS = 10
-FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # of the dataset's videos
-# Without positions, an embedding depends on what the frame shows, even in a model that has hardly learned.
+FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # frames of each video in the dataset
+# Without positional encoding, embeddings depend on the content of a frame even after little training.
 SETTINGS = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "epochs": 1, "position": "none"}
 
 
