@@ -159,13 +159,13 @@ def test_the_table_has_frames_times_and_distances(byov_align, byov_embed, tmp_pa
     assert all(first <= second for first, second in pairwise(matched))
 
 
-@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "MP4"])
+@pytest.mark.parametrize("suffix", ["mov", "MP4"])
 def test_a_plays_at_its_own_times(byov_align, tmp_path, suffix):
     seconds = np.array([0.0, 0.04, 0.05, 0.3, 1.3, 1.333, 2.0])
     a, b = write_video(tmp_path / "a.mkv", rainbow(7), seconds=seconds), write_video(tmp_path / "b.mp4", rainbow(5))
     assert byov_align(a, b, "-o", tmp_path / f"out.{suffix}").code == 0
     _, times = decode(tmp_path / f"out.{suffix}")
-    np.testing.assert_allclose(times, seconds, atol=2e-3 if suffix == "mkv" else 1e-4)
+    np.testing.assert_allclose(times, seconds, atol=1e-4)
 
 
 def test_a_video_aligned_with_itself(byov_align, videos, tmp_path):

@@ -1,12 +1,12 @@
 """One run in several processes, under torchrun: the same numbers, and one message."""
 
 import json
-import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file
@@ -107,22 +107,16 @@ def torchrun(tmp_path):
     return run
 
 
-def assert_close(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert math.isclose(ours[name], theirs[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE), name
-
-
 def assert_same_run(run, other):
     """The same metrics within rounding, the same best epoch, the same files."""
+    close = partial(pytest.approx, rel=TOLERANCE, abs=TOLERANCE)
     for ours, theirs in zip(records(run), records(other), strict=True):
-        assert_close(ours, theirs)
-    assert_close(
-        *(json.loads((folder / "config.json").read_text())["training"]["validation"] for folder in (run, other))
-    )
+        assert ours == close(theirs)
+    ours, theirs = (json.loads((folder / "config.json").read_text())["training"] for folder in (run, other))
+    assert ours["validation"] == close(theirs["validation"])
     assert contents(run).keys() == contents(other).keys()
-    tensors = [load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other)]
-    assert tensors[0] == tensors[1]  # parameters without gradients have no optimizer state in either
+    ours, theirs = (load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other))
+    assert ours == theirs  # parameters without gradients have no optimizer state in either
 
 
 @pytest.mark.parametrize(
