@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -38,10 +38,11 @@ from byov.train.settings import (
 )
 
 SETTINGS = settings_classes()
-SEVERAL_METHODS, MACHINE = "Several methods", "Machine"
+SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
 app = common.new_app()
+machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -150,24 +151,14 @@ def train(
     ] = False,
     *,
     settings: dict[str, Any],
-    checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel=MACHINE)
-    ] = CHECKPOINT_EVERY,
-    device: Annotated[Device, typer.Option(help="Device for training.", rich_help_panel=MACHINE)] = "auto",
+    checkpoint_every: Annotated[int, machine_option(min=1, help="Epochs between checkpoints.")] = CHECKPOINT_EVERY,
+    device: Annotated[Device, machine_option(help="Device for training.")] = "auto",
     preload_gib: Annotated[
-        float,
-        typer.Option(
-            min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.", rich_help_panel=MACHINE
-        ),
+        float, machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.")
     ] = PRELOAD_GIB,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log to TensorBoard.", rich_help_panel=MACHINE)
-    ] = False,
+    tensorboard: Annotated[bool, machine_option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).", rich_help_panel=MACHINE
-        ),
+        bool, machine_option("--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).")
     ] = False,
     as_json: common.Json = False,
     features_dir: common.FeaturesDir = Path("features"),

@@ -63,12 +63,6 @@ def links(text):
     return [target for target in _LINK.findall(bare) if not re.match(r"\w+:", target)]
 
 
-def anchors(text):
-    """Return the anchors of the headings, as GitHub generates them."""
-    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @cache
 def find_command(name):
     return typer.main.get_command(import_module(PROJECT["scripts"][name].partition(":")[0]).app)
@@ -122,21 +116,17 @@ def test_links_lead_to_files_and_headings(page):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         if anchor:
-            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+            headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, link
 
 
 @each_page
-def test_paths_of_source_files_exist(page):
-    paths = re.findall(
-        r"`((?:apply|byov|cache|cli|cluster|data|evaluate|extract|report|train)/[\w/]+\.py)`",
-        page.read_text(encoding="utf-8"),
-    )
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-@each_page
-def test_extras_exist(page):
-    extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+def test_source_files_and_extras_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = "apply|byov|cache|cli|cluster|data|evaluate|extract|report|train"
+    assert [path for path in re.findall(rf"`((?:{folders})/[\w/]+\.py)`", text) if not (ROOT / path).exists()] == []
+    extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", text)
     assert {name for group in extras for name in group.split(",")} <= PROJECT["optional-dependencies"].keys()
 
 

@@ -1,8 +1,10 @@
-"""A run that was stopped at any moment ends with the same files as one that was never stopped."""
+"""A run stopped at any moment, or by a full disk, ends with the same files as one that was never stopped."""
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -62,17 +64,6 @@ def test_killed_at_random_again_and_again_every_method_ends_the_same(
     ran = byov_train(*arguments)
     assert ran.code == 0, ran
     assert contents(run) == contents(tmp_path / "whole" / "toy")
-
-
-def test_killed_while_writing_a_checkpoint_it_ends_the_same(byov_train, tiny, reference, run):
-    """The kernel kills a process that exceeds the file size limit; the model fits, its checkpoints do not."""
-    largest = (reference / "model.safetensors").stat().st_size * 2
-    killed = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=True)
-    assert killed.code == -signal.SIGXFSZ
-    assert {path.suffix for path in (run / "checkpoint").iterdir()} == {".partial", ".lock"}
-    assert byov_train(*RESUME).code == 0
-    assert contents(run) == contents(reference)
-    assert [path for path in run.rglob("*") if ".partial" in path.name] == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -187,3 +178,49 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finish
 def test_a_missing_best_model_is_noticed(refused, finished):
     (finished / "model.safetensors").unlink()
     assert "is missing" in refused(*RESUME)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_file_size_limit_is_one_line_or_kills(byov_train, tiny, reference, run, kills):
+    """The model fits, its checkpoints do not. Without Python's signal handler, the kernel kills the process."""
+    largest = (reference / "model.safetensors").stat().st_size * 2
+    ran = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=kills)
+    if kills:
+        assert ran.code == -signal.SIGXFSZ
+        assert {path.suffix for path in (run / "checkpoint").iterdir()} == {".partial", ".lock"}
+    else:
+        assert (ran.code, ran.out) == (1, "")
+        assert "step-000000004.safetensors: File too large" in ran.err.splitlines()[-1]
+        assert list((run / "checkpoint").iterdir()) == []
+    assert byov_train(*RESUME).code == 0
+    assert contents(run) == contents(reference)
+    assert [path for path in run.rglob("*") if ".partial" in path.name] == []
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 4 MiB at tmp_path/runs."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.parametrize("point", [("metrics.jsonl", 2), ("step-", 2), ("model-last.safetensors", 1)])
+def test_a_full_disk_is_one_line(start_train, byov_train, tiny, reference, run, disk, point):
+    command = start_train(*START, *tiny, pause_before=point)
+    assert command.paused()
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    ran = command.finish()
+    assert (ran.code, ran.out) == (1, "")
+    assert "No space left on device" in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+    (disk / "filler").unlink()
+    assert byov_train(*RESUME).code == 0
+    assert contents(run) == contents(reference)
