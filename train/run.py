@@ -160,7 +160,7 @@ def train_run(
             checkpoint_every=checkpoint_every,
             trackers=trackers,
             processes=processes,
-            metadata={"identity": training["identity"], "method": chosen.method, "seed": chosen.seed},
+            metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
         )
         if resume:
             trainer.resume()

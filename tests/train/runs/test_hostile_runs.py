@@ -114,6 +114,7 @@ CONFIGS = {
     "column with control characters": lambda config: with_record(config, column="merged/\x1b[2J\n0.3"),
     "text seed": lambda config: with_record(config, seed="0"),
     "no encoder digest": lambda config: with_record(config, encoder_sha256=None),
+    "no identity": lambda config: with_record(config, identity=None),
     "no settings": lambda config: config | {"settings": None},
     "list of settings": lambda config: config | {"settings": [1]},
     "unknown method": lambda config: with_setting(config, method="\x1b[2J"),

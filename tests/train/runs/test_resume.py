@@ -14,7 +14,7 @@ from tests.train.runs.run_files import EMBED, RESUME, START, checkpoints, conten
 
 from byov.cache.hdf5 import read_array
 
-KILLS = 20
+KILLS = 12
 
 pytestmark = pytest.mark.usefixtures("cache")
 
