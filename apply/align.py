@@ -1,6 +1,6 @@
 """Align video B to video A: find the matching frame for each frame of A, and transfer A's key events to B."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -8,48 +8,26 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo, RunEmbedder
-from byov.apply.video_writer import Side, write_side_by_side
+from byov.apply.video_writer import Side, draw_captions, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError
 from byov.evaluate.kendalls_tau import taus_of_columns
 from byov.evaluate.neighbors import Points
-from byov.progress import NO_PROGRESS, Progress
+from byov.progress import NO_PROGRESS, Progress, track
 
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Matching = Literal["dtw", "nearest"]
 
+GAP = 4  # pixels between the panels
+JPEG_QUALITY = 95
 MAX_CELLS = 2**30  # DTW table size; one byte per cell
 _DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
-_MILLISECOND = Decimal("0.001")
-
-
-@dataclass(frozen=True)
-class Match:
-    """The matching frame of B for each frame of A, and Kendall's tau of the nearest frames in both directions."""
-
-    frames: Indices  # (Ta,)
-    distances: NDArray[np.float64]  # (Ta,) between the embeddings of the pairs
-    tau_a_in_b: float | None
-    tau_b_in_a: float | None
-
-
-def match(a: Embeddings, b: Embeddings, method: Matching) -> Match:
-    """Match the frames of A (Ta, D) with those of B (Tb, D).
-
-    Args:
-        a: Embeddings of A.
-        b: Embeddings of B.
-        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
-    """
-    nearest_in_b = nearest(a, b)
-    frames = nearest_in_b if method == "nearest" else middle_frames(dtw_path(a, b))
-    distances = np.linalg.norm(a.astype(np.float64) - b[frames], axis=1)
-    return Match(frames, distances, tau(nearest_in_b), tau(nearest(b, a)))
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
@@ -107,22 +85,26 @@ def middle_frames(path: Indices) -> Indices:
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """Two embedded videos, their match, and the times of A's key events in both."""
+    """Two embedded videos, the matching frame of B for each frame of A, and the times of A's key events in both.
+
+    The taus are those of the nearest frames, in both directions.
+    """
 
     a: EmbeddedVideo
     b: EmbeddedVideo
-    match: Match
-    method: Matching
+    frames: Indices  # (Ta,)
+    tau_a_in_b: float | None
+    tau_b_in_a: float | None
     a_events: tuple[float, ...] | None  # seconds
     b_events: tuple[float, ...] | None
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per frame of A."""
-        b_seconds = self.b.pts_seconds[self.match.frames]
-        columns = zip(self.a.pts_seconds, self.match.frames, b_seconds, self.match.distances, strict=True)
+        distances = np.linalg.norm(self.a.embedding.astype(np.float64) - self.b.embedding[self.frames], axis=1)
+        columns = zip(self.a.pts_seconds, self.frames, self.b.pts_seconds[self.frames], distances, strict=True)
         rows = [
-            f"{a_frame},{a_seconds:.6f},{b_frame},{seconds:.6f},{distance:.6g}\n"
-            for a_frame, (a_seconds, b_frame, seconds, distance) in enumerate(columns)
+            f"{a_frame},{a_seconds:.6f},{b_frame},{b_seconds:.6f},{distance:.6g}\n"
+            for a_frame, (a_seconds, b_frame, b_seconds, distance) in enumerate(columns)
         ]
         write_text(path, "a_frame,a_seconds,b_frame,b_seconds,distance\n" + "".join(rows))
 
@@ -135,26 +117,31 @@ class AlignedVideos:
         policy: DecodingPolicy = STRICT,
         progress: Progress = NO_PROGRESS,
     ) -> None:
-        """Write a video of A next to the matching frames of B.
+        """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
-        Args:
-            path: An .mp4, .mov or .mkv file.
-            scratch: A folder for temporary files.
-            height: Height in pixels, even.
-            policy: How to handle truncated and corrupt videos, as in `align_videos`.
-            progress: Progress of encoding.
+        `policy` must be that of `align_videos`. The panels of B are stored in the folder `scratch`, since they may be
+        needed in any order.
         """
         b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
-        write_side_by_side(
-            path,
-            Side("A", self.a.path, self.a.pts_seconds, self.a_events),
-            Side("B", self.b.path, self.b.pts_seconds, b_events),
-            self.match.frames,
-            height=height,
-            policy=policy,
-            scratch=scratch,
-            progress=progress,
-        )
+        side_a = Side("A", self.a.path, self.a.pts_seconds, self.a_events)
+        side_b = Side("B", self.b.path, self.b.pts_seconds, b_events)
+        frames = self.frames.tolist()
+        wanted = set(frames)
+        for frame, panel in enumerate(side_b.panels(height, policy)):
+            if frame in wanted:
+                panel.save(scratch / f"{frame}.jpg", quality=JPEG_QUALITY)
+
+        def images() -> Iterator[NDArray[np.uint8]]:
+            panels = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
+            for frame, (left, matched) in enumerate(zip(panels, frames, strict=True)):
+                with Image.open(scratch / f"{matched}.jpg") as right:
+                    image = Image.new("RGB", (left.width + GAP + right.width, height))
+                    image.paste(left, (0, 0))
+                    image.paste(right, (left.width + GAP, 0))
+                draw_captions(image, [(0, side_a.caption(frame)), (left.width + GAP, side_b.caption(matched))])
+                yield np.asarray(image)
+
+        write_video(path, images(), self.a.pts_seconds)
 
 
 def align_videos(
@@ -175,7 +162,7 @@ def align_videos(
         a: Reference video.
         b: Video to match to A.
         scratch: Empty folder for temporary features.
-        method: See `match`.
+        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
         events: Event times in A, in seconds, to transfer to B.
         policy: How to handle truncated and corrupt videos.
         progress: Progress of decoding.
@@ -184,11 +171,12 @@ def align_videos(
     if failures:
         raise ApplyError(f"Cannot align without {' and '.join(sorted(failures))}.")
     videos = dict(embedded)
-    found = match(videos["A"].embedding, videos["B"].embedding, method)
-    b_events = None
-    if events is not None:
-        b_events = transfer_events(events, videos["A"].pts_seconds, videos["B"].pts_seconds, found.frames)
-    return AlignedVideos(videos["A"], videos["B"], found, method, events, b_events)
+    in_a, in_b = videos["A"], videos["B"]
+    nearest_in_b = nearest(in_a.embedding, in_b.embedding)
+    matched = nearest_in_b if method == "nearest" else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
+    b_events = None if events is None else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
+    tau_b_in_a = tau(nearest(in_b.embedding, in_a.embedding))
+    return AlignedVideos(in_a, in_b, matched, tau(nearest_in_b), tau_b_in_a, events, b_events)
 
 
 def transfer_events(
@@ -197,16 +185,9 @@ def transfer_events(
     b_seconds: NDArray[np.float64],
     matched: Indices,
 ) -> tuple[float, ...]:
-    """Transfer events from A to B: the first frame of A at or after an event determines the matching frame of B.
+    """Transfer event times from A to B: the first frame of A at or after an event determines the frame of B.
 
-    Args:
-        event_seconds: Event times in A.
-        a_seconds: (Ta,) frame times of A.
-        b_seconds: (Tb,) frame times of B.
-        matched: (Ta,) matching frame of B for each frame of A.
-
-    Returns:
-        Event times in B.
+    Shapes: a_seconds (Ta,), b_seconds (Tb,), matched (Ta,) frames of B.
     """
     late = [event for event in event_seconds if event > a_seconds.max()]
     if late:
@@ -227,4 +208,4 @@ def events_cell(event_seconds: Sequence[float]) -> str:
 
     Times are rounded down, since an event after its frame would start the phase one frame late.
     """
-    return ";".join(str(Decimal(event).quantize(_MILLISECOND, ROUND_FLOOR)) for event in event_seconds)
+    return ";".join(str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds)

@@ -44,43 +44,34 @@ class EmbeddedVideo:
         if path.suffix.lower() != ".npz":
             write_embedding(path, self.embedding, self.pts_seconds, self.source, view=view)
             return
-        texts = {"run": self.source.run, "model_sha256": self.source.model_sha256, "video": self.source.video}
+        texts: dict[str, Any] = {name: getattr(self.source, name) for name in ("run", "model_sha256", "video")}
         if view is not None:
             texts["view"] = view
-        arrays: dict[str, Any] = {name: np.array(text) for name, text in texts.items()}
         with replacing_file(path) as file:
-            np.savez(file, embedding=self.embedding, pts_seconds=self.pts_seconds, **arrays)
+            np.savez(file, embedding=self.embedding, pts_seconds=self.pts_seconds, **texts)
 
 
 class RunEmbedder:
     """The encoder and the model of a run.
 
-    Args:
-        run: The run.
-        encoder: Encoder id or local folder. Default: the encoder recorded in the run.
-        device: Device of encoder and model.
-        progress: Progress of the encoder download.
-
-    Raises:
-        ApplyError: The encoder is unknown, or not the one that the run was trained on.
+    `encoder` is an encoder id or a local folder, by default the encoder recorded in the run. ApplyError is raised if it
+    is not the one that the run was trained on.
     """
 
     def __init__(
         self, run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = NO_PROGRESS
     ) -> None:
         self._run = run
-        self._revision, sha256, preprocessing, compute_dtype = (
-            _recorded(run, key) for key in ("encoder_revision", "encoder_sha256", "preprocessing", "compute_dtype")
-        )
-        self._name = _recorded_encoder(run, self._revision) if encoder is None else parse_encoder(encoder)
+        preprocessing = _recorded(run, "preprocessing")
         resize = preprocessing.partition(" ")[0]
         if resize not in get_args(Resize):
             raise ApplyError(f"{run.config}: unknown preprocessing {preprocessing!r}.")
         self._resize = cast(Resize, resize)
+        self._name = _recorded_encoder(run) if encoder is None else parse_encoder(encoder)
         self._model_sha256 = model_digest(run.folder, run.training)
         self._encoder = load_encoder(self._name, resize=self._resize, device=device, progress=progress)
         for what, trained_on, loaded in (
-            ("weights", sha256, self._encoder.sha256),
+            ("weights", _recorded(run, "encoder_sha256"), self._encoder.sha256),
             ("preprocessing", preprocessing, self._encoder.preprocessing.describe()),
         ):
             if trained_on != loaded:
@@ -88,7 +79,7 @@ class RunEmbedder:
                     f"{run.name} was trained on {run.encoder} with {what} {trained_on!r}, but {self._name.source} has "
                     f"{loaded!r}. Pass the encoder of the run with --encoder."
                 )
-        dtype = str(self._encoder.dtype).removeprefix("torch.")
+        dtype, compute_dtype = str(self._encoder.dtype).removeprefix("torch."), run.training.get("compute_dtype")
         if compute_dtype != dtype:  # for example trained on a GPU and used on a robot
             LOGGER.warning(
                 f"{run.name} was trained on features computed in {compute_dtype}, --device "
@@ -103,16 +94,10 @@ class RunEmbedder:
         policy: DecodingPolicy = STRICT,
         progress: Progress = NO_PROGRESS,
     ) -> tuple[dict[str, str], Iterator[tuple[str, EmbeddedVideo]]]:
-        """Embed videos.
+        """Embed video files, given by name.
 
-        Args:
-            videos: Video files by name.
-            scratch: Empty folder for temporary features. Keep it until the iterator is exhausted.
-            policy: How to handle truncated and corrupt videos.
-            progress: Progress of decoding.
-
-        Returns:
-            The error messages of failed videos by name, and an iterator over (name, embeddings) of the others.
+        Returns the error messages of failed videos by name, and an iterator over (name, embeddings) of the others. Keep
+        `scratch`, an empty folder for temporary features, until the iterator is exhausted.
         """
         # View and split do not change the features.
         listed = tuple(Video(name, view="ego", split="test", path=path) for name, path in videos.items())
@@ -134,7 +119,7 @@ class RunEmbedder:
             dataset=NO_DATASET,
             video=job.video.path.stem,
             encoder=run.encoder,
-            encoder_revision=self._revision,
+            encoder_revision=_recorded(run, "encoder_revision"),
             encoder_sha256=self._encoder.sha256,
             preprocessing=self._encoder.preprocessing.describe(),
             column=run.column,
@@ -151,7 +136,8 @@ def _recorded(run: RunRecord, key: str) -> str:
     return value
 
 
-def _recorded_encoder(run: RunRecord, revision: str) -> EncoderName:
+def _recorded_encoder(run: RunRecord) -> EncoderName:
+    revision = _recorded(run, "encoder_revision")
     if revision.startswith(_FOLDER_REVISION):
         raise ApplyError(
             f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it with --encoder FOLDER."

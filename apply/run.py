@@ -111,28 +111,19 @@ class Run:
 
     Attributes:
         record: Contents of its config.json: data, settings and training state.
+        name: Name of the run.
+        folder: Folder of its files.
+        dataset: Dataset it was trained on.
     """
 
     def __init__(
         self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
     ) -> None:
-        self.record = record
+        self.record, self.name, self.folder, self.dataset = record, record.name, record.folder, record.dataset
         self._features_dir, self._device, self._encoder = features_dir, device, encoder
 
     def __repr__(self) -> str:
         return f"<run {self.name}: {self.record.recipe} on {self.dataset}>"
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def folder(self) -> Path:
-        return self.record.folder
-
-    @property
-    def dataset(self) -> str:
-        return self.record.dataset
 
     @cached_property
     def model(self) -> "Method":
@@ -202,7 +193,7 @@ class Run:
         """
         path = Path(video)
         if not path.is_file():
-            raise ApplyError(f"{path} is {'a folder, not a video' if path.is_dir() else 'not an existing file'}.")
+            raise ApplyError(f"{path} is not a file.")
         with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
             policy, stoppable = DecodingPolicy(on_truncated, on_corrupt), Stoppable(progress, stop)
             failures, embedded = self._embedder.embed({"video": path}, Path(scratch), policy, stoppable)

@@ -12,20 +12,9 @@ import typer
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
 from byov.cli import common
+from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError, check_outputs, note_unfinished
 from byov.cli.terminal import PROGRESS
-from byov.cli.videos import (
-    DeviceOption,
-    EncoderOption,
-    MaxPixelsOption,
-    OnCorruptOption,
-    OnTruncatedOption,
-    OverwriteOption,
-    RunOption,
-    check_videos_exist,
-    in_scratch_folder,
-    keep_freed_memory,
-)
 from byov.data.dataset import View
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.text import pluralize, printable
@@ -40,17 +29,17 @@ app = common.new_app()
 def embed(
     videos: Annotated[list[Path], typer.Argument(help="Video files.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
-    run: RunOption = None,
+    run: cli_videos.RunOption = None,
     view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
     file_format: Annotated[
         Format | None, typer.Option("--format", help="File format in an output folder.", show_default="h5")
     ] = None,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    on_truncated: OnTruncatedOption = "error",
-    on_corrupt: OnCorruptOption = "error",
-    max_pixels: MaxPixelsOption = MAX_PIXELS,
-    overwrite: OverwriteOption = False,
+    encoder: cli_videos.EncoderOption = None,
+    device: cli_videos.DeviceOption = "auto",
+    on_truncated: cli_videos.OnTruncatedOption = "error",
+    on_corrupt: cli_videos.OnCorruptOption = "error",
+    max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
+    overwrite: cli_videos.OverwriteOption = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     _config: common.Config = None,
@@ -65,7 +54,7 @@ def embed(
     if given, view.
     """
     started = time.monotonic()
-    check_videos_exist(videos)
+    cli_videos.check_videos_exist(videos)
     targets = _targets(videos, out, view, file_format)
     check_outputs([target for _, target in targets.values()], videos, overwrite=overwrite)
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
@@ -88,7 +77,7 @@ def embed(
                 print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {video.path}"))
         return {str(sources[name]): reason for name, reason in failures.items()}
 
-    failures = in_scratch_folder(work)
+    failures = cli_videos.in_scratch_folder(work)
     if as_json:
         summary = {
             "run": record.name,
@@ -105,14 +94,13 @@ def _targets(
     videos: Sequence[Path], out: Path, view: View | None, file_format: Format | None
 ) -> dict[str, tuple[Path, Path]]:
     """Return name → (video, output file)."""
-    is_file = not out.is_dir()
-    if is_file and out.suffix.lower() in SUFFIXES:
+    if out.suffix.lower() in SUFFIXES and not out.is_dir():
         if len(videos) > 1:
             raise UsageError(f"-o {out}: {len(videos)} videos cannot go into one file. Give a folder instead.")
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
         return {"video": (videos[0], out)}
-    if is_file and len(videos) == 1 and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix):
+    if len(videos) == 1 and not out.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix):
         raise UsageError(f"-o {out}: the output must be a {' or '.join(SUFFIXES)} file or a folder.")
     folder = out if view is None else out / view
     targets: dict[str, tuple[Path, Path]] = {}
@@ -128,5 +116,5 @@ def _targets(
 
 
 def main() -> None:
-    keep_freed_memory()
+    cli_videos.keep_freed_memory()
     common.run(app)

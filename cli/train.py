@@ -6,15 +6,13 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from functools import wraps
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial, wraps
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
-from pydantic.fields import FieldInfo
 
 from byov.cli import common
 from byov.cli.common import UsageError, check_ratio
@@ -24,7 +22,7 @@ from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
-from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
+from byov.train.distributed import SINGLE_PROCESS, init_processes
 from byov.train.methods.byov import ByovSettings
 from byov.train.run import train_run
 from byov.train.settings import (
@@ -40,13 +38,11 @@ from byov.train.settings import (
 )
 
 SETTINGS = settings_classes()
-SEVERAL_METHODS, MACHINE = "Several methods", "Machine"
+SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
 app = common.new_app()
-
-
-# An option for each setting of the methods
+machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -54,8 +50,12 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     The command receives the settings given on the command line as a dict.
     """
-    fields = {name: field for cls in SETTINGS.values() for name, field in cls.model_fields.items()}
-    options = {name: _option(name, field) for name, field in fields.items() if field.description}
+    options = {
+        name: _option(name, get_type_hints(cls)[name], field.description)
+        for cls in SETTINGS.values()
+        for name, field in cls.model_fields.items()
+        if field.description
+    }
 
     @wraps(function)
     def command(**arguments: Any) -> None:
@@ -71,13 +71,12 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    option, panel, kind = option_name(name), _panel(name), _plain_type(field.annotation)
-    is_pair = get_origin(kind) is tuple
+def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
+    option, panel, is_pair = option_name(name), _panel(name), get_origin(kind) is tuple
     prefix = f"{', '.join(methods_with(name))}: " if panel == SEVERAL_METHODS else ""
     info = typer.Option(
         f"--{option}/--no-{option}" if kind is bool else f"--{option}",
-        help=f"{prefix}{field.description}",
+        help=prefix + description,
         show_default=_defaults(name),
         rich_help_panel=panel,
         parser=_parse_pair if is_pair else None,
@@ -85,16 +84,6 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     )
     annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _plain_type(annotation: Any) -> Any:
-    """Strip constraints and None, which the settings validate themselves."""
-    if get_origin(annotation) is Annotated:
-        return _plain_type(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        (kind,) = (kind for kind in get_args(annotation) if kind is not NoneType)
-        return _plain_type(kind)
-    return annotation
 
 
 def _panel(name: str) -> str | None:
@@ -111,25 +100,17 @@ def _panel(name: str) -> str | None:
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
     methods = methods_with(name)
-    by_method = {method: SETTINGS[method].model_fields[name].default for method in methods}
-    usual = next(iter(by_method.values()))
-    exceptions: dict[str, list[str]] = {}
-    for method, value in by_method.items():
-        if value != usual:
-            exceptions.setdefault(_value_text(value), []).append(method)
-    for preset, values in _presets(methods):
-        if name in values:
-            exceptions.setdefault(_value_text(values[name]), []).append(preset)
-    return "; ".join([_value_text(usual), *(f"{', '.join(names)}: {text}" for text, names in exceptions.items())])
-
-
-def _presets(methods: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (recipe or dataset, defaults) of the given methods."""
-    yield from ByovSettings.RECIPES.items()
-    yield from SHARED_PRESETS.items()
+    presets = [*ByovSettings.RECIPES.items(), *SHARED_PRESETS.items()]
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
-            yield dataset if len(methods) == 1 else f"{method} on {dataset}", values
+            presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
+    defaults = [(method, SETTINGS[method].model_fields[name].default) for method in methods]
+    defaults += [(preset, values[name]) for preset, values in presets if name in values]
+    users: dict[str, list[str]] = {}
+    for user, value in defaults:
+        users.setdefault(_value_text(value), []).append(user)
+    (usual, _), *others = users.items()
+    return "; ".join([usual, *(f"{', '.join(names)}: {text}" for text, names in others)])
 
 
 def _value_text(value: Any) -> str:
@@ -148,9 +129,6 @@ def _parse_pair(text: str) -> tuple[float, float]:
     except ValueError:
         raise UsageError(f"--crop {text}: expected LOW,HIGH, such as 0.5,1.0.") from None
     return low, high
-
-
-# The command
 
 
 @app.command()
@@ -173,24 +151,14 @@ def train(
     ] = False,
     *,
     settings: dict[str, Any],
-    checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Epochs between checkpoints.", rich_help_panel=MACHINE)
-    ] = CHECKPOINT_EVERY,
-    device: Annotated[Device, typer.Option(help="Device for training.", rich_help_panel=MACHINE)] = "auto",
+    checkpoint_every: Annotated[int, machine_option(min=1, help="Epochs between checkpoints.")] = CHECKPOINT_EVERY,
+    device: Annotated[Device, machine_option(help="Device for training.")] = "auto",
     preload_gib: Annotated[
-        float,
-        typer.Option(
-            min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.", rich_help_panel=MACHINE
-        ),
+        float, machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.")
     ] = PRELOAD_GIB,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log to TensorBoard.", rich_help_panel=MACHINE)
-    ] = False,
+    tensorboard: Annotated[bool, machine_option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).", rich_help_panel=MACHINE
-        ),
+        bool, machine_option("--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).")
     ] = False,
     as_json: common.Json = False,
     features_dir: common.FeaturesDir = Path("features"),
@@ -236,8 +204,12 @@ def train(
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(common.FAILED) from None
-        except ProcessLost as error:
-            _exit_after_loss(processes, error)
+        except ProcessLost as error:  # exit at once: threads that wait for the lost process may wait forever
+            ignore_signals()
+            if processes.reports_error():
+                with redirect_stderr(sys.__stderr__):
+                    note(f"error: {error}")
+            exit_now(common.FAILED)
         except Interrupted as error:  # by a signal to this process or to another one of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
@@ -256,54 +228,25 @@ def _print_summary(summary: dict[str, Any], *, as_json: bool) -> None:
     print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 
 
-# Several processes, started by torchrun
-
-
 def main() -> None:
     """Run the command. Of several processes, only the main one prints, unless another one fails and it does not."""
-    processes = _join_processes()
-    if processes is SINGLE_PROCESS:
-        common.run(app)
-    output = io.StringIO()
-    with ExitStack() as redirected:
-        if not processes.is_main:
-            redirected.enter_context(redirect_stdout(output))
-            redirected.enter_context(redirect_stderr(output))
-        code = _exit_code(processes)
+    for number in SIGNALS:  # end at once while waiting for the other processes
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        processes = init_processes()
+    except (ByovError, ProcessLost) as error:
+        note(f"error: {error}")
+        sys.exit(common.FAILED)
+    hidden, code = io.StringIO(), 0
+    out, err = (sys.stdout, sys.stderr) if processes.is_main else (hidden, hidden)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            common.run(app)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
     ignore_signals()  # torchrun signals all processes as soon as one has ended
     if processes.is_main and code:
         processes.reports_error()  # tells the others that the error has been printed
     elif code in (common.FAILED, common.BAD_USAGE) and processes.reports_error():
-        note(output.getvalue().strip().rpartition("\n")[2])
+        note(hidden.getvalue().strip().rpartition("\n")[2])
     sys.exit(code)
-
-
-def _join_processes() -> Processes:
-    """Join the process group; signals end the process at once, since nothing has started."""
-    previous = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    try:
-        return init_processes()
-    except (ByovError, ProcessLost) as error:
-        note(f"error: {error}")
-        sys.exit(common.BAD_USAGE if isinstance(error, ByovError) else common.FAILED)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _exit_code(processes: Processes) -> int:
-    try:
-        common.run(app)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else 0
-    except ProcessLost as error:
-        _exit_after_loss(processes, error)
-
-
-def _exit_after_loss(processes: Processes, error: ProcessLost) -> NoReturn:
-    """Exit at once after another process has ended: threads that wait for it may wait forever."""
-    ignore_signals()
-    if processes.reports_error():
-        with redirect_stderr(sys.__stderr__):
-            note(f"error: {error}")
-    exit_now(common.FAILED)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import h5py
 import pytest
 from tests.processes import ENVIRONMENT as PLAIN_ENVIRONMENT
-from tests.processes import Ran, start_and_pause
+from tests.processes import Command, Ran
 
 from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.hdf5 import read_attributes, stored_attribute
@@ -145,18 +146,31 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 
 @pytest.fixture
-def start_paused() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """start_paused(command, before=text): it stands still before a file gets a name that contains the text."""
-    started: list[subprocess.Popen[str]] = []
+def start_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """start_command(words, pause_before=(text, n), ...): a running command."""
+    started: list[Command] = []
 
-    def start(command: Sequence[object], *, before: str, **environment: str) -> "subprocess.Popen[str]":
-        started.append(start_and_pause(command, before, **environment))
+    def start(words: Sequence[object], **how: Any) -> Command:
+        folder = tmp_path / f"command-{len(started)}"
+        folder.mkdir()
+        started.append(Command(folder, words, **how))
         return started[-1]
 
     yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    for command in started:
+        command.kill()
+
+
+@pytest.fixture
+def start_paused(start_command: Callable[..., Command]) -> Callable[..., Command]:
+    """start_paused(words, before=text): a command that pauses before a file gets a name that contains the text."""
+
+    def start(words: Sequence[object], *, before: str, **environment: str) -> Command:
+        command = start_command(words, pause_before=(before, 1), environment=environment)
+        assert command.paused(), command.finish()
+        return command
+
+    return start
 
 
 @pytest.fixture

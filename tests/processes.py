@@ -1,19 +1,29 @@
-"""Commands in processes of their own: their environment, what they come to, and how they are made to stand still where
-a test kills or signals them, however fast they are."""
+"""Commands in child processes of a fork server, which imports PyTorch once, and how to pause them at a given point."""
 
 import json
+import multiprocessing
 import os
+import resource
 import signal
-import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-# What decides how output looks and when it is written must not depend on who runs the tests.
+ROOT = str(Path(__file__).parents[1])
+# Variables that change the output of commands must not depend on the environment of the tests.
 _UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR"}
 _UNWANTED |= {"BYOV_FEATURES", "BYOV_DATASETS", "BYOV_RUNS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {"PYTHONSAFEPATH": "1"}
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])  # which Adam imports
 
 
 @dataclass(frozen=True)
@@ -27,45 +37,119 @@ class Ran:
         return json.loads(self.out)
 
 
-# Text for scripts that run in processes of their own.
-BEFORE_NAMING = '''
-def before_naming(text, count, act):
+def before_naming(text: str, count: int, act: Callable[[], object]) -> None:
     """Call `act` right before the count-th file gets a name that contains the text."""
-    import os, sys
     left = count
-    def hook(event, args):
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal left
-        if event == "os.rename" and text in os.fspath(args[1]):
+        if event == "os.rename" and text in os.fspath(arguments[1]):
             left -= 1
             if left == 0:
                 act()
+
     sys.addaudithook(hook)
-'''
-_SCRIPT = f"""{BEFORE_NAMING}
-import os, runpy, signal, sys
-before_naming(sys.argv[1], 1, lambda: os.kill(os.getpid(), signal.SIGSTOP))
-sys.argv = sys.argv[2:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
-def start_and_pause(command: Sequence[object], before: str, **environment: str) -> "subprocess.Popen[str]":
-    """An installed command and its arguments, as it stands still before a file gets a name that contains `before`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, before, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT | environment,
-    )
-    found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert found is not None
-    assert found.si_code == os.CLD_STOPPED, process.communicate()
-    return process
+class Command:
+    """A running command.
+
+    Args:
+        folder: A folder for its output.
+        words: Its name and arguments.
+        pause_before: (text, n): pause right before the n-th file gets a name that contains the text.
+        environment: Variables to add to the environment.
+        largest_file: Largest size of a file, in bytes; writing more is an error, or the end of the process with
+            `largest_file_kills`.
+        without: Name of a package to hide.
+    """
+
+    def __init__(self, folder: Path, words: Sequence[object], **how: Any) -> None:
+        self._files = (folder / "out.txt", folder / "err.txt")
+        self._connection, theirs = SERVER.Pipe()
+        texts = [Path(str(words[0])).name, *map(str, words[1:])]
+        self._process = SERVER.Process(target=_run, args=(texts, self._files, theirs), kwargs=how)
+        sys.path.append(ROOT)  # where the child imports this module from
+        self._process.start()
+        sys.path.remove(ROOT)
+        theirs.close()
+
+    def paused(self) -> bool:
+        """Wait until it pauses; False if it ended before."""
+        try:
+            return bool(self._connection.recv())
+        except EOFError:
+            return False
+
+    def send(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def finish(self) -> Ran:
+        """Continue, and wait for the end."""
+        with suppress(BrokenPipeError):  # it has ended
+            self._connection.send("continue")
+        self._process.join()
+        assert self.returncode is not None
+        return Ran(self.returncode, *(path.read_text() for path in self._files))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
 
 
-def signal_and_end(process: "subprocess.Popen[str]", number: int) -> tuple[str, str]:
-    """Let it hear a signal as it goes on; what it has said until its end."""
-    process.send_signal(number)
-    process.send_signal(signal.SIGCONT)
-    return process.communicate(timeout=300)
+def signal_and_end(command: Command, number: int) -> tuple[str, str]:
+    """Send a signal to a paused command and return its output."""
+    command.send(number)
+    ran = command.finish()
+    return ran.out, ran.err
+
+
+def _run(
+    words: Sequence[str],
+    files: tuple[Path, Path],
+    connection: Connection,
+    pause_before: tuple[str, int] | None = None,
+    environment: Mapping[str, str] | None = None,
+    largest_file: int | None = None,
+    largest_file_kills: bool = False,
+    without: str | None = None,
+) -> None:
+    import torch
+
+    for number, path in ((0, os.devnull), (1, files[0]), (2, files[1])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), number)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+    os.environ.clear()
+    os.environ.update(ENVIRONMENT | dict(environment or {}))
+    tempfile.tempdir = None  # read TMPDIR again
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a fork server ignores
+    if pause_before:
+        before_naming(*pause_before, lambda: (connection.send(True), connection.recv()))
+    if largest_file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    if largest_file_kills:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    if without:
+        for name in [name for name in sys.modules if name.partition(".")[0] == without]:
+            del sys.modules[name]
+        sys.modules[without] = None  # type: ignore[assignment]  # importing it raises ImportError
+    sys.argv = list(words)
+    (script,) = entry_points(group="console_scripts", name=words[0])
+    code: Any = 70
+    try:
+        script.load()()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

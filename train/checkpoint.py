@@ -19,7 +19,6 @@ from byov.cache.atomic import write_bytes
 from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record
-from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case the newest is damaged
@@ -58,8 +57,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         model.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise TrainError(f"{path} does not hold the weights of this model: {reason}") from error
+        raise TrainError(f"{path} does not hold the weights of this model: {_one_line(error)}") from error
 
 
 def save_checkpoint(
@@ -77,9 +75,8 @@ def save_checkpoint(
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"memory.{name}": tensor for name, tensor in (memory or {}).items()}
-    names = _parameter_names(model, optimizer)
-    for parameter, values in optimizer.state.items():
-        tensors |= {f"optimizer.{key}.{names[parameter]}": tensor for key, tensor in values.items()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimizer.{key}.{name}": tensor for key, tensor in optimizer.state.get(parameter, {}).items()}
     content = _file_bytes(tensors, {**(metadata or {}), "step": state.step, "state": state.model_dump()})
     write_bytes(_path(folder, state.step), content)
     for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
@@ -110,12 +107,9 @@ def load_checkpoint(
             _restore(load_file(path), model, optimizer, memory or {})
             return state
         except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:300]
-            LOGGER.warning(f"{path.name} is not usable: {reason}; falling back to the previous checkpoint")
+            LOGGER.warning(f"{path.name} is not usable: {_one_line(error)}; falling back to the previous checkpoint")
     if paths:
-        raise TrainError(
-            f"{folder} has {pluralize(len(paths), 'checkpoint')}, none usable. Start the run again under another name."
-        )
+        raise TrainError(f"{folder}: no checkpoint is usable. Start the run again under another name.")
     return None
 
 
@@ -126,6 +120,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def _path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:09d}.safetensors"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None) -> bytes:
@@ -146,14 +144,8 @@ def _restore(
     prefix = "model."
     model.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
     state: dict[int, dict[str, Tensor]] = {}
-    for index, name in enumerate(_parameter_names(model, optimizer).values()):
+    for index, (name, _) in enumerate(model.named_parameters()):  # in the order of the optimizer
         keys = {key: f"optimizer.{key}.{name}" for key in ("step", "exp_avg", "exp_avg_sq")}
         if keys["step"] in tensors:  # a parameter that no loss reaches has no state
             state[index] = {key: tensors[stored] for key, stored in keys.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
-    """Return parameter → name in the optimizer's order."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    return {parameter: names[parameter] for group in optimizer.param_groups for parameter in group["params"]}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,75 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# A process that dies is noticed at once; the timeout is for one that hangs. It must cover a validation.
+# For processes that hang; dead ones are noticed at once. Must be longer than a validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
-
-
-class Processes:
-    """The processes that train one run; this base class is the single process. `ProcessGroup` is several.
-
-    All processes must call the same methods in the same order.
-    """
-
-    is_main = True
-    world_size = 1
-
-    def local_items(self, count: int) -> range:
-        """Return which of the `count` items of a batch this process takes; may be empty."""
-        return range(count)
-
-    def device(self, device: torch.device) -> torch.device:
-        """Return this process's own device of the given type."""
-        return device
-
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Return the module to call in training, whose `backward` averages gradients over the processes."""
-        return module
-
-    def loss_weight(self, items: int) -> float:  # noqa: ARG002
-        """Return the factor of the local loss before `backward`, so that each of a batch's items counts the same."""
-        return 1.0
-
-    def reduce(self, losses: Mapping[str, Tensor], items: int) -> dict[str, float]:  # noqa: ARG002
-        """Return the losses over all items of a batch, given the means over the local ones."""
-        return {name: loss.item() for name, loss in losses.items()}
-
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process."""
-        return flag
-
-    def broadcast(self, choose: Callable[[], str]) -> str:
-        """Return the result of `choose`, which only the main process calls."""
-        return choose()
-
-    def barrier(self) -> None:
-        """Wait for all processes."""
-
-    def check_in_sync(self, model: nn.Module, step: int) -> None:
-        """Raise Diverged unless all processes are at the same step with the same weights."""
-
-    def shutdown(self) -> None:
-        """Leave the process group. The remaining work is done by the main process."""
-
-    def reports_error(self) -> bool:
-        """Return whether this process should print why the run failed: the main one or, if that is gone, the first."""
-        return True
-
-
-SINGLE_PROCESS = Processes()
-
-
-@cache
-def init_processes() -> Processes:
-    """Join the processes that torchrun started; without torchrun, return `SINGLE_PROCESS`."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return SINGLE_PROCESS
-    try:
-        return ProcessGroup(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-    except (KeyError, ValueError) as error:
-        raise TrainError(f"Incomplete environment ({error}). Start several processes with torchrun.") from None
 
 
 def partition(count: int, rank: int, world_size: int) -> range:
@@ -96,44 +32,37 @@ def partition(count: int, rank: int, world_size: int) -> range:
     return range(count * rank // world_size, count * (rank + 1) // world_size)
 
 
-class ProcessGroup(Processes):
-    """Several processes, connected by gloo (CPU) or NCCL (GPU)."""
+class Processes:
+    """The processes that train one run; by default, this process alone.
 
-    def __init__(self, local_rank: int, local_world_size: int) -> None:
-        self._local_rank, self._local_world_size = local_rank, local_world_size
+    All processes must call the same methods in the same order.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, store: Any = None) -> None:
+        self.rank, self.world_size, self.is_main = rank, world_size, rank == 0
+        self._store = store
         self._reports: bool | None = None
-        with connection_errors("the processes cannot connect to each other"):
-            # The store is kept for `reports_error`, which must work after the group has failed.
-            self._store, self._rank, self.world_size = next(rendezvous("env://", timeout=TIMEOUT))
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo",
-                store=self._store,
-                rank=self._rank,
-                world_size=self.world_size,
-                timeout=TIMEOUT,
-            )
-        self.is_main = self._rank == 0
 
     def local_items(self, count: int) -> range:
-        return partition(count, self._rank, self.world_size)
+        """Return which of the `count` items of a batch this process takes; may be empty."""
+        return partition(count, self.rank, self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
-        if device.type == "cuda":
-            gpus = torch.cuda.device_count()
-            if self._local_world_size > gpus:
-                raise TrainError(
-                    f"{self._local_world_size} processes on a machine with {gpus} GPUs. "
-                    f"Use torchrun --nproc-per-node {gpus} or --device cpu."
-                )
-            torch.cuda.set_device(self._local_rank)
-            return torch.device("cuda", self._local_rank)
-        if device.type != "cpu":
-            raise TrainError(f"Several processes cannot train on {device.type}. Use --device cpu or one process.")
-        return device
+        """Return this process's own device of the given type."""
+        if self.world_size == 1 or device.type == "cpu":
+            return device
+        if device.type != "cuda" or int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
+            raise TrainError("Each process needs a CUDA device of its own. Start fewer processes or use --device cpu.")
+        own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own)
+        return own
 
     def wrap(self, module: nn.Module) -> nn.Module:
+        """Return the module to call in training, whose `backward` averages gradients over the processes."""
+        if self.world_size == 1:
+            return module
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of broadcast_buffers; its successor is not in torch 2.7
+            warnings.simplefilter("ignore", FutureWarning)  # the successor of broadcast_buffers is not in torch 2.7
             return DistributedDataParallel(
                 module,
                 static_graph=True,  # the first step shows which parameters the settings leave unused
@@ -141,44 +70,54 @@ class ProcessGroup(Processes):
             )
 
     def loss_weight(self, items: int) -> float:
+        """Return the factor of the local loss before `backward`, so that each of a batch's items counts the same."""
         return len(self.local_items(items)) * self.world_size / items  # DistributedDataParallel averages
 
     def reduce(self, losses: Mapping[str, Tensor], items: int) -> dict[str, float]:
+        """Return the losses over all items of a batch, given the means over the local ones."""
         fraction = len(self.local_items(items)) / items
         values = torch.tensor([loss.item() for loss in losses.values()], dtype=torch.float64) * fraction
-        dist.all_reduce(values)
-        return dict(zip(losses, values.tolist(), strict=True))
+        return dict(zip(losses, self._all_reduce(values).tolist(), strict=True))
 
     def any(self, flag: bool) -> bool:
-        flags = torch.tensor(int(flag))
-        dist.all_reduce(flags)
-        return bool(flags)
+        """Return whether the flag is set in any process."""
+        return bool(self._all_reduce(torch.tensor(int(flag))))
 
     def broadcast(self, choose: Callable[[], str]) -> str:
+        """Return the result of `choose`, which only the main process calls."""
         chosen = [choose() if self.is_main else ""]
-        dist.broadcast_object_list(chosen, src=0, device=torch.device("cpu"))
+        if self.world_size > 1:
+            dist.broadcast_object_list(chosen, src=0, device=torch.device("cpu"))
         return chosen[0]
 
     def barrier(self) -> None:
+        """Wait for all processes."""
         self.any(False)
 
     def check_in_sync(self, model: nn.Module, step: int) -> None:
+        """Raise Diverged unless all processes are at the same step with the same weights."""
+        if self.world_size == 1:
+            return
         # A sum over the bits of the weights costs next to nothing.
         bits = sum(int(tensor.float().view(torch.int32).sum()) for tensor in model.state_dict().values())
         local = torch.tensor([step, bits % 2**62])
-        smallest, negated_largest = local.clone(), -local
-        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-        dist.all_reduce(negated_largest, op=dist.ReduceOp.MIN)
-        if not torch.equal(smallest, -negated_largest):
+        smallest = self._all_reduce(local.clone(), dist.ReduceOp.MIN)
+        largest = self._all_reduce(local.clone(), dist.ReduceOp.MAX)
+        if not torch.equal(smallest, largest):
             raise Diverged(
                 f"The weights at step {step} differ between the {self.world_size} processes. All processes must read "
                 "the same folders and run on the same kind of machine."
             )
 
     def shutdown(self) -> None:
-        dist.destroy_process_group()
+        """Leave the process group. The remaining work is done by the main process."""
+        if self.world_size > 1:
+            dist.destroy_process_group()
 
     def reports_error(self) -> bool:
+        """Return whether this process should print why the run failed: the main one or, if that is gone, the first."""
+        if self._store is None:
+            return True
         if self._reports is None:
             try:
                 deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
@@ -188,6 +127,30 @@ class ProcessGroup(Processes):
             except RuntimeError:  # the store is gone, too
                 self._reports = self.is_main
         return self._reports
+
+    def _all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+        if self.world_size > 1:
+            dist.all_reduce(values, operation)
+        return values
+
+
+SINGLE_PROCESS = Processes()
+
+
+@cache
+def init_processes() -> Processes:
+    """Join the processes that torchrun started, with gloo (CPU) or NCCL (GPU); otherwise return `SINGLE_PROCESS`."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return SINGLE_PROCESS
+    missing = {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys()
+    if missing:
+        raise TrainError(f"WORLD_SIZE is set, but not {min(missing)}. Start several processes with torchrun.")
+    with connection_errors("the processes cannot connect to each other"):
+        # The store is kept for `reports_error`, which must work after the group has failed.
+        store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+    return Processes(rank, world_size, store)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
 
 from collections.abc import Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.layout import VIEWS
 from byov.cache.runs import embedding_path, embeddings_folder, model_digest
 from byov.errors import Diverged, Interrupted
 from byov.evaluate.protocols import trimmed_clips
@@ -35,14 +33,8 @@ def embed_videos(
 ) -> int:
     """Embed every video, and the sub-clips of val and test videos on their own, with the saved and the untrained model.
 
-    Files of videos that are no longer in the dataset are deleted.
-
-    Returns:
-        The number of files written.
-
-    Raises:
-        Interrupted: `stop` returned true; it is checked before each video.
-        Diverged: An embedding is not finite.
+    Files of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises Diverged
+    if an embedding is not finite, and Interrupted if `stop` returns true before a video.
     """
     digest = model_digest(run, training)  # before loading: its errors are the clearest
     models = [
@@ -52,7 +44,7 @@ def embed_videos(
     written: set[Path] = set()
     for video in track(data.videos, progress, "embedding", unit="video"):
         if stop():
-            raise Interrupted("stopped while embedding")
+            raise Interrupted(f"stopped while embedding; continue with byov-train --run {run.name} --embed-only")
         features = torch.from_numpy(store.read(video)).to(device)
         pts_seconds = read_array(video.path, "pts_seconds")
         features_sha256 = read_digest(video.path, data.column)
@@ -82,12 +74,6 @@ def embed_videos(
                 path = embedding_path(folder, video.view, video.id, clip)
                 write_embedding(path, embedding, pts_seconds[first : last + 1], provenance)
                 written.add(path)
-    _delete_others(run, written)
+    for outdated in set(run.glob("embeddings*/*/*.h5")) - written:
+        outdated.unlink(missing_ok=True)
     return len(written)
-
-
-def _delete_others(run: Path, written: set[Path]) -> None:
-    for untrained, trimmed, view in product((False, True), (False, True), VIEWS):
-        folder = embeddings_folder(run, untrained=untrained, trimmed=trimmed) / view
-        for path in set(folder.glob("*.h5")) - written:
-            path.unlink(missing_ok=True)

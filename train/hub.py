@@ -11,7 +11,7 @@ from torch import nn
 
 from byov.cache.digests import SEAL_NAME
 from byov.cache.runs import BYOV, CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
-from byov.errors import TrainError
+from byov.errors import SettingsError, TrainError
 from byov.records import Record
 from byov.train.checkpoint import load_weights, tensor_shapes
 from byov.train.settings import Size, TrainSettings, checked, read_settings
@@ -46,48 +46,18 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         """The content of config.json."""
         return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
 
-    @classmethod
-    def kind(cls, settings: TrainSettings) -> type[Self]:
-        """Return the class of the settings' method; raise TrainError if it is not a subclass of this one."""
-        from byov.train.methods import METHODS  # imports this module
-
-        method = METHODS[settings.method]
-        if not issubclass(method, cls):
-            raise TrainError(f"a model of method {settings.method}, not a {cls.__name__}")
-        return method
-
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         return ModelCard(card_text(self))
 
     @classmethod
-    def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        revision: str | None,
-        cache_dir: str | Path | None,
-        force_download: bool,
-        local_files_only: bool,
-        token: str | bool | None,
-        config: Any = None,
-        map_location: str = "cpu",
-        **_: Any,
-    ) -> Self:
+    def _from_pretrained(cls, *, model_id: str, config: Any = None, map_location: str = "cpu", **options: Any) -> Self:
         path = Path(model_id) / MODEL_NAME
         if not path.parent.is_dir():
+            names = ("revision", "cache_dir", "force_download", "token", "local_files_only")
             try:
-                downloaded = hf_hub_download(
-                    model_id,
-                    MODEL_NAME,
-                    revision=revision,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    token=token,
-                    local_files_only=local_files_only,
-                )
+                path = Path(hf_hub_download(model_id, MODEL_NAME, **{name: options[name] for name in names}))
             except EntryNotFoundError:
                 raise TrainError(f"{model_id} has no {MODEL_NAME}, the only weights that byov reads.") from None
-            path = Path(downloaded)
         model = cls._build(path, config)
         check_model(path.parent, config.get("training") or {})
         load_weights(model, path)
@@ -96,6 +66,8 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
     @classmethod
     def _build(cls, weights: Path, config: Any) -> Self:
         """Build the model of a config.json, after a check that it is no larger than the file of its weights."""
+        from byov.train.methods import METHODS  # imports this module
+
         path = weights.with_name(CONFIG_NAME)
         if not isinstance(config, dict):
             raise TrainError(f"{path} is not the configuration of a model.")
@@ -103,22 +75,22 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
             read_config(path.parent)  # raises if it is damaged
         unknown = config.keys() - {"width", "settings", "training", SEAL_NAME}
         if unknown:
-            raise TrainError(
-                f"{path} has an unknown entry {min(unknown)!r}; a newer version of byov may have written it."
-            )
+            raise TrainError(f"{path}: unknown entry {min(unknown)!r}, perhaps of a newer version of byov.")
         settings = read_settings(path, config.get("settings"))
-        stored = tensor_shapes(weights)
+        method = METHODS[settings.method]
+        if not issubclass(method, cls):
+            raise TrainError(f"{path}: a model of method {settings.method}, not a {cls.__name__}")
         try:
             with torch.device("meta"):
-                built = cls.kind(settings)(config.get("width", 0), settings).state_dict()
-            if {name: tuple(tensor.shape) for name, tensor in built.items()} == stored:
-                return cls.kind(settings)(config["width"], settings, config.get("training"))
-        except TrainError as error:
+                built = method(config.get("width", 0), settings).state_dict()
+            if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
+                raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
+            return method(config["width"], settings, config.get("training"))
+        except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # PyTorch's, for absurd sizes
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise TrainError(f"{path} has sizes that no model can have: {reason}") from None
-        raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
 
 
 def card_text(model: HubModel) -> str:

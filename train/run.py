@@ -3,30 +3,19 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from byov import __version__
+from byov.cache import runs
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.digests import seal_json
-from byov.cache.runs import (
-    CONFIG_NAME,
-    FILES_KEY,
-    LAST_MODEL_NAME,
-    LOCK_NAME,
-    METRICS_NAME,
-    MODEL_NAME,
-    RunRecord,
-    list_runs,
-    read_run,
-    run_folder,
-)
+from byov.cache.digests import file_sha256, seal_json
 from byov.device import Device, pick_device
-from byov.errors import Interrupted, ProcessLost, TrainError
+from byov.errors import TrainError
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
@@ -110,22 +99,24 @@ def train_run(
         ProcessLost: Another process of `processes` has ended.
     """
     features_path, runs_path = features_folder(features_dir), runs_folder(runs_dir)
+    is_recorded = resume or embed_only
     with connection_errors():
-        if resume or embed_only:
-            record = read_run(runs_path, processes.broadcast(lambda: run or _newest_run(runs_path)))
-            data = _recorded_features(features_path, record, dataset, encoder, ratio)
-            chosen = _recorded_settings(record, method, settings)
+        if is_recorded:
+            record = runs.read_run(runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name))
+            chosen = settings_of(record)
+            _check_options(record, chosen, settings, dataset=dataset, encoder=encoder, ratio=ratio, method=method)
+            data = open_training_data(features_path, record.dataset, record.encoder_folder, record.ratio)
             folder = record.folder
         else:
             data = open_training_data(features_path, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
             chosen = resolve_settings(method or DEFAULT_METHOD, data.dataset, settings)
-            name = run or f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
-            folder = run_folder(runs_path, processes.broadcast(lambda: _check_new(runs_path, name)))
+            name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
+            folder = runs.run_folder(runs_path, run or name)
         torch_device = processes.device(pick_device(device))
     model = build_method(data.width, chosen)
     training = training_record(data, model)
-    if resume or embed_only:
-        training = _check_same_features(record, training, same_videos=resume)
+    if is_recorded:
+        training = _check_features(record, training, same_videos=resume)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     if embed_only:
         with _locked(folder):
@@ -138,16 +129,16 @@ def train_run(
     sampler = model.sampler(data.of("train"))
     model.reset_training_state(len(sampler.videos))
     shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+    lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
-        ExitStack() as stack,
         open_trackers(folder, shown | chosen.model_dump(mode="json"), tensorboard=tensorboard, wandb=wandb) as trackers,
-        _resume_hint(folder),
-        connection_errors(),
+        connection_errors(lost),
+        _locked(folder) if processes.is_main else nullcontext(),
     ):
-        if processes.is_main:
-            stack.enter_context(_locked(folder))
-            if not resume and (folder / CONFIG_NAME).exists():  # another process was faster
-                raise TrainError(f"{folder} exists. Choose another name with --run.")
+        if processes.is_main and not resume and any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise TrainError(
+                f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
+            )
         val = data.of("val") if processes.is_main else []
         store = FeatureStore(data, (*data.of("train"), *val), int(preload_gib * 2**30))
         if not store.preloaded:
@@ -169,23 +160,25 @@ def train_run(
             checkpoint_every=checkpoint_every,
             trackers=trackers,
             processes=processes,
-            metadata={"identity": training["identity"], "method": chosen.method, "seed": chosen.seed},
+            metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
         )
         if resume:
             trainer.resume()
-            if trainer.state.step == 0 and (folder / LAST_MODEL_NAME).exists():
+            if trainer.state.step == 0 and (folder / runs.LAST_MODEL_NAME).exists():
                 raise TrainError(
                     f"{folder.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
                 )
             LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
         if processes.is_main:
-            training.pop(FILES_KEY, None)
+            training.pop(runs.FILES_KEY, None)
             _write_config(folder, model, training)  # from here on, the run exists
         trainer.train(stop, progress)
         processes.shutdown()
         if not processes.is_main:
             return {}
-        training |= {"validation": trainer.state.best_metrics, FILES_KEY: _file_digests(folder)}
+        names = (runs.MODEL_NAME, runs.LAST_MODEL_NAME, runs.METRICS_NAME)
+        training |= {"validation": trainer.state.best_metrics}
+        training |= {runs.FILES_KEY: {name: file_sha256(folder / name) for name in names}}
         _write_config(folder, model, training)
         files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
     last = {name: value for name, value in trainer.state.records[-1].items() if name not in ("epoch", "step", "lr")}
@@ -197,51 +190,23 @@ def train_run(
     }
 
 
-def _newest_run(runs_dir: Path) -> str:
-    runs = list_runs(runs_dir)
-    if not runs:
-        raise TrainError(f"{runs_dir} has no runs. Start one with byov-train --ratio {DEFAULT_RATIO}.")
-    LOGGER.info(f"run: {runs[0]}, the newest (choose with --run)")
-    return runs[0]
-
-
-def _recorded_features(
-    features_dir: Path, record: RunRecord, dataset: str | None, encoder: str | None, ratio: float | None
-) -> TrainingData:
-    """Open the features a run was started with; what the caller gives must be the same."""
-    encoder = record.encoder if encoder == record.encoder_folder else encoder
-    for name, given, recorded in (
-        ("dataset", dataset, record.dataset),
-        ("encoder", encoder, record.encoder),
-        ("ratio", ratio, record.ratio),
-    ):
-        if given not in (None, recorded):
-            raise TrainError(f"{record.name} was started with {name} {recorded!r}, not {given!r}.")
-    return open_training_data(features_dir, record.dataset, record.encoder_folder, record.ratio)
-
-
-def _recorded_settings(record: RunRecord, method: str | None, given: Mapping[str, Any]) -> TrainSettings:
-    """Return the settings a run was started with; what the caller gives must be the same."""
-    recorded = settings_of(record)
-    if method not in (None, recorded.method):
-        raise TrainError(f"{record.name} was started with method {recorded.method}, not {method}.")
-    check_names(recorded.method, given)
-    changed = differences(checked(type(recorded), **(recorded.model_dump() | dict(given))), recorded)
+def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: dict[str, Any], **options: Any) -> None:
+    """Raise TrainError unless the given options and settings are those that a run was started with."""
+    started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
+    if options["encoder"] == record.encoder_folder:
+        started["encoder"] = record.encoder_folder
+    changed = [
+        f"{name} {started[name]!r}, not {given!r}"
+        for name, given in options.items()
+        if given not in (None, started[name])
+    ]
+    if not changed:
+        check_names(recorded.method, settings)
+        changed = differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
         )
-    return recorded
-
-
-def _check_new(runs_dir: Path, name: str) -> str:
-    """Return the name of a new run; raises TrainError if the run exists."""
-    folder = run_folder(runs_dir, name)
-    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise TrainError(
-            f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
-        )
-    return folder.name
 
 
 def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
@@ -276,18 +241,15 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
     }
 
 
-def _check_same_features(run: RunRecord, current: dict[str, Any], *, same_videos: bool) -> dict[str, Any]:
+def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_videos: bool) -> dict[str, Any]:
     """Return the record of an earlier run; raises TrainError if its features are not the current ones."""
-    recorded = run.training
-    for name in ("dataset", "encoder_folder", "column", "encoder_sha256", "preprocessing", "compute_dtype"):
-        if recorded.get(name) != current[name]:
-            raise TrainError(f"{run.name} was trained on {name} {recorded.get(name)!r}; now it is {current[name]!r}.")
-    if same_videos and recorded.get("videos_sha256") != current["videos_sha256"]:
-        raise TrainError(
-            f"The train or val videos, features or labels of {run.dataset} have changed since {run.name} was started. "
-            "Start another run, or use --embed-only to embed with this one."
-        )
-    kept = {name: value for name, value in recorded.items() if name != "settings"}
+    decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
+    if same_videos:
+        decisive["videos_sha256"] = "features, labels or list of train and val videos"
+    for name, what in decisive.items():
+        if run.training.get(name) != current[name]:
+            raise TrainError(f"The {what} of {run.dataset} changed since {run.name} was started. Start another run.")
+    kept = {name: value for name, value in run.training.items() if name != "settings"}
     return kept | {"untrained_sha256": current["untrained_sha256"]}
 
 
@@ -303,25 +265,14 @@ def _check_processes(processes: Processes, method: Method) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run, and remove what a killed process left half-written."""
+    """Hold the lock of a run; temporary files of killed processes are removed first."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(exclusive(folder / LOCK_NAME, wait=False))
+            stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))
         except BlockingIOError:
             raise TrainError(f"{folder}: another process is training this run.") from None
         remove_abandoned(folder)
         yield
-
-
-@contextmanager
-def _resume_hint(folder: Path) -> Iterator[None]:
-    """Add to the message of an interruption how to resume."""
-    try:
-        yield
-    except (Interrupted, ProcessLost) as error:
-        if not (folder / CONFIG_NAME).exists():
-            raise
-        raise type(error)(f"{error}; resume with byov-train --run {folder.name} --resume") from error
 
 
 def _selection_metric(data: TrainingData, select: str) -> str:
@@ -341,10 +292,5 @@ def _selection_metric(data: TrainingData, select: str) -> str:
 def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:
     """Write config.json and the model card."""
     model.record = training
-    write_text(folder / CONFIG_NAME, seal_json(model.config).decode())
+    write_text(folder / runs.CONFIG_NAME, seal_json(model.config).decode())
     write_text(folder / "README.md", str(model.generate_model_card()))
-
-
-def _file_digests(folder: Path) -> dict[str, str]:
-    paths = (folder / name for name in (MODEL_NAME, LAST_MODEL_NAME, METRICS_NAME))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}

@@ -2,20 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from byov.cache.atomic import write_text
 from byov.errors import TrainError
-
-
-class Tracker(Protocol):
-    """A destination of metrics."""
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -54,18 +46,18 @@ class WeightsAndBiases:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         if self._run is None:
-            self._run = self._start()
+            self._start()
         self._run.log(dict(metrics), step=step)  # W&B ignores steps that it already has
 
     def close(self) -> None:
         if self._run is not None:
             self._run.finish()
 
-    def _start(self) -> Any:
+    def _start(self) -> None:
         id_file = self._folder / "wandb" / "id"
         id_file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            run = self._wandb.init(
+            self._run = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "byov"),
                 name=self._folder.name,
                 id=id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
@@ -75,22 +67,18 @@ class WeightsAndBiases:
                 settings=self._wandb.Settings(silent=True, console="off"),
             )
         except self._wandb.Error as error:
-            reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+            reason = str(error).partition("\n")[0].rstrip(".")
             raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
-        write_text(id_file, run.id + "\n")
-        return run
+        write_text(id_file, self._run.id + "\n")
+
+
+Tracker = TensorBoard | WeightsAndBiases
 
 
 @contextmanager
 def open_trackers(run: Path, config: Mapping[str, Any], *, tensorboard: bool, wandb: bool) -> Iterator[list[Tracker]]:
     """Open the requested trackers of a run and close them at the end; TrainError if a package is not installed."""
-    trackers: list[Tracker] = []
-    if tensorboard:
-        trackers.append(TensorBoard(run))
-    if wandb:
-        trackers.append(WeightsAndBiases(run, config))
-    try:
-        yield trackers
-    finally:
-        for tracker in trackers:
-            tracker.close()
+    with ExitStack() as stack:
+        trackers: list[Tracker] = [TensorBoard(run)] if tensorboard else []
+        trackers += [WeightsAndBiases(run, config)] if wandb else []
+        yield [stack.enter_context(closing(tracker)) for tracker in trackers]

@@ -13,7 +13,7 @@ from byov.cache.atomic import write_bytes, write_text
 from byov.cache.digests import check_weights
 from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
-from byov.progress import NO_PROGRESS, Bar, Progress, Stop, never
+from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.train.checkpoint import TrainingState, load_checkpoint, model_bytes, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
@@ -38,17 +38,8 @@ def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) 
 class Trainer:
     """Trains a method, validates it, keeps the best model, and writes metrics and checkpoints.
 
-    Args:
-        method: The model; its `forward` returns the losses.
-        batches: The batches by step; in a process group, this process's items of each.
-        folder: The folder of the run.
-        device: Where to train.
-        validate: Returns metrics of the model, or None if there are no validation videos.
-        select: The metric that chooses the best model; any other name keeps the last model.
-        checkpoint_every: Epochs between checkpoints.
-        trackers: Where to log metrics in addition to metrics.jsonl.
-        processes: The processes that train together.
-        metadata: What the model files and checkpoints carry, above all the "identity" of the run.
+    `select` names the metric of `validate` that chooses the best model; without that metric, the last model is kept.
+    Model files and checkpoints carry `metadata`, above all the "identity" of the run.
     """
 
     def __init__(
@@ -65,11 +56,10 @@ class Trainer:
         processes: Processes = SINGLE_PROCESS,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self.method = method.to(device)
-        self.state = TrainingState()
+        self.method, self.state = method.to(device), TrainingState()
         self.total_steps = method.settings.epochs * batches.steps_per_epoch
-        self._model = processes.wrap(self.method)
         self._settings = method.settings
+        self._model = processes.wrap(self.method)
         self._optimizer = OPTIMIZERS[self._settings.optimizer](
             self.method.parameters(),
             lr=self._settings.lr,
@@ -89,10 +79,8 @@ class Trainer:
             memory=self.method.training_state(),
             metadata=self._metadata,
         )
-        if state is None:
-            return
-        self.state = state
-        if state.best is not None:
+        self.state = state or self.state
+        if self.state.best is not None:
             best = self._folder / MODEL_NAME
             if not best.exists():
                 raise TrainError(f"{best}, the best model so far, is missing. Start the run again under another name.")
@@ -101,30 +89,30 @@ class Trainer:
                 raise TrainError(f"{best} belongs to another run ({file.origin}). Restore the run's own model.")
 
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
-        """Train to the last step.
+        """Train to the last step; once `stop` returns true, write a checkpoint and raise Interrupted.
 
-        Args:
-            stop: Checked after every step; if true, a checkpoint is written and Interrupted raised.
-            progress: Advanced by one per step.
-
-        Raises:
-            Interrupted: `stop` returned true.
-            Diverged: The loss or the weights are not finite, or the processes disagree.
+        Diverged is raised if the loss or the weights are not finite, or the processes disagree.
         """
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record is of the untrained model
-            self._write_record({"epoch": 0, "step": 0} | self._validation_metrics())
+            self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
         first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
                 loss = self._train_step(batch)
-                bar.advance(latest=f"epoch={self.state.step // steps_per_epoch}, loss={loss:.4f}")
-                if self.state.step % steps_per_epoch == 0:
-                    self._end_epoch(self.state.step // steps_per_epoch, bar)
+                epoch, step_of_epoch = divmod(self.state.step, steps_per_epoch)
+                bar.advance(latest=f"epoch={epoch}, loss={loss:.4f}")
+                if step_of_epoch == 0:
+                    score = self._end_epoch(epoch)
+                    if score is not None:
+                        bar.advance(0, latest=f"epoch={epoch}, val {self._select}={score:.4f}")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
                     self._processes.barrier()  # torchrun ends all processes as soon as one has ended
-                    raise Interrupted(f"stopped after step {self.state.step} of {self.total_steps}")
+                    raise Interrupted(
+                        f"stopped after step {self.state.step} of {self.total_steps}; "
+                        f"resume with byov-train --run {self._folder.name} --resume"
+                    )
         if self._processes.is_main:
             self._write_model(LAST_MODEL_NAME)
             if self.state.best is None:
@@ -155,42 +143,28 @@ class Trainer:
             self.state.loss_sums[name] = self.state.loss_sums.get(name, 0.0) + value
         return values["loss"]
 
-    def _end_epoch(self, epoch: int, bar: Bar) -> None:
-        """Record the epoch; validate and checkpoint if it is time to."""
+    def _end_epoch(self, epoch: int) -> float | None:
+        """Record the epoch; validate and checkpoint if it is time to. Returns the score if there is one."""
         self._processes.check_in_sync(self.method, self.state.step)
         self._check_weights_finite()
         sums, self.state.loss_sums = self.state.loss_sums, {}
         if not self._processes.is_main:
-            return
-        last = epoch == self._settings.epochs
-        record = {"epoch": epoch, "step": self.state.step, "lr": self._optimizer.param_groups[0]["lr"]}
-        record |= {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
-        if last or epoch % self._settings.validate_every == 0:
-            metrics = self._validation_metrics()
-            record |= metrics
-            self._keep_if_best(metrics)
-            if self._select in metrics:
-                bar.advance(0, latest=f"epoch={epoch}, val {self._select}={metrics[self._select]:.4f}")
-        self._write_record(record)
-        if last or epoch % self._checkpoint_every == 0:
+            return None
+        is_last, metrics = epoch == self._settings.epochs, dict[str, float]()
+        if self._validate and (is_last or epoch % self._settings.validate_every == 0):
+            metrics = self._validate(self.method)
+            score, best = metrics.get(self._select), self.state.best
+            if score is None and best is None:
+                self.state.best_metrics = metrics
+            elif score is not None and (best is None or score > best):
+                self.state.best, self.state.best_metrics = score, metrics
+                self._write_model(MODEL_NAME)
+        means = {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
+        rate = self._optimizer.param_groups[0]["lr"]
+        self._write_record({"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics)
+        if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
-
-    def _validation_metrics(self) -> dict[str, float]:
-        if self._validate is None:
-            return {}
-        self.method.eval()
-        metrics = self._validate(self.method)
-        self.method.train()
-        return metrics
-
-    def _keep_if_best(self, metrics: dict[str, float]) -> None:
-        """Save the model if it is better than all before; without a score, the last metrics are kept."""
-        score, best = metrics.get(self._select), self.state.best
-        if score is None and best is None:
-            self.state.best_metrics = metrics
-        elif score is not None and (best is None or score > best):
-            self.state.best, self.state.best_metrics = score, metrics
-            self._write_model(MODEL_NAME)
+        return metrics.get(self._select)
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl, without times: a repeated or resumed run writes the same file."""

@@ -39,18 +39,18 @@ class Validator:
     def __call__(self, model: Method) -> dict[str, float]:
         """Return metric → value, without the metrics that the views and labels of the split do not allow."""
         whole, clips = [], []
+        model.eval()
         for video in self._videos:
             features = torch.from_numpy(self._store.read(video)).to(self._device)
             whole.append(_embed(model, video, features, 0, video.frames))
             for first, last in trimmed_clips(self._dataset, video.view, video.id, video.frames):
                 clips.append(_embed(model, video, features, first, last + 1))
+        model.train()
         by_direction = cross_view_map(whole)
         metrics = {f"map@{K}_{direction}": value for direction, value in by_direction.items()}
-        metrics |= {
-            "retrieval": _mean(by_direction.values()),
-            "trimmed": _mean(cross_view_map(clips).values()),
-            "tau": mean_tau(whole),
-        }
+        metrics["retrieval"] = _mean(by_direction.values())
+        metrics["trimmed"] = _mean(cross_view_map(clips).values())
+        metrics["tau"] = _value(tau_for_selection(_concatenate(whole), stride=TAU_STRIDE))
         metrics["both"] = _mean((metrics["retrieval"], metrics["trimmed"]))
         return {name: value for name, value in metrics.items() if value is not None}
 
@@ -64,12 +64,11 @@ def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
     return {direction: _value(scores[direction][K]) for direction in CROSS_VIEW}
 
 
-def mean_tau(clips: Sequence[EmbeddedClip]) -> float | None:
-    """Return Kendall's tau averaged over the ordered pairs of videos.
-
-    A pair whose nearest frame never changes counts as 0, so that a collapsed model does not score well.
-    """
-    return None if len(clips) < 2 else _value(tau_for_selection(_concatenate(clips), stride=TAU_STRIDE))
+def _embed(model: Method, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
+    embedding = model.embed(features[first:end]).cpu()
+    if not embedding.isfinite().all():
+        raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
+    return EmbeddedClip(video, embedding.numpy(), None if video.labels is None else video.labels[first:end])
 
 
 def _concatenate(clips: Sequence[EmbeddedClip]) -> Frames:
@@ -81,13 +80,6 @@ def _concatenate(clips: Sequence[EmbeddedClip]) -> Frames:
         np.array([clip.video.view == "ego" for clip in clips]),
         tuple(clip.video.id for clip in clips),
     )
-
-
-def _embed(model: Method, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
-    embedding = model.embed(features[first:end]).cpu()
-    if not embedding.isfinite().all():
-        raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
-    return EmbeddedClip(video, embedding.numpy(), None if video.labels is None else video.labels[first:end])
 
 
 def _value(score: float | Missing) -> float | None:

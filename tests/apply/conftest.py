@@ -2,21 +2,21 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
+from tests import factories
+from tests.processes import Ran
 
 import byov
 from byov.cli.align import main as align_main
 from byov.cli.embed import main as embed_main
 
 FPS = 10
-FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # of the dataset's videos
-# Without positions, an embedding depends on what the frame shows, even in a model that has hardly learned.
+FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # frames of each video in the dataset
+# Without positional encoding, embeddings depend on the content of a frame even after little training.
 SETTINGS = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "epochs": 1, "position": "none"}
 
 
@@ -24,20 +24,11 @@ def write_video(
     path: Path, colors: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
 ) -> Path:
     """Write a frame of each (n, 3) color, at these times or FPS per second."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tick = Fraction(1, 1000)
-    seconds = np.arange(len(colors)) / FPS if seconds is None else seconds
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"crf": "1"})
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.time_base = tick
-        stream.codec_context.sample_aspect_ratio = Fraction(pixel_aspect)
-        for color, second in zip(np.asarray(colors, np.uint8), seconds, strict=True):
-            frame = av.VideoFrame.from_ndarray(np.tile(color, (height, width, 1)), format="rgb24")
-            frame.pts, frame.time_base = round(second / tick), tick
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return path
+    images = [np.tile(color, (height, width, 1)) for color in np.asarray(colors, np.uint8)]
+    seconds = np.arange(len(images)) / FPS if seconds is None else seconds
+    options = {"crf": "1", "x264-params": f"asm=0:sar={pixel_aspect}/1"}
+    pts_milliseconds = [round(second * 1000) for second in seconds]
+    return factories.write_video(path, images, fps=FPS, options=options, pts_milliseconds=pts_milliseconds)
 
 
 def rainbow(count: int, seed: int = 0) -> np.ndarray:
@@ -75,14 +66,14 @@ def runs(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
+def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
     """byov_embed(*arguments): the command, with the run `toy`."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
     return lambda *arguments: call(embed_main, "byov-embed", *arguments)
 
 
 @pytest.fixture
-def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
+def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
     """byov_align(*arguments): the command, with the run `toy`."""
     monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
     return lambda *arguments: call(align_main, "byov-align", *arguments)

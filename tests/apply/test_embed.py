@@ -25,7 +25,7 @@ from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
 from byov.errors import CacheError
 
-VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # of the run's own videos
+VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # views of the videos the run was trained on
 
 
 def edit_config(run, *, settings=None, **training):

@@ -6,8 +6,10 @@ import pytest
 from PIL import Image
 from tests.apply.conftest import write_video as write_colors
 
-from byov.apply.video_writer import GAP, Side, draw_captions, write_side_by_side, write_video
-from byov.data.video import STRICT, FrameReader
+from byov.apply.align import GAP, AlignedVideos
+from byov.apply.embedder import EmbeddedVideo
+from byov.apply.video_writer import Side, draw_captions, write_video
+from byov.data.video import FrameReader
 
 HEIGHT, WIDTH, GRAY = 240, 320, 90
 
@@ -81,14 +83,15 @@ def read_captions(panels, texts):
 def test_each_panel_has_the_caption_of_its_frame(tmp_path):
     seconds = {"A": np.array([0.0, 1.1, 2.2, 3.3]), "B": np.array([0.0, 4.4, 5.5, 6.6, 7.7])}
     events = {"A": (1.1, 3.0), "B": (5.5, 7.0)}
-    sides = []
+    sides, videos = [], []
     for letter, times in seconds.items():
         path = write_colors(tmp_path / f"{letter}.mkv", np.full((len(times), 3), GRAY), seconds=times)
         sides.append(Side(letter, path, times, events[letter]))
+        videos.append(EmbeddedVideo(path, np.zeros((len(times), 2)), times, None))
     matched = [4, 2, 0, 0]
-    out = tmp_path / "out.mkv"
-    write_side_by_side(out, *sides, np.array(matched), height=HEIGHT, policy=STRICT, scratch=tmp_path)
-    pixels = np.concatenate([block.pixels.copy() for block in FrameReader(out).blocks()])
+    aligned = AlignedVideos(*videos, np.array(matched), None, None, *events.values())
+    aligned.write_video(tmp_path / "out.mkv", tmp_path, height=HEIGHT)
+    pixels = np.concatenate([block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()])
     of_a, of_b = ([side.caption(frame) for frame in range(len(side.pts_seconds))] for side in sides)
     assert read_captions(pixels[:, :, :WIDTH], of_a + of_b) == of_a
     assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [of_b[frame] for frame in matched]

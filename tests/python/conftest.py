@@ -1,9 +1,7 @@
 """A small project in the default folders: videos under the names of the demo set, their features and a run."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,19 +57,3 @@ def project(shared_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copytree(shared_project, root)
     monkeypatch.chdir(root)
     return root
-
-
-@pytest.fixture
-def tiny() -> dict[str, Any]:
-    """Settings of a training run that takes no time."""
-    return TINY
-
-
-@pytest.fixture
-def demo_videos() -> Callable[[Path], None]:
-    return write_demo_videos
-
-
-@pytest.fixture
-def make_video() -> Callable[[Path, int, int], None]:
-    return write_gradient

@@ -2,38 +2,20 @@
 
 import ast
 import logging
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.python.conftest import TINY
 
 import byov
 from byov.cache.embeddings import read_embedding
 from byov.cli.evaluate import main as eval_main
-from byov.errors import ApplyError, DatasetError, SettingsError, TrainError, VideoError
+from byov.errors import ApplyError, TrainError, VideoError
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("project")
-
-
-class CountingProgress:
-    """Counts the units of each bar by its name."""
-
-    def __init__(self):
-        self.done = {}
-
-    @contextmanager
-    def bar(self, name, *, unit, total=None, done=0, brief=False):  # noqa: ARG002
-        self.done[name] = done
-        outer = self
-
-        class Bar:
-            def advance(self, count=1, *, latest=""):  # noqa: ARG002
-                outer.done[name] += count
-
-        yield Bar()
 
 
 def test_public_names():
@@ -98,18 +80,13 @@ def test_embed_equals_the_embeddings_of_the_run(project):
         (torch.zeros(1, 5, 128), r"\(1, 5, 128\)"),
         (np.full((5, 128), np.nan), "finite"),
         ("nowhere.mp4", "nowhere.mp4"),
-        ("datasets", "folder"),
+        ("datasets", "datasets"),
+        ("datasets/demo/videos.csv", r"videos\.csv"),
     ],
 )
 def test_embed_rejects(value, message):
-    with pytest.raises(ApplyError, match=message):
+    with pytest.raises((ApplyError, VideoError), match=message):
         byov.load_run().embed(value)
-
-
-def test_embed_rejects_a_file_that_is_not_a_video(project):
-    (project / "no.mp4").write_text("no video")
-    with pytest.raises(VideoError, match=r"no\.mp4"):
-        byov.load_run().embed("no.mp4")
 
 
 def test_scores_equal_those_of_the_command(call):
@@ -166,28 +143,13 @@ def test_extraction_of_own_videos(project):
         ({"dataset": "demo", "name": "a"}, "name"),
         ({"manifest": "demo.csv"}, "demo"),
         ({"dataset": "demo", "shard": (3, 2)}, "shard"),
+        ({"dataset": "demo", "ratios": (0.3, 30)}, "30"),
         ({"dataset": "nobodys"}, "nobodys"),
     ],
 )
 def test_extraction_rejects(arguments, message):
-    with pytest.raises(DatasetError, match=message):
+    with pytest.raises(byov.ByovError, match=message):
         byov.extract_features(**arguments)
-
-
-def test_extraction_rejects_a_percentage():
-    with pytest.raises(byov.ByovError, match="30"):
-        byov.extract_features("demo", ratios=(0.3, 30))
-
-
-def test_training_rejects(tiny):
-    with pytest.raises(SettingsError, match=r"sigma.*timeline"):
-        byov.train_run("new", sigma=0.1)
-    with pytest.raises(TrainError, match="exists"):
-        byov.train_run("demo-paper", **tiny)
-    with pytest.raises(TrainError, match="latent"):
-        byov.train_run("demo-paper", resume=True, latent=64)
-    with pytest.raises(byov.ByovError, match="demo-paper"):
-        byov.load_run("other")
 
 
 def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
@@ -197,6 +159,8 @@ def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     assert "features/demo/random--tiny" in caplog.text
     assert byov.load_run().name == run.name
     assert byov.load_run("runs/demo-paper").name == "demo-paper"
+    with pytest.raises(byov.ByovError, match="demo-paper"):
+        byov.load_run("other")
 
 
 def test_folders_come_from_the_environment(project, monkeypatch):
@@ -209,24 +173,14 @@ def test_folders_come_from_the_environment(project, monkeypatch):
         byov.load_run(runs_dir="elsewhere")
 
 
-def test_stopped_training_resumes_to_the_same_model(project, tiny):
-    progress = CountingProgress()
-    with pytest.raises(byov.Interrupted):
-        byov.train_run("again", progress=progress, stop=lambda: progress.done.get("training") == 1, **tiny)
-    run = byov.train_run("again", resume=True, progress=progress)
-    assert progress.done["embedding"] == 8
-    for name in ("model.safetensors", "model-last.safetensors"):
-        assert (run.folder / name).read_bytes() == (project / "runs/demo-paper" / name).read_bytes()
-
-
 def test_stopped_extraction_keeps_finished_videos(project):
-    progress = CountingProgress()
     options = {"encoder": "random/tiny", "features_dir": "new", "ratios": (0.3,), "batch_size": 4, "decoders": 1}
     with pytest.raises(byov.Interrupted):
-        byov.extract_features("demo", progress=progress, stop=lambda: progress.done.get("videos", 0) == 2, **options)
-    assert len(list(project.glob("new/demo/*/*/*.h5"))) == 2
+        byov.extract_features("demo", stop=lambda: any(project.glob("new/demo/*/*/*.h5")), **options)
+    finished = len(list(project.glob("new/demo/*/*/*.h5")))
+    assert 0 < finished < 8
     assert not list(project.glob("new/**/*.partial"))
-    assert byov.extract_features("demo", **options).cached == 2
+    assert byov.extract_features("demo", **options).cached == finished
 
 
 def test_evaluate_and_embed_can_be_stopped():
@@ -237,7 +191,7 @@ def test_evaluate_and_embed_can_be_stopped():
         run.embed("datasets/demo/test/exo/pour_exo_015.mp4", stop=lambda: True)
 
 
-def test_nothing_is_printed(tiny, capfd):
+def test_nothing_is_printed(capfd):
     byov.extract_features("demo", encoder="random/tiny", features_dir="new", ratios=(0.3,))
-    byov.train_run("quiet", **tiny).evaluate("tau")
+    byov.train_run("quiet", **TINY).evaluate("tau")
     assert capfd.readouterr() == ("", "")

@@ -1,19 +1,66 @@
-"""Commands, make targets and links of README and docs exist."""
+"""README and docs: their commands, links and paths exist, and their Python code runs."""
 
+import doctest
+import io
+import json
 import re
+import shlex
+import shutil
 import tomllib
+from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import typer.main
-from tests.python.markdown import PAGES, ROOT, anchors, links, mentioned_commands, shell_commands
+from tests.python.conftest import write_demo_videos, write_gradient
 
+import byov
 from byov.cli.common import ClickException
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_HEREDOC = re.compile(r"<<'(\w+)'(.*?)\n.*?^\1$", re.MULTILINE | re.DOTALL)
+_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # up to the end of a command
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+UNAVAILABLE = "published.ckpt"  # a checkpoint of the published code
+
+
+def blocks(text, language):
+    """Return the code blocks of a language."""
+    return [body for name, body in _BLOCK.findall(text) if name == language]
+
+
+def shell_commands(text, name):
+    """Return the words of every use of a command in shell blocks; `name` is a pattern."""
+    shell = "\n".join(_HEREDOC.sub(r"\2", body) for body in blocks(text, "sh")).replace("\\\n", " ")
+    return list(_commands(shell, rf"(?:^|[\s(;])(?:\S+/)?({name})(?=[\s)]|$)"))
+
+
+def mentioned_commands(text, name):
+    """Return the same for inline code such as `byov-train --method tcc`."""
+    spans = "\n".join(" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", text)))
+    return list(_commands(spans, rf"^({name})(?=\s|$)"))
+
+
+def _commands(source, pattern):
+    for found in re.finditer(pattern, source, re.MULTILINE):
+        arguments = _ARGUMENTS.match(source, found.end())
+        assert arguments is not None
+        words = shlex.split(arguments[0])
+        yield [found[1], *(words[: words.index(">")] if ">" in words else words)]
+
+
+def links(text):
+    """Return links to files and headings of the project."""
+    bare = _SPAN.sub("", _BLOCK.sub("", text))
+    return [target for target in _LINK.findall(bare) if not re.match(r"\w+:", target)]
 
 
 @cache
@@ -69,21 +116,17 @@ def test_links_lead_to_files_and_headings(page):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         if anchor:
-            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+            headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, link
 
 
 @each_page
-def test_paths_of_source_files_exist(page):
-    paths = re.findall(
-        r"`((?:apply|byov|cache|cli|cluster|data|evaluate|extract|report|train)/[\w/]+\.py)`",
-        page.read_text(encoding="utf-8"),
-    )
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-@each_page
-def test_extras_exist(page):
-    extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+def test_source_files_and_extras_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = "apply|byov|cache|cli|cluster|data|evaluate|extract|report|train"
+    assert [path for path in re.findall(rf"`((?:{folders})/[\w/]+\.py)`", text) if not (ROOT / path).exists()] == []
+    extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", text)
     assert {name for group in extras for name in group.split(",")} <= PROJECT["optional-dependencies"].keys()
 
 
@@ -107,3 +150,71 @@ def test_readme_is_short_and_links_to_every_page():
 def test_wrong_usage_is_found(words):
     with pytest.raises((AssertionError, ClickException)):
         check_usage(*words, parse=True)
+
+
+@pytest.fixture
+def namespace(project):
+    """The runs, videos and variables that the pages mention."""
+    for run in ("demo-paper-r0.3-s0", "pouring-paper-r0.3-s0"):
+        shutil.copytree(project / "runs/demo-paper", project / "runs" / run)
+    for seed, video in enumerate(("head", "tripod")):
+        write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
+    byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
+    return {"features": byov.load_features("demo")["pour_ego_015"]}
+
+
+def run_page(page, namespace):
+    snippets = blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), "python")
+    for snippet in snippets:
+        paragraphs = [part for part in snippet.split("\n\n") if UNAVAILABLE not in part]
+        exec(compile("\n\n".join(paragraphs), f"docs/{page}", "exec"), namespace)
+    return len(snippets)
+
+
+def test_python_page(project):
+    """Also if the cache has features of a second encoder."""
+    shutil.copytree(project / "features/demo/random--tiny", project / "features/demo/imagenet--other")
+    namespace = {}
+    assert run_page("python.md", namespace) >= 1
+    assert namespace["nearest"].shape == (12,)
+    assert namespace["video"].embedding.shape == (12, 32)
+
+
+@pytest.mark.parametrize(("page", "name"), [("cache.md", "tokens"), ("training.md", "model")])
+def test_other_pages(namespace, page, name):
+    assert run_page(page, namespace) >= 1
+    assert name in namespace
+
+
+def test_all_pages_with_python_are_tested():
+    pages = {page.name for page in (ROOT / "docs").glob("*.md") if blocks(page.read_text(encoding="utf-8"), "python")}
+    pages.discard("sweeps.md")  # starts worker processes; tests/cluster covers it
+    assert pages <= {"python.md", "cache.md", "training.md"}
+    assert not blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
+
+
+@pytest.mark.slow
+def test_notebook(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    write_demo_videos(tmp_path / "datasets/demo")
+    byov.extract_features("demo", encoder="random/tiny")
+    notebook = json.loads((ROOT / "docs/quickstart.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    assert not any(cell["outputs"] for cell in cells)  # stored outputs would become outdated
+    namespace, output = {}, io.StringIO()
+    for cell in cells:
+        with redirect_stdout(output):
+            exec(compile("".join(cell["source"]), f"quickstart.ipynb {cell['id']}", "exec"), namespace)
+    assert (namespace["again"] == namespace["ego"]).all()
+    assert "kendalls_tau/all" in output.getvalue()
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("name", ["byov", "byov.folders", *sorted({*byov._MODULES.values()} - {"byov.errors"})])
+def test_doctests(name):
+    module = import_module(name)
+    result = doctest.testmod(module, extraglobs={"byov": byov}, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+    assert result.attempted > 0 or name == "byov.evaluate.tasks"

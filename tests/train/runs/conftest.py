@@ -1,17 +1,18 @@
 """Small caches, tiny runs, and byov-train in processes."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests import factories
-from tests.processes import Ran
-from tests.train.runs.commands import Command
+from tests.processes import Command, Ran
 
+from byov.train.run import train_run
 from byov.train.settings import settings_classes
 
 ENCODER = "random/tiny"
@@ -21,20 +22,10 @@ TINY |= {"lr": 1e-3, "epochs": 3, "validate_every": 1}
 
 
 @pytest.fixture
-def start_train(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+def start_train(start_command: Callable[..., Command], tmp_path: Path) -> Callable[..., Command]:
     """start_train(*arguments, pause_before=(text, n), ...): a running byov-train with its folders in tmp_path."""
-    started: list[Command] = []
-
-    def start(*arguments: object, **how: Any) -> Command:
-        folder = tmp_path / f"command-{len(started)}"
-        folder.mkdir()
-        folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
-        started.append(Command(folder, (*folders, *arguments), **how))
-        return started[-1]
-
-    yield start
-    for command in started:
-        command.kill()
+    folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
+    return lambda *arguments, **how: start_command(("byov-train", *folders, *arguments), **how)
 
 
 @pytest.fixture
@@ -76,18 +67,6 @@ def tiny_arguments(method: str) -> tuple[str, ...]:
 def tiny() -> tuple[str, ...]:
     """Options of a run of byov that takes a second."""
     return tiny_arguments("byov")
-
-
-@pytest.fixture
-def tiny_of_each(each_method: str) -> tuple[str, ...]:
-    """The same for each method."""
-    return tiny_arguments(each_method)
-
-
-@pytest.fixture
-def tiny_settings(each_method: str) -> dict[str, Any]:
-    """`tiny_of_each` as keywords of train_run."""
-    return tiny_options(each_method)
 
 
 def make_cache(
@@ -145,11 +124,10 @@ def make_reference(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory)
 
     @lru_cache
     def make(method: str) -> Path:
-        folder = tmp_path_factory.mktemp("reference")
-        folders = ("--features-dir", shared_cache.parent, "--runs-dir", folder / "runs")
-        ran = Command(folder, (*folders, "--ratio", 0.3, "--run", "toy", *tiny_arguments(method))).finish()
-        assert ran.code == 0, ran
-        return folder / "runs" / "toy"
+        torch.set_num_threads(1)
+        runs_dir = tmp_path_factory.mktemp("reference")
+        train_run("toy", features_dir=shared_cache.parent, runs_dir=runs_dir, **tiny_options(method))
+        return runs_dir / "toy"
 
     return make
 

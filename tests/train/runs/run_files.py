@@ -1,10 +1,14 @@
-"""Read and change the files of runs and caches."""
+"""Options of byov-train, and how to read and change the files of runs and caches."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+START = ("--ratio", 0.3, "--run", "toy")
+RESUME = ("--run", "toy", "--resume")
+EMBED = ("--run", "toy", "--embed-only")
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -28,6 +32,12 @@ def checkpoints(run: Path) -> list[Path]:
 def truncate(path: Path, fraction: float = 0.5) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * fraction)])
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
 
 
 @contextmanager

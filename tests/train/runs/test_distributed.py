@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from byov.errors import TrainError
-from byov.train.distributed import SINGLE_PROCESS, init_processes, partition
+from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes, partition
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
+from byov.train.run import train_run
 from byov.train.sampling import BatchSource
 from byov.train.settings import resolve_settings
 
@@ -102,3 +103,17 @@ def test_an_incomplete_environment_is_an_error(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(TrainError, match="LOCAL_RANK"):
         init_processes.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "carl", "batch_size": 2}, "carl cannot be trained by several processes"),
+        ({"method": "actor-observer", "batch_size": 2}, "actor-observer cannot be trained by several processes"),
+        ({"batch_size": 1}, "--batch-size 1 is less than"),
+    ],
+)
+def test_batches_that_cannot_be_divided_are_refused(cache, run, options, message):
+    with pytest.raises(TrainError, match=message):
+        train_run("toy", features_dir=cache.parent, runs_dir=run.parent, processes=Processes(0, 2), **options)
+    assert not run.exists()

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.factories import write_features
-from tests.train.runs.run_files import contents, edited
+from tests.train.runs.run_files import EMBED, contents, edited
 
 from byov.cache.embeddings import read_embedding
-
-EMBED = ("--run", "toy", "--embed-only")
 
 
 def test_deleted_embeddings_are_restored(byov_train, finished, reference):

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +17,11 @@ from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
 from byov.evaluate.protocols import trimmed_clips
+from byov.train.checkpoint import load_weights
+from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
+from byov.train.sampling import BatchSource
 from byov.train.settings import settings_of
 
 METRICS = {"map@10_ego2exo", "map@10_exo2ego", "retrieval", "trimmed", "both", "tau"}
@@ -76,29 +76,25 @@ def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(referenc
 def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
     """Of all videos, and of the sub-clips of val and test videos on their own."""
     model, suffix = load_model(reference, untrained=untrained), "-untrained" if untrained else ""
-    model_file = reference / "model.safetensors"
-    digest = hashlib.sha256(model_file.read_bytes()).hexdigest()
+    digest = hashlib.sha256((reference / "model.safetensors").read_bytes()).hexdigest()
     written = set()
     for path in (shared_cache / "random--tiny").rglob("*.h5"):
         features, seconds = read_array(path, "merged/0.3"), read_array(path, "pts_seconds")
-        clips = trimmed_clips("toy", path.parent.name, path.stem, len(features))
-        assert len(clips) == 2
-        for first, last in [(0, len(features) - 1), *(() if path.stem.startswith("train") else clips)]:
-            whole = (first, last) == (0, len(features) - 1)
-            name = path.name if whole else f"{path.stem}@{first}-{last}.h5"
-            folder = f"embeddings{suffix}" if whole else f"embeddings{suffix}-trimmed"
-            written.add(reference / folder / path.parent.name / name)
-            embedding, source = read_embedding(reference / folder / path.parent.name / name)
-            expected = model.embed(torch.from_numpy(features[first : last + 1])).numpy()
-            np.testing.assert_array_equal(embedding, expected)
-            seconds_written = read_array(reference / folder / path.parent.name / name, "pts_seconds")
-            np.testing.assert_array_equal(seconds_written, seconds[first : last + 1])
+        view, clips = path.parent.name, {f"embeddings{suffix}/{path.parent.name}/{path.name}": (0, len(features) - 1)}
+        if not path.stem.startswith("train"):
+            for first, last in trimmed_clips("toy", view, path.stem, len(features)):
+                clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{first}-{last}.h5"] = (first, last)
+            assert len(clips) == 3
+        for name, (first, last) in clips.items():
+            embedding, source = read_embedding(reference / name)
+            np.testing.assert_array_equal(embedding, model.embed(features[first : last + 1]).numpy())
+            np.testing.assert_array_equal(read_array(reference / name, "pts_seconds"), seconds[first : last + 1])
             assert (source.run, source.dataset, source.video) == ("toy", "toy", path.stem)
             assert (source.first_frame, source.column_sha256) == (first, read_digest(path, "merged/0.3"))
             assert (source.model_sha256 == digest) is not untrained
-    assert set(reference.glob(f"embeddings{suffix}/*/*")) | set(reference.glob(f"embeddings{suffix}-trimmed/*/*")) == (
-        written
-    )
+        written |= clips.keys()
+    found = {*reference.glob(f"embeddings{suffix}/*/*"), *reference.glob(f"embeddings{suffix}-trimmed/*/*")}
+    assert {str(path.relative_to(reference)) for path in found} == written
 
 
 @pytest.mark.parametrize(
@@ -111,39 +107,39 @@ def test_a_run_is_reproducible_bit_for_bit(byov_train, tiny, reference, run, opt
     assert contents(run) == contents(reference)
 
 
-@pytest.mark.slow
-def test_a_run_of_every_method_is_reproducible(byov_train, tiny_of_each, reference_of_each, run):
-    assert byov_train("--ratio", 0.3, "--run", "toy", *tiny_of_each, "--preload-gib", 0).code == 0
-    assert contents(run) == contents(reference_of_each)
+def training_loss(model, data):
+    """Mean loss over the first batches of training."""
+    videos = data.of("train")
+    model.reset_training_state(len(videos))
+    if model.settings.method == "actor-observer":
+        model.heads = None  # with them, the loss is relative to its own running mean
+    store, settings = FeatureStore(data, videos, 2**30), model.settings
+    batches = BatchSource(model.sampler(videos), store, seed=0, batch_size=settings.batch_size, prepare=model.prepare)
+    with torch.no_grad():
+        losses = [model(batches.batch(step), torch.Generator().manual_seed(step))["loss"] for step in range(12)]
+    return torch.stack(losses).mean()
 
 
-def test_a_run_of_every_method_learns_embeds_and_evaluates(
-    reference_of_each, each_method, shared_cache, call, tmp_path
-):
+def test_a_run_of_every_method_learns_and_evaluates(reference_of_each, each_method, shared_cache, call, tmp_path):
     assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()
-    features = torch.from_numpy(read_array(shared_cache / "random--tiny" / "ego" / "val_ego_0.h5", "merged/0.3"))
-    embeddings = []
-    for untrained in (False, True):
-        folder = reference_of_each / ("embeddings-untrained" if untrained else "embeddings")
-        embeddings.append(read_embedding(folder / "ego" / "val_ego_0.h5")[0])
-        model = load_model(reference_of_each, untrained=untrained)
-        np.testing.assert_array_equal(embeddings[-1], model.embed(features).numpy())
-    assert not np.array_equal(*embeddings)
+    data = open_training_data(shared_cache.parent, None, None, 0.3)
+    trained, untrained = (load_model(reference_of_each, untrained=untrained) for untrained in (False, True))
+    load_weights(trained, reference_of_each / "model-last.safetensors")
+    assert training_loss(trained, data) < training_loss(untrained, data)
     shutil.copytree(reference_of_each, tmp_path / "runs" / "toy")
     folders = ("--features-dir", shared_cache.parent, "--runs-dir", tmp_path / "runs")
     ran = call(byov_eval, "byov-eval", *folders, "--run", "toy", "--task", "retrieval", "--json")
     assert ran.code == 0, ran
 
 
-@pytest.mark.parametrize("option", [("--seed", "1"), ("--clip-grad", "0.01"), ("--ratio", "1.0")])
-def test_other_settings_give_another_model(byov_train, tiny, reference, option, run):
+@pytest.mark.parametrize(
+    ("option", "same"),
+    [(("--seed", 1), False), (("--clip-grad", 0.01), False), (("--ratio", 1.0), False), (("--clip-grad", 1e9), True)],
+    ids=str,
+)
+def test_settings_change_the_model(byov_train, tiny, reference, run, option, same):
     assert byov_train("--run", "toy", *tiny, *option).code == 0
-    assert not same_weights(run, reference)
-
-
-def test_a_small_gradient_is_not_clipped(byov_train, tiny, reference, run):
-    assert byov_train("--run", "toy", *tiny, "--clip-grad", "1e9").code == 0
-    assert same_weights(run, reference)
+    assert same_weights(run, reference) is same
 
 
 @pytest.mark.parametrize("metric", ["retrieval", "trimmed", "both", "tau", "last"])
@@ -158,18 +154,10 @@ def test_the_kept_model_is_the_best_by_the_chosen_metric(byov_train, tiny, run, 
     assert same_weights(run, run.parent / "short", "model.safetensors")
 
 
-def test_validation_schedule_and_learning_rate(byov_train, tiny, run):
-    options = ("--epochs", 5, "--validate-every", 2, "--warmup", 2, "--schedule", "cosine")
-    assert byov_train("--run", "toy", *tiny, *options).code == 0
+def test_validation_schedule(byov_train, tiny, run):
+    assert byov_train("--run", "toy", *tiny, "--epochs", 5, "--validate-every", 2, "--warmup", 2).code == 0
     assert [record["epoch"] for record in records(run) if "retrieval" in record] == [0, 2, 4, 5]
-    warmup, total = 8, 20
-    expected = [
-        1e-3 * (step + 1) / (warmup + 1)
-        if step < warmup
-        else 1e-3 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) / 2
-        for step in (3, 7, 11, 15, 19)  # the last step of each epoch
-    ]
-    assert [record["lr"] for record in records(run)[1:]] == pytest.approx(expected, rel=1e-12)
+    assert [record["lr"] for record in records(run)[1:]] == pytest.approx([1e-3 * 4 / 9, 1e-3 * 8 / 9, *[1e-3] * 3])
 
 
 def test_unused_parameters_do_not_prevent_resuming(start_train, byov_train, tiny, run):
@@ -178,9 +166,7 @@ def test_unused_parameters_do_not_prevent_resuming(start_train, byov_train, tiny
     command = start_train("--run", "toy", *options, pause_before=("metrics.jsonl", 3))
     assert command.paused()
     command.kill()
-    ran = byov_train("--run", "toy", "--resume")
-    assert ran.code == 0, ran
-    assert "resuming from step 4 of 12" in ran.err
+    assert "resuming from step 4 of 12" in byov_train("--run", "toy", "--resume").err
     for name in ("model.safetensors", "model-last.safetensors", "metrics.jsonl"):
         assert (run / name).read_bytes() == (run.parent / "whole" / name).read_bytes()
 
@@ -211,19 +197,6 @@ def test_tensorboard_has_the_metrics(byov_train, tiny, run):
     for name in ("retrieval", "loss", "lr"):
         expected = [(record["step"], pytest.approx(record[name])) for record in records(run) if name in record]
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected
-
-
-@pytest.mark.slow
-def test_the_installed_command_trains_the_same_run(shared_cache, tiny, reference, tmp_path):
-    command = Path(sys.executable).with_name("byov-train")
-    folders = ["--features-dir", str(shared_cache.parent), "--runs-dir", str(tmp_path)]
-    subprocess.run(
-        [str(command), "--ratio", "0.3", "--run", "toy", *folders, *tiny],
-        env={"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-        timeout=300,
-        check=True,
-    )
-    assert contents(tmp_path / "toy") == contents(reference)
 
 
 def test_nothing_in_the_trainer_unpickles():

@@ -5,14 +5,12 @@ import json
 import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save
-from tests.train.runs.run_files import checkpoints, contents
+from tests.train.runs.conftest import tiny_options
+from tests.train.runs.run_files import EMBED, RESUME, checkpoints, contents, flip_bit, truncate
 
 from byov.cache.digests import BLANK_SEAL, read_sealed_json, seal
 from byov.errors import ByovError
 from byov.train.run import train_run
-
-RESUME = ("--run", "toy", "--resume")
-EMBED = ("--run", "toy", "--embed-only")
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -30,9 +28,8 @@ def without(prefix):
     return lambda tensors: {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
 
 
-def resume(run, **options):
-    features_dir = run.parent.parent / "features"
-    return train_run("toy", resume=True, features_dir=features_dir, runs_dir=run.parent, **options)
+def resume(run):
+    train_run("toy", resume=True, features_dir=run.parent.parent / "features", runs_dir=run.parent)
 
 
 @pytest.mark.parametrize(
@@ -54,50 +51,54 @@ def resume(run, **options):
 def test_a_forged_checkpoint_is_an_error(finished, reference, changes):
     for path in checkpoints(finished):
         forge(path, **changes)
-    with pytest.raises(ByovError, match="2 checkpoints, none usable"):
+    with pytest.raises(ByovError, match="no checkpoint is usable"):
         resume(finished)
     assert contents(finished) == contents(reference)
 
 
-@pytest.mark.parametrize("options", [("--method", "timeline"), ("--seed", 7)], ids=str)
-def test_files_of_another_run_are_refused(refused, byov_train, finished, reference, tiny, tmp_path, options):
-    sizes = [item for item in zip(tiny[::2], tiny[1::2], strict=True) if item[0] in ("--frames", "--epochs")]
-    tiny = sum(sizes, ()) if options[0] == "--method" else tiny
-    assert byov_train("--run", "other", *tiny, "--checkpoint-every", 1, *options).code == 0
-    other = tmp_path / "runs" / "other"
-    older, newer = checkpoints(finished)
-    newer.write_bytes(checkpoints(other)[-1].read_bytes())
+@pytest.mark.parametrize("fraction", [0, 0.0001, 0.5])
+def test_truncated_checkpoints_are_an_error(finished, reference, fraction):
+    for path in checkpoints(finished):
+        truncate(path, fraction)
+    with pytest.raises(ByovError, match="no checkpoint is usable"):
+        resume(finished)
+    assert contents(finished) == contents(reference)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_bit])
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finished, reference, damage):
+    newest = checkpoints(finished)[-1]
+    damage(newest)
+    ran = byov_train(*RESUME)
+    assert ran.code == 0, ran
+    assert f"{newest.name} is not usable" in ran.err
+    assert "resuming from step 8 of 12" in ran.err
+    assert contents(finished) == contents(reference)
+    for path in checkpoints(finished):
+        assert path.read_bytes() == (reference / "checkpoint" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("settings", [{"method": "timeline", "frames": 8, "epochs": 3}, {"seed": 7}], ids=str)
+def test_files_of_another_run_are_refused(byov_train, finished, reference, tmp_path, settings):
+    settings = settings if "method" in settings else tiny_options("byov") | settings
+    options = {"checkpoint_every": 1, "features_dir": tmp_path / "features", "runs_dir": tmp_path / "runs"}
+    train_run("other", **(settings | options))
+    (*_, foreign), (older, newer) = checkpoints(tmp_path / "runs" / "other"), checkpoints(finished)
+    newer.write_bytes(foreign.read_bytes())
     ran = byov_train(*RESUME)
     assert ran.code == 0, ran
     assert f"{newer} belongs to another run" in ran.err
     assert contents(finished) == contents(reference)
     for path in (older, newer):
-        path.write_bytes(checkpoints(other)[-1].read_bytes())
-    assert "2 checkpoints, none usable" in refused(*RESUME)
-    (finished / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    assert "another run" in refused(*EMBED)
-
-
-def test_a_flipped_bit_in_the_newest_checkpoint_costs_one_checkpoint(byov_train, finished, reference):
-    newest = checkpoints(finished)[-1]
-    flip_bit(newest)
-    ran = byov_train(*RESUME)
-    assert ran.code == 0, ran
-    assert str(newest) in ran.err
-    assert "falling back to the previous checkpoint" in ran.err
-    assert contents(finished) == contents(reference)
+        path.write_bytes(foreign.read_bytes())
+    with pytest.raises(ByovError, match="no checkpoint is usable"):
+        resume(finished)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_flipped_bit_in_a_run_is_one_line(refused, finished, name):
     flip_bit(finished / name)
     assert str(finished / name) in refused(*EMBED)
-
-
-def flip_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) * 3 // 4] ^= 1
-    path.write_bytes(content)
 
 
 CONFIGS = {
@@ -113,6 +114,7 @@ CONFIGS = {
     "column with control characters": lambda config: with_record(config, column="merged/\x1b[2J\n0.3"),
     "text seed": lambda config: with_record(config, seed="0"),
     "no encoder digest": lambda config: with_record(config, encoder_sha256=None),
+    "no identity": lambda config: with_record(config, identity=None),
     "no settings": lambda config: config | {"settings": None},
     "list of settings": lambda config: config | {"settings": [1]},
     "unknown method": lambda config: with_setting(config, method="\x1b[2J"),

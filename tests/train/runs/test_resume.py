@@ -1,20 +1,20 @@
-"""A run that was stopped at any moment ends with the same files as one that was never stopped."""
+"""A run stopped at any moment, or by a full disk, ends with the same files as one that was never stopped."""
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
 
 import numpy as np
 import pytest
 from tests.factories import write_features
-from tests.train.runs.run_files import checkpoints, contents, edited, truncate
+from tests.train.runs.conftest import tiny_arguments
+from tests.train.runs.run_files import EMBED, RESUME, START, checkpoints, contents, edited
 
 from byov.cache.hdf5 import read_array
 
-START = ("--ratio", 0.3, "--run", "toy")
-RESUME = ("--run", "toy", "--resume")
-EMBED = ("--run", "toy", "--embed-only")
-KILLS = 20
+KILLS = 12
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -46,9 +46,9 @@ def test_killed_before_any_file_it_ends_the_same(start_train, byov_train, tiny, 
 
 @pytest.mark.slow
 def test_killed_at_random_again_and_again_every_method_ends_the_same(
-    start_train, byov_train, tiny_of_each, run, tmp_path
+    start_train, byov_train, each_method, run, tmp_path
 ):
-    long = (*tiny_of_each, "--epochs", KILLS)
+    long = (*tiny_arguments(each_method), "--epochs", KILLS)
     assert byov_train(*START, *long, "--runs-dir", tmp_path / "whole").code == 0
     random, unfinished = np.random.default_rng(0), 0
     arguments = (*START, *long)
@@ -64,17 +64,6 @@ def test_killed_at_random_again_and_again_every_method_ends_the_same(
     ran = byov_train(*arguments)
     assert ran.code == 0, ran
     assert contents(run) == contents(tmp_path / "whole" / "toy")
-
-
-def test_killed_while_writing_a_checkpoint_it_ends_the_same(byov_train, tiny, reference, run):
-    """The kernel kills a process that exceeds the file size limit; the model fits, its checkpoints do not."""
-    largest = (reference / "model.safetensors").stat().st_size * 2
-    killed = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=True)
-    assert killed.code == -signal.SIGXFSZ
-    assert {path.suffix for path in (run / "checkpoint").iterdir()} == {".partial", ".lock"}
-    assert byov_train(*RESUME).code == 0
-    assert contents(run) == contents(reference)
-    assert [path for path in run.rglob("*") if ".partial" in path.name] == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -128,26 +117,6 @@ def test_the_newest_run_is_resumed_by_default(byov_train, finished, reference, t
     assert contents(finished) == contents(reference)
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finished, reference):
-    older, newer = checkpoints(finished)
-    truncate(newer)
-    ran = byov_train(*RESUME)
-    assert ran.code == 0
-    assert "falling back to the previous checkpoint" in ran.err
-    assert "resuming from step 8 of 12" in ran.err
-    assert contents(finished) == contents(reference)
-    assert newer.read_bytes() == (reference / "checkpoint" / newer.name).read_bytes()
-    assert older.read_bytes() == (reference / "checkpoint" / older.name).read_bytes()
-
-
-@pytest.mark.parametrize("fraction", [0, 0.0001, 0.5])
-def test_without_a_usable_checkpoint_nothing_is_changed(refused, finished, reference, fraction):
-    for path in checkpoints(finished):
-        truncate(path, fraction)
-    assert "2 checkpoints, none usable" in refused(*RESUME)
-    assert contents(finished) == contents(reference)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -156,7 +125,7 @@ def test_without_a_usable_checkpoint_nothing_is_changed(refused, finished, refer
         (("--ratio", "1.0"), "ratio 0.3, not 1.0"),
         (("--dataset", "other"), "dataset 'toy', not 'other'"),
         (("--encoder", "openai/clip-vit-base-patch16"), "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'"),
-        (("--method", "timeline"), "method byov, not timeline"),
+        (("--method", "timeline"), "method 'byov', not 'timeline'"),
         (("--sigma", "0.1"), "--sigma"),
     ],
 )
@@ -179,7 +148,7 @@ def test_features_of_another_encoder_are_refused(refused, cache):
         merged = {ratio: read_array(path, f"merged/{ratio}") for ratio in (0.3, 1.0)}
         write_features(path, merged, encoder="random/tiny", encoder_revision="0", encoder_sha256="cd" * 32)
     for arguments in (RESUME, EMBED):
-        assert f"encoder_sha256 {'ab' * 32!r}; now it is {'cd' * 32!r}" in refused(*arguments)
+        assert "encoder of toy changed since toy was started" in refused(*arguments)
 
 
 @pytest.mark.parametrize("change", ["video", "order", "labels", "features"])
@@ -197,7 +166,7 @@ def test_other_train_or_val_videos_are_refused(refused, finished, reference, cac
             path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
             features = np.ones((videos[0]["frames"], 16), np.float16)
             write_features(path, {0.3: features, 1.0: features}, encoder="random/tiny", encoder_revision="0")
-    assert "have changed since toy was started" in refused(*RESUME)
+    assert "train and val videos of toy changed since toy was started" in refused(*RESUME)
     assert contents(finished) == contents(reference)
 
 
@@ -209,3 +178,49 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finish
 def test_a_missing_best_model_is_noticed(refused, finished):
     (finished / "model.safetensors").unlink()
     assert "is missing" in refused(*RESUME)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_file_size_limit_is_one_line_or_kills(byov_train, tiny, reference, run, kills):
+    """The model fits, its checkpoints do not. Without Python's signal handler, the kernel kills the process."""
+    largest = (reference / "model.safetensors").stat().st_size * 2
+    ran = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=kills)
+    if kills:
+        assert ran.code == -signal.SIGXFSZ
+        assert {path.suffix for path in (run / "checkpoint").iterdir()} == {".partial", ".lock"}
+    else:
+        assert (ran.code, ran.out) == (1, "")
+        assert "step-000000004.safetensors: File too large" in ran.err.splitlines()[-1]
+        assert list((run / "checkpoint").iterdir()) == []
+    assert byov_train(*RESUME).code == 0
+    assert contents(run) == contents(reference)
+    assert [path for path in run.rglob("*") if ".partial" in path.name] == []
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 4 MiB at tmp_path/runs."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.parametrize("point", [("metrics.jsonl", 2), ("step-", 2), ("model-last.safetensors", 1)])
+def test_a_full_disk_is_one_line(start_train, byov_train, tiny, reference, run, disk, point):
+    command = start_train(*START, *tiny, pause_before=point)
+    assert command.paused()
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    ran = command.finish()
+    assert (ran.code, ran.out) == (1, "")
+    assert "No space left on device" in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+    (disk / "filler").unlink()
+    assert byov_train(*RESUME).code == 0
+    assert contents(run) == contents(reference)
