@@ -30,6 +30,13 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def write_file(path: Path, content: bytes | str = b"") -> Path:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
 def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarray]:
     """RGB images; image i has gray level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
