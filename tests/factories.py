@@ -42,6 +42,12 @@ def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarra
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
 
 
+def moving_images(count: int = 40) -> list[np.ndarray]:
+    """Textured images that move and brighten, so that losing bytes changes the picture."""
+    picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
+    return [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(count)]
+
+
 def write_video(
     path: Path,
     images: Sequence[np.ndarray] | int = 3,
