@@ -63,7 +63,7 @@ def made(folder: Path, run: Run) -> Path:
     lines = ["path,view,split,events,phases"]
     for split in ("train", "val", "test"):
         for view in ("ego", "exo"):
-            flips.write_video(folder / f"{split}_{view}.mp4", "libx264", None)
+            flips.write_video(folder / f"{split}_{view}.mp4")
             lines.append(f"{split}_{view}.mp4,{view},{split},0.8,reach;pour")
     (folder / "videos.csv").write_text("\n".join(lines) + "\n")
     done = run(EXTRACT, (*TRAIN, "--run", "first"))
