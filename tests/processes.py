@@ -1,16 +1,14 @@
-"""Commands in processes of their own: their environment, what they come to, and how they are made to stand still where
-a test kills or signals them, however fast they are."""
+"""Commands in processes of their own, and how to stop them at a chosen file, however fast they are."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# What decides how output looks and when it is written must not depend on who runs the tests.
+# Output must not depend on the environment of whoever runs the tests.
 _UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR"}
 _UNWANTED |= {"BYOV_FEATURES", "BYOV_DATASETS", "BYOV_RUNS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {"PYTHONSAFEPATH": "1"}
@@ -18,6 +16,8 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UN
 
 @dataclass(frozen=True)
 class Ran:
+    """Exit code and output of a command."""
+
     code: int
     out: str
     err: str
@@ -27,7 +27,7 @@ class Ran:
         return json.loads(self.out)
 
 
-# Text for scripts that run in processes of their own.
+# Source code for scripts that run in processes of their own.
 BEFORE_NAMING = '''
 def before_naming(text, count, act):
     """Call `act` right before the count-th file gets a name that contains the text."""
@@ -49,23 +49,18 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def start_and_pause(command: Sequence[object], before: str, **environment: str) -> "subprocess.Popen[str]":
-    """An installed command and its arguments, as it stands still before a file gets a name that contains `before`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, before, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT | environment,
-    )
+def start_and_pause(command, before, **environment):
+    """Start an installed command that stops itself before it renames a file to a name that contains `before`."""
+    words = [sys.executable, "-c", _SCRIPT, before, *map(str, command)]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(words, **pipes, text=True, env=ENVIRONMENT | environment)
     found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert found is not None
     assert found.si_code == os.CLD_STOPPED, process.communicate()
     return process
 
 
-def signal_and_end(process: "subprocess.Popen[str]", number: int) -> tuple[str, str]:
-    """Let it hear a signal as it goes on; what it has said until its end."""
+def signal_and_end(process, number):
+    """Continue a stopped process with a pending signal; return what it prints until it ends."""
     process.send_signal(number)
     process.send_signal(signal.SIGCONT)
     return process.communicate(timeout=300)
