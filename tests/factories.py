@@ -231,13 +231,15 @@ def write_run(
         for number, video in enumerate(manifest.videos):
             labels = np.zeros(video.frames or 0, int) if untrained or video.labels is None else np.array(video.labels)
             rows = make_rows([seed, number], labels, width)
+            values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
             for clip in (None, *(clips or {}).get(video.id, ())):
                 first, last = clip or (0, len(rows) - 1)
-                path = embedding_path(
-                    embeddings_folder(folder, untrained=untrained, trimmed=clip is not None), video.view, video.id, clip
+                at = embeddings_folder(folder, untrained=untrained, trimmed=clip is not None)
+                changes = values | {"model_sha256": digest, "first_frame": first} | provenance
+                write_embedding(
+                    embedding_path(at, video.view, video.id, clip),
+                    rows[first : last + 1],
+                    np.arange(last + 1 - first) / 30,
+                    make_embedding_provenance(**changes),
                 )
-                values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
-                values |= {"model_sha256": digest, "first_frame": first} | provenance
-                chosen = rows[first : last + 1]
-                write_embedding(path, chosen, np.arange(len(chosen)) / 30, make_embedding_provenance(**values))
     return folder
