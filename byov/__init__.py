@@ -39,11 +39,17 @@ __all__ = [
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Imported on first use, because importing torch, h5py and NumPy takes seconds.
-_EXPORTS = {
-    "byov.apply.run": ("Run", "VideoArrays", "load_features", "load_run", "train_run"),
-    "byov.errors": ("ByovError", "Interrupted"),
-    "byov.evaluate.tasks": ("EvaluationOptions",),
-    "byov.extract.extract_features": ("ExtractedFeatures", "extract_features"),
+_MODULES = {
+    "ByovError": "byov.errors",
+    "EvaluationOptions": "byov.evaluate.tasks",
+    "ExtractedFeatures": "byov.extract.extract_features",
+    "Interrupted": "byov.errors",
+    "Run": "byov.apply.run",
+    "VideoArrays": "byov.apply.run",
+    "extract_features": "byov.extract.extract_features",
+    "load_features": "byov.apply.run",
+    "load_run": "byov.apply.run",
+    "train_run": "byov.apply.run",
 }
 
 
@@ -51,13 +57,13 @@ if not TYPE_CHECKING:  # a type checker should report unknown names
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":  # slow to look up
-            globals()[name] = import_module("importlib.metadata").version("byov-egoexo")
-            return globals()[name]
-        for module, names in _EXPORTS.items():
-            if name in names:
-                globals()[name] = getattr(import_module(module), name)
-                return globals()[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            found = import_module("importlib.metadata").version("byov-egoexo")
+        elif name in _MODULES:
+            found = getattr(import_module(_MODULES[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

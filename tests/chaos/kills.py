@@ -1,4 +1,4 @@
-"""Processes killed at a system call, or told there that the disk is full; strace injects the faults.
+"""Processes that are killed at a system call, or whose system call fails; strace injects the faults.
 
 The work is a function of a folder. After the fault it is called again without one, and must leave the same files as
 if nothing had happened.
