@@ -6,7 +6,7 @@ Interrupted, or do nothing.
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from byov.errors import Interrupted
 
@@ -39,18 +39,10 @@ class Progress(Protocol):
 
 
 class _NoProgress:
-    def advance(self, count: int = 1, *, latest: str = "") -> None:
+    def advance(self, *_: object, **__: object) -> None:
         pass
 
-    def bar(
-        self,
-        name: str,  # noqa: ARG002
-        *,
-        unit: str,  # noqa: ARG002
-        total: int | None = None,  # noqa: ARG002
-        done: int = 0,  # noqa: ARG002
-        brief: bool = False,  # noqa: ARG002
-    ) -> AbstractContextManager[Bar]:
+    def bar(self, *_: object, **__: object) -> AbstractContextManager[Bar]:
         return nullcontext(self)
 
 
@@ -81,11 +73,9 @@ class Stoppable:
         self._progress, self._stop = progress, stop
 
     @contextmanager
-    def bar(
-        self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
-    ) -> Iterator[Bar]:
+    def bar(self, name: str, **options: Any) -> Iterator[Bar]:
         raise_if_stopped(self._stop)
-        with self._progress.bar(name, unit=unit, total=total, done=done, brief=brief) as bar:
+        with self._progress.bar(name, **options) as bar:
             yield _StoppableBar(bar, self._stop)
 
 

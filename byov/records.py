@@ -1,11 +1,8 @@
 """Validated records, used for everything that is read from files or the command line."""
 
 import re
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-
-from byov.text import pluralize
 
 UNLABELED = -1  # phase index of unlabeled frames
 # Dataclasses read from files: exact types, finite numbers; fields added by a later version are ignored.
@@ -34,27 +31,16 @@ def problem(error: ValidationError) -> str:
     """
     first = error.errors(include_url=False)[0]
     *parents, name = map(str, first["loc"] or ("it",))
-    where, message = ".".join((*parents, name)), first["msg"]
-    parent = f" in {'.'.join(parents)}" if parents else ""
+    parent = ".".join(parents)
+    value = repr(first["input"])
+    shown = value if len(value) <= 80 else value[:77] + "..."
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # a tuple that is too short
-        least = pluralize(int(name) + 1, "item")
-        return f"{'.'.join(parents)} is {_short(first['input'])}; it must have at least {least}"
-    if first["type"] == "missing":
-        return f"no {name!r}{parent}"
-    if first["type"] == "extra_forbidden":
-        return f"{name!r}{parent} is not known"
+        return f"{parent} is {shown}; it must have at least {int(name) + 1} items"
+    if first["type"] in ("missing", "extra_forbidden"):
+        place = f"{name!r} in {parent}" if parent else repr(name)
+        return f"no {place}" if first["type"] == "missing" else f"{place} is not known"
     if first["type"] == "value_error":  # raised by our own validators
-        return message.removeprefix("Value error, ")
-    limits = [f"{_LIMITS[name]} {_plain(limit):,}" for name, limit in first.get("ctx", {}).items() if name in _LIMITS]
-    expected = f"be {limits[0]}" if limits else _SHOULD.sub("", message).replace(" after validation", "")
-    return f"{where} is {_short(first['input'])}; it must {expected}"
-
-
-def _plain(limit: float) -> float:
-    """Convert integral limits to int: 0.0 → 0."""
-    return int(limit) if limit == int(limit) else limit
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+        return first["msg"].removeprefix("Value error, ")
+    limits = [f"be {_LIMITS[key]} {limit:,.12g}" for key, limit in first.get("ctx", {}).items() if key in _LIMITS]
+    expected = limits[0] if limits else _SHOULD.sub("", first["msg"]).replace(" after validation", "")
+    return f"{'.'.join((*parents, name))} is {shown}; it must {expected}"

@@ -24,6 +24,7 @@ from byov.cli.common import (
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, rich_table, table_console
 from byov.cli.videos import MaxPixelsOption, OnCorruptOption, OnTruncatedOption, keep_freed_memory
+from byov.data import READERS
 from byov.data.dataset import SPLITS, Dataset
 from byov.data.own_videos import (
     CSV_NAME,
@@ -32,7 +33,6 @@ from byov.data.own_videos import (
     read_own_videos,
     video_files,
 )
-from byov.data.registry import READERS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.errors import EncoderError

@@ -26,11 +26,6 @@ KEY_EVENTS = {
 LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
-def phase_names(key_events: tuple[str, ...]) -> tuple[str, ...]:
-    """Name the phases between consecutive key events."""
-    return tuple(f"{before} to {after}" for before, after in pairwise(key_events))
-
-
 def read_ae2(name: str, root: Path) -> Dataset:
     """Read one of the four datasets from its folder.
 
@@ -38,16 +33,14 @@ def read_ae2(name: str, root: Path) -> Dataset:
         DatasetError: The folder does not have the published layout.
     """
     labels = read_labels(root / "label.pickle")
-    phases = phase_names(KEY_EVENTS[name])
+    phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
     videos = []
     for path, view, split in _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root):
         if path.stem not in labels:
             raise DatasetError(f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}")
-        if max(labels[path.stem], default=0) >= len(phases):
-            raise DatasetError(
-                f"{path}: phase {max(labels[path.stem])} in {root / 'label.pickle'}, but {name} has "
-                f"{len(phases)} phases"
-            )
+        last = max(labels[path.stem], default=0)
+        if last >= len(phases):
+            raise DatasetError(f"{path}: phase {last} in {root / 'label.pickle'}, but {name} has {len(phases)} phases")
         videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
     dataset = Dataset(name, root, tuple(_with_pairs(videos)), phase_names=phases)
     require_views(dataset, SPLITS)
@@ -61,11 +54,11 @@ def _with_pairs(videos: list[Video]) -> Iterator[Video]:
         views[video.id].add(video.view)
         splits[video.id].add(video.split)
     for video in videos:
-        stem = video.id
-        if len(views[stem]) == 1:
+        if len(views[video.id]) == 1:
             yield video
         else:
-            yield replace(video, id=f"{stem}-{video.view}", pair=stem if len(splits[stem]) == 1 else None)
+            pair = video.id if len(splits[video.id]) == 1 else None
+            yield replace(video, id=f"{video.id}-{video.view}", pair=pair)
 
 
 def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:

@@ -4,17 +4,15 @@ Labels are video-level actions (157 classes) instead of phases, and there is no 
 performed twice, once for each camera, not a simultaneous recording.
 """
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from byov.data.dataset import Dataset, Split, Video, path_inside, require_views
+from byov.data.dataset import Dataset, Split, Video, path_inside, read_csv, require_views
 from byov.errors import DatasetError
 
 NUM_CLASSES = 157
-_COLUMNS = ("id", "egocentric", "actions")
 _PARTNER_COLUMN = "charades_video"  # id of the video of the same script in the other view; absent from older releases
 _ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
@@ -48,31 +46,17 @@ def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
 
 def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
     """Yield the videos of a split and the ids of their partners."""
-    path = root / f"CharadesEgo_v1_{split}.csv"
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
-            if missing:
-                raise DatasetError(f"{path}: column {missing[0]!r} is missing")
-            for row in reader:
-                yield _read_row(root, split, row, f"{path}:{reader.line_num}"), row.get(_PARTNER_COLUMN) or ""
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: missing; it is part of the dataset's download") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
-
-
-def _read_row(root: Path, split: Split, row: dict[str, str], source: str) -> Video:
-    if row["egocentric"] not in ("Yes", "No"):
-        raise DatasetError(f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No.")
-    return Video(
-        id=row["id"],
-        view="ego" if row["egocentric"] == "Yes" else "exo",
-        split=split,
-        path=path_inside(root, f"{row['id']}.mp4", source),
-        actions=_parse_actions(row["actions"] or "", source),
-    )
+    for source, row in read_csv(root / f"CharadesEgo_v1_{split}.csv", ("id", "egocentric", "actions")):
+        if row["egocentric"] not in ("Yes", "No"):
+            raise DatasetError(f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No.")
+        video = Video(
+            id=row["id"],
+            view="ego" if row["egocentric"] == "Yes" else "exo",
+            split=split,
+            path=path_inside(root, f"{row['id']}.mp4", source),
+            actions=_parse_actions(row["actions"] or "", source),
+        )
+        yield video, row.get(_PARTNER_COLUMN) or ""
 
 
 def _parse_actions(text: str, source: str) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Datasets: videos of two views in three splits, with their annotations."""
 
+import csv
 import os
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,6 +17,7 @@ View = Literal["ego", "exo"]
 Split = Literal["train", "val", "test"]
 VIEWS: tuple[View, ...] = get_args(View)
 SPLITS: tuple[Split, ...] = get_args(Split)
+MAX_VIDEOS = 200_000  # per CSV file; Ego-Exo4D has about 30,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +73,20 @@ class Dataset:
     action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Ids become file names, and some file systems ignore case.
-        counts = Counter(video.id.casefold() for video in self.videos)
+        by_id: dict[str, Video] = {}
+        by_pair: dict[str, list[Video]] = {}
         for video in self.videos:
-            if counts[video.id.casefold()] > 1:
-                same = [other for other in self.videos if other.id.casefold() == video.id.casefold()]
+            # Ids become file names, and some file systems ignore case.
+            first = by_id.setdefault(video.id.casefold(), video)
+            if first is not video:
                 raise DatasetError(
-                    f"{self.name}: the id {video.id!r} is not unique (case is ignored): "
-                    f"{', '.join(str(other.path) for other in same)}"
+                    f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.path}, {video.path}"
                 )
             if not video.path.is_file():
                 raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        pairs: dict[str, list[Video]] = {}
-        for video in self.videos:
             if video.pair is not None:
-                pairs.setdefault(video.pair, []).append(video)
-        for pair, videos in pairs.items():
+                by_pair.setdefault(video.pair, []).append(video)
+        for pair, videos in by_pair.items():
             if sorted(video.view for video in videos) != list(VIEWS) or len({video.split for video in videos}) > 1:
                 found = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
                 raise DatasetError(
@@ -106,6 +103,34 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
                 raise DatasetError(f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos")
 
 
+def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
+
+    Args:
+        path: CSV file; columns may be separated by commas, semicolons or tabs.
+        required: Columns that the file must have.
+
+    Raises:
+        DatasetError: The file is not a CSV file, a column is missing, or there are more than MAX_VIDEOS rows.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            separator = max((",", ";", "\t"), key=file.readline().count)
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=separator)
+            columns = reader.fieldnames or ()
+            if not {*required} <= {*columns} or len({*columns}) < len(columns):
+                raise DatasetError(f"{path}: columns {','.join(columns)!r}. Expected {','.join(required)}, each once.")
+            for count, row in enumerate(reader):
+                if count == MAX_VIDEOS:
+                    raise DatasetError(f"{path}: more than {MAX_VIDEOS:,} videos. Split the file.")
+                yield f"{path}:{reader.line_num}", row
+    except (FileNotFoundError, IsADirectoryError):
+        raise DatasetError(f"{path}: missing. Expected a CSV file with the columns {','.join(required)}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
+
+
 def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name, or raise DatasetError if the name points outside of root.
 
@@ -118,13 +143,9 @@ def path_inside(root: Path, name: str, source: str) -> Path:
         source: Where the name comes from, for the error message.
     """
     path = Path(os.path.normpath(root / name))
-    folder, target = os.path.normpath(root.absolute()), os.path.normpath(path.absolute())
-    if Path(name).is_absolute() and "\0" not in name and not _is_below(folder, target):
-        folder, target = os.path.realpath(folder), os.path.realpath(target)
-    if "\0" in name or not _is_below(folder, target):
+    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
+    if Path(name).is_absolute() and "\0" not in name and not target.is_relative_to(folder):
+        folder, target = folder.resolve(), target.resolve()
+    if "\0" in name or not target.parent.is_relative_to(folder):
         raise DatasetError(f"{source}: the path {name!r} is outside of the dataset folder {root}")
     return path
-
-
-def _is_below(folder: str, path: str) -> bool:
-    return path != folder and path.startswith(folder.rstrip("/") + "/")

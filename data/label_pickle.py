@@ -87,17 +87,15 @@ def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         DatasetError: The file is missing, too large, or anything but a dictionary of phase indices.
     """
+    if not path.is_file():
+        raise DatasetError(f"{path}: missing; it is part of the dataset's download")
+    if path.stat().st_size > MAX_BYTES:
+        raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, so not a label file")
+    content = path.read_bytes()
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, so not a label file")
-        content = path.read_bytes()
         for _ in pickletools.genops(content):
             pass  # raises if a declared length exceeds the file
         loaded = _Unpickler(io.BytesIO(content)).load()
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: missing; it is part of the dataset's download") from None
-    except (OSError, DatasetError):
-        raise
     except Exception as error:  # a malformed pickle can raise anything
         raise DatasetError(f"{path}: not a readable label file ({' '.join(str(error).split())[:200]})") from error
     if not isinstance(loaded, dict) or not all(isinstance(stem, str) for stem in loaded):

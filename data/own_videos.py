@@ -18,23 +18,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeVar
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, read_csv, require_views
 from byov.errors import DatasetError
-from byov.text import pluralize
 
 T = TypeVar("T")
 
 REQUIRED = ("path", "view", "split")
 OPTIONAL = ("id", "events", "phases", "pair")
-MAX_VIDEOS = 200_000  # Ego-Exo4D has about 30,000
 FIRST_PHASE = "start"  # name of the phase before the first event if only events are named
 UNLABELED_MARK, RESUME_MARK = "-", "+"
 
 CSV_NAME = "videos.csv"  # written into the folder by `byov-extract --folder`
-CSV_COLUMNS = ("path", "view", "split", "id", "events", "pair")
 DEFAULT_SPLIT_FRACTIONS = (0.6, 0.2, 0.2)  # train, val, test
 # Videos are recognized by suffix, so that a broken file is listed and reported instead of silently skipped.
 VIDEO_SUFFIXES = {
@@ -53,16 +50,9 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^\w .,+=()\[\]#&@'-]")
 
 
 @dataclass(frozen=True)
-class _Events:
-    seconds: tuple[float, ...] = ()
-    names: tuple[str, ...] = ()  # names of the phases that begin at these times; empty if unnamed
-    unlabeled: tuple[tuple[float, float], ...] = ()  # intervals (start, end) in seconds
-
-
-@dataclass(frozen=True)
 class _Row:
     video: Video
-    events: _Events | None
+    event_names: tuple[str, ...]  # empty if the events are not named
     phases: tuple[str, ...]
 
 
@@ -73,7 +63,7 @@ def read_own_videos(
 
     Args:
         name: Name of the dataset.
-        manifest: CSV file; columns may be separated by commas, semicolons or tabs.
+        manifest: CSV file.
         phase_names: Default names, used if the CSV names no phases and has the same number of them.
         folder: Folder that paths are relative to. Defaults to the folder of the CSV.
 
@@ -81,52 +71,25 @@ def read_own_videos(
         DatasetError: The file is malformed, or a video is missing.
     """
     root = folder or manifest.parent
-    rows: list[_Row] = []
-    try:
-        with manifest.open(encoding="utf-8-sig", newline="") as file:
-            separator = max((",", ";", "\t"), key=file.readline().count)
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=separator)
-            _check_columns(manifest, list(reader.fieldnames or ()))
-            for fields in reader:
-                if len(rows) == MAX_VIDEOS:
-                    raise DatasetError(f"{manifest}: more than {MAX_VIDEOS:,} videos. Split the file.")
-                rows.append(_read_row(root, fields, f"{manifest}:{reader.line_num}"))
-    except FileNotFoundError:
-        raise DatasetError(f"{manifest}: no such file. Expected a CSV with the columns path,view,split.") from None
-    except IsADirectoryError:
-        raise DatasetError(f"{manifest}: a folder, not a CSV file. Use --folder for a folder of videos.") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{manifest}: not a readable CSV file ({error})") from None
+    rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
     names = _phase_names(manifest, rows, phase_names)
     dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=names)
     require_views(dataset, ("train",))
     return dataset
 
 
-def _check_columns(manifest: Path, columns: list[str]) -> None:
-    problem = ""
-    for column in REQUIRED:
-        if column not in columns:
-            problem = problem or f"column {column!r} is missing"
-    for column in columns:
-        if column not in REQUIRED + OPTIONAL:
-            problem = problem or f"unknown column {column!r}"
-        elif columns.count(column) > 1:
-            problem = problem or f"column {column!r} appears {columns.count(column)} times"
-    if problem:
-        raise DatasetError(f"{manifest}: {problem}. Expected path,view,split and optionally {','.join(OPTIONAL)}.")
-
-
-def _read_row(root: Path, fields: dict[str, str | None], source: str) -> _Row:
-    if None in fields:
+def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
+    unknown = fields.keys() - {*REQUIRED, *OPTIONAL}
+    if None in unknown:
         raise DatasetError(f"{source}: more fields than columns. Quote fields that contain the separator.")
+    if unknown:
+        raise DatasetError(f"{source}: unknown column {unknown.pop()!r}. Optional columns are {', '.join(OPTIONAL)}.")
     values = {column: (fields.get(column) or "").strip() for column in REQUIRED + OPTIONAL}
     for column, choices in (("view", VIEWS), ("split", SPLITS)):
         if values[column] not in choices:
             raise DatasetError(f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}.")
     path = path_inside(root, values["path"], source)
-    events = _parse_events(values["events"], source) if values["events"] else None
+    seconds, names, unlabeled = _parse_events(values["events"], source) if values["events"] else (None, (), ())
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
         raise DatasetError(f"{source}: phases {values['phases']!r}. Expected names like 'reach;pour;put down'.")
@@ -135,32 +98,34 @@ def _read_row(root: Path, fields: dict[str, str | None], source: str) -> _Row:
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
         path=path,
-        event_seconds=events.seconds if events else None,
-        unlabeled_seconds=events.unlabeled if events else (),
+        event_seconds=seconds,
+        unlabeled_seconds=unlabeled,
         pair=values["pair"] or None,
     )
-    return _Row(video, events, phases)
+    return _Row(video, names, phases)
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
     """Parse event times like "2.5;7.1" or "2.5 pour;7.1 put down"; `source` starts the error message."""
-    events = _parse_events(text, source)
-    if events.unlabeled:
+    seconds, _, unlabeled = _parse_events(text, source)
+    if unlabeled:
         raise DatasetError(f"{source}: {UNLABELED_MARK!r} in events {text!r} is only supported in a CSV file")
-    return events.seconds
+    return seconds
 
 
-def _parse_events(text: str, source: str) -> _Events:
+def _parse_events(text: str, source: str) -> tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[float, float], ...]]:
     """Parse the cell "2.5 pour;7.1 put down;9 -" to (2.5, 7.1), ("pour", "put down"), ((9.0, inf),)."""
     parts = [part.strip().partition(" ") for part in text.split(";")]
     marks = [mark.strip() for _, _, mark in parts]
     try:
         times = [float(time) for time, _, _ in parts]
     except ValueError:
-        times = [math.nan]
-    names = [mark for mark in marks if mark not in (UNLABELED_MARK, RESUME_MARK)]
-    names_valid = not any(names) or all(any(map(str.isalpha, name)) for name in names)
-    if not all(math.isfinite(time) and time >= 0 for time in times) or times != sorted(times) or not names_valid:
+        times = [math.nan] * len(parts)
+    events = [item for item in zip(times, marks, strict=True) if item[1] not in (UNLABELED_MARK, RESUME_MARK)]
+    names = tuple(name for _, name in events)
+    named = all(any(map(str.isalpha, name)) for name in names)
+    increasing = times == sorted(times) and all(0 <= time < math.inf for time in times)
+    if not increasing or (any(names) and not named):
         raise DatasetError(
             f"{source}: events {text!r}. Expected increasing seconds like '2.5;7.1' or '2.5 pour;7.1 put down'."
         )
@@ -168,47 +133,36 @@ def _parse_events(text: str, source: str) -> _Events:
         raise DatasetError(
             f"{source}: events {text!r}. {RESUME_MARK!r} must follow {UNLABELED_MARK!r}, as in '5 -;6 +'."
         )
-    return _Events(
-        seconds=tuple(
-            time for time, mark in zip(times, marks, strict=True) if mark not in (UNLABELED_MARK, RESUME_MARK)
-        ),
-        names=tuple(names) if all(names) else (),
-        unlabeled=tuple(
-            (start, end)
-            for mark, start, end in zip(marks, times, [*times[1:], math.inf], strict=True)
-            if mark == UNLABELED_MARK
-        ),
-    )
+    intervals = zip(marks, pairwise([*times, math.inf]), strict=True)
+    unlabeled = tuple(interval for mark, interval in intervals if mark == UNLABELED_MARK)
+    return tuple(time for time, _ in events), names if named else (), unlabeled
 
 
 def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
-    labeled = [(row.video.id, row.events) for row in rows if row.events is not None]
+    labeled = [(row, len(row.video.event_seconds)) for row in rows if row.video.event_seconds is not None]
     if not labeled:
         return ()
-    longest_id, longest = max(labeled, key=lambda item: len(item[1].seconds))
-    events = len(longest.seconds)
-    names = next((found.names for _, found in labeled if len(found.names) == events), ())
-    for video_id, found in labeled:
+    longest, events = max(labeled, key=lambda item: item[1])
+    names = next((row.event_names for row, _ in labeled if len(row.event_names) == events), ())
+    for row, found in labeled:
         # Events may be missing at the end of a video if that end is unlabeled.
-        complete = not found.unlabeled or found.unlabeled[-1][1] < math.inf
-        if len(found.seconds) < events and complete:
+        ends_labeled = all(end < math.inf for _, end in row.video.unlabeled_seconds)
+        if found < events and ends_labeled:
             raise DatasetError(
-                f"{manifest}: {longest_id!r} has {pluralize(events, 'event')} but {video_id!r} has "
-                f"{len(found.seconds)}. Give every labeled video the same events."
+                f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has {found}. Give every "
+                "labeled video the same events."
             )
-        if found.names != names[: len(found.names)]:
+        if row.event_names != names[: len(row.event_names)]:
             raise DatasetError(
-                f"{manifest}: {video_id!r} has events {found.names} but other videos have {names or 'unnamed events'}"
+                f"{manifest}: {row.video.id!r} has events {row.event_names} but other videos have "
+                f"{names or 'unnamed events'}"
             )
-    listed = list(dict.fromkeys(row.phases for row in rows if row.phases))
+    listed = sorted({row.phases for row in rows if row.phases})
     if len(listed) > 1:
         raise DatasetError(f"{manifest}: different phases in different rows: {listed[0]} and {listed[1]}")
     if listed and len(listed[0]) != events + 1:
-        raise DatasetError(
-            f"{manifest}: {pluralize(len(listed[0]), 'phase')} named, but {pluralize(events, 'event')} in each video "
-            f"means {events + 1} phases"
-        )
+        raise DatasetError(f"{manifest}: phases {listed[0]}, but {events} events separate {events + 1} phases")
     if listed:
         return listed[0]
     if names:
@@ -220,27 +174,17 @@ def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...])
 
 
 @dataclass(frozen=True)
-class FolderVideo:
-    """A video found in a folder."""
-
-    path: PurePath  # relative to the folder
-    view: View
-    split: Split
-    id: str
-
-
-@dataclass(frozen=True)
 class FolderListing:
-    """Videos found in a folder, and the files that were skipped."""
+    """Videos found in a folder, and the files that were skipped; all paths are relative to the folder."""
 
-    videos: tuple[FolderVideo, ...]
-    not_videos: tuple[PurePath, ...]
-    without_view: tuple[PurePath, ...]
+    videos: tuple[Video, ...]
+    not_videos: tuple[Path, ...]
+    without_view: tuple[Path, ...]
 
     def to_csv(self) -> str:
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(CSV_COLUMNS)
+        table.writerow(["path", "view", "split", "id", "events", "pair"])
         table.writerows([video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in self.videos)
         return text.getvalue()
 
@@ -256,51 +200,45 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> Folde
     Raises:
         DatasetError: A view has no videos, or only some of the videos are in split folders.
     """
-    videos, others = video_files(folder)
-    views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in videos}
-    by_view: dict[View, list[PurePath]] = {view: [path for path in videos if views[path] == view] for view in VIEWS}
-    for view, paths in by_view.items():
-        if not paths:
+    paths, others = video_files(folder)
+    views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
+    for view in VIEWS:
+        if not by_view[view]:
             raise DatasetError(
-                f"{folder}: none of its {pluralize(len(videos), 'video')} has the word {view!r} in its path. Sort the "
-                "videos into folders called ego and exo, or list them in a CSV file for --manifest."
+                f"{folder}: none of its {len(paths)} videos has the word {view!r} in its path. Sort the videos into "
+                "folders called ego and exo, or list them in a CSV file for --manifest."
             )
-    splits = _splits_from_folders(folder, videos)
-    if splits and fractions is not None:
-        raise DatasetError(f"{folder}: its folders name the splits ({next(iter(splits))}). Omit --split.")
-    if not splits:
-        for paths in by_view.values():
-            splits |= zip(paths, assign_splits(len(paths), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
-    ids = unique_ids(videos)
-    return FolderListing(
-        videos=tuple(FolderVideo(path, view, splits[path], ids[path]) for view in VIEWS for path in by_view[view]),
-        not_videos=tuple(others),
-        without_view=tuple(path for path in videos if views[path] is None),
-    )
+    splits = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
+    if not any(splits.values()):
+        for of_view in by_view.values():
+            splits |= zip(of_view, assign_splits(len(of_view), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
+    elif fractions is not None:
+        raise DatasetError(f"{folder}: its folders name the splits. Omit --split.")
+    ids = unique_ids(paths)
+    videos = []
+    for view in VIEWS:
+        for path in by_view[view]:
+            split = splits[path]
+            if split is None:
+                raise DatasetError(
+                    f"{folder}: {path} is not in a split folder, but other videos are. Put all or none of the videos "
+                    f"into folders called {', '.join(SPLITS)}."
+                )
+            videos.append(Video(ids[path], view, split, path))
+    without_view = tuple(path for path in paths if views[path] is None)
+    return FolderListing(tuple(videos), tuple(others), without_view)
 
 
-def video_files(folder: Path) -> tuple[list[PurePath], list[PurePath]]:
+def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the videos and the other files below a folder, relative to it and sorted; hidden files are ignored."""
     if not folder.is_dir():
-        raise DatasetError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
-    files: list[PurePath] = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        raise DatasetError(f"{folder}: no such folder")
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     visible = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     videos = [path for path in visible if path.suffix.lower() in VIDEO_SUFFIXES]
     others = [path for path in visible if path.suffix.lower() not in VIDEO_SUFFIXES and path.name != CSV_NAME]
     return videos, others
-
-
-def _splits_from_folders(folder: Path, videos: Sequence[PurePath]) -> dict[PurePath, Split]:
-    """Return the split of each video as named by its folders; empty if no folder names one."""
-    found = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in videos}
-    splits = {path: split for path, split in found.items() if split is not None}
-    if splits and len(splits) < len(found):
-        other = next(path for path, split in found.items() if split is None)
-        raise DatasetError(
-            f"{folder}: {next(iter(splits))} is in a split folder but {other} is not. Put all or none of the "
-            f"videos into folders called {', '.join(SPLITS)}."
-        )
-    return splits
 
 
 def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
@@ -318,20 +256,18 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
     >>> assign_splits(5, (0.6, 0.2, 0.2))
     ['train', 'val', 'train', 'test', 'train']
     """
+    target = dict(zip(SPLITS, fractions, strict=True))
     assigned: list[Split] = []
-    for index in range(videos):
-        missing = [
-            round(fraction * (index + 1) - assigned.count(split), 9)
-            for split, fraction in zip(SPLITS, fractions, strict=True)
-        ]
-        assigned.append("train" if index == 0 else SPLITS[missing.index(max(missing))])
+    for number in range(1, videos + 1):
+        missing = {split: round(target[split] * number - assigned.count(split), 9) for split in SPLITS}
+        assigned.append("train" if number == 1 else max(SPLITS, key=missing.__getitem__))
     return assigned
 
 
-def unique_ids(paths: Sequence[PurePath]) -> dict[PurePath, str]:
+def unique_ids(paths: Sequence[Path]) -> dict[Path, str]:
     """Derive ids from file stems; stems that are not unique are prefixed with their folders ("ego-001")."""
     stems = Counter(_valid_id(path.stem) for path in paths)
-    ids: dict[PurePath, str] = {}
+    ids: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:
         stem = _valid_id(path.stem)

@@ -113,11 +113,19 @@ class FrameReader:
     def _images(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
         """Yield upright RGB images and their times."""
         reformatter = VideoReformatter()
-        first_time = 0.0
-        rotation, mirrored, turns = None, False, 0
+        packet_times: deque[float] = deque()
+        first_time, rotation, mirrored, turns = 0.0, None, False, 0
         with open_video(self.path) as (container, stream):
             self.fps = _frame_rate(stream)
-            for index, (frame, time) in enumerate(self._frames(container, stream)):
+            for index, frame in enumerate(self._frames(container, stream, packet_times)):
+                if frame.is_corrupt:
+                    self._count_corrupt(index)
+                if packet_times:
+                    time = packet_times.popleft()
+                elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
+                    time = float(frame.pts * stream.time_base)
+                else:
+                    time = index / (self.fps or 1)
                 image = np.asarray(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(), dtype=np.uint8)
                 if frame.rotation != rotation:
                     rotation, (mirrored, turns) = frame.rotation, _orientation(frame)
@@ -128,27 +136,18 @@ class FrameReader:
                 yield np.rot90(image, turns) if turns else image, time - first_time
 
     def _frames(
-        self, container: av.container.InputContainer, stream: av.VideoStream
-    ) -> Iterator[tuple[av.VideoFrame, float]]:
-        """Yield decoded frames and their times; apply the policy."""
-        self._limit_pixels(stream)
+        self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
+    ) -> Iterator[av.VideoFrame]:
+        """Yield decoded frames; for formats without display times, append the times of packets in file order."""
+        if stream.width * stream.height > self._policy.max_pixels:
+            raise VideoError(
+                f"{self.path}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
+                f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
+            )
+        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO"
-        packet_times: deque[float] = deque()  # in file order; used for formats without display times
         frames, end_seconds, problem = 0, 0.0, ""
-
-        def timed(frame: av.VideoFrame) -> tuple[av.VideoFrame, float]:
-            nonlocal frames
-            self._check_corrupt(frame, frames)
-            if packet_times:
-                time = packet_times.popleft()
-            elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
-                time = float(frame.pts * stream.time_base)
-            else:
-                time = frames / self.fps if self.fps else float(frames)
-            frames += 1
-            return frame, time
-
         try:
             for packet in container.demux(stream):
                 if not packet.size:
@@ -160,12 +159,14 @@ class FrameReader:
                     packet_times.append(float(packet.dts * packet.time_base))
                 end_seconds = max(end_seconds, _packet_end(packet))
                 for frame in packet.decode():
-                    yield timed(frame)
+                    frames += 1
+                    yield frame
             problem = problem or _missing_seconds(container, stream, end_seconds)
             # Frames still in the decoder of a truncated file may lack an earlier B-frame that was cut off.
             if not (problem and stream.codec_context.has_b_frames):
                 for frame in stream.decode(None):
-                    yield timed(frame)
+                    frames += 1
+                    yield frame
         except av.error.FFmpegError as error:
             problem = problem or str(error.strerror)
         if problem and self._policy.on_truncated == "error":
@@ -177,18 +178,7 @@ class FrameReader:
             raise VideoError(f"{self.path}: no frame could be decoded")
         self.truncated = bool(problem)
 
-    def _limit_pixels(self, stream: av.VideoStream) -> None:
-        """Reject oversized frames before any memory is allocated for them."""
-        if stream.width * stream.height > self._policy.max_pixels:
-            raise VideoError(
-                f"{self.path}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
-                f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
-            )
-        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
-
-    def _check_corrupt(self, frame: av.VideoFrame, index: int) -> None:
-        if not frame.is_corrupt:
-            return
+    def _count_corrupt(self, index: int) -> None:
         if self._policy.on_corrupt == "error":
             raise VideoError(
                 f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame anyway with "
@@ -199,28 +189,17 @@ class FrameReader:
 
 @dataclass(frozen=True)
 class Probe:
-    """Properties of a video, determined by counting packets and decoding only the first frame.
+    """Properties of a video, determined without decoding more than the first frame."""
 
-    Attributes:
-        header_frames: Frame count in the header; 0 if absent.
-        packets: Number of video packets, usually the number of frames.
-        width, height: Displayed size, after rotation.
-        fps: Average frame rate; 0 if unknown.
-        variable_rate: Whether the intervals between frames vary.
-        rotation_degrees: Counter-clockwise rotation, already applied to the size.
-        codec: FFmpeg's name of the codec.
-        truncation: Why the file is considered truncated; empty if it is not.
-    """
-
-    header_frames: int
-    packets: int
-    width: int
+    header_frames: int  # frame count in the header; 0 if absent
+    packets: int  # number of video packets, usually the number of frames
+    width: int  # as displayed, after rotation
     height: int
-    fps: float
+    fps: float  # average frame rate; 0 if unknown
     variable_rate: bool
-    rotation_degrees: int
+    rotation_degrees: int  # counter-clockwise, already applied to the size
     codec: str
-    truncation: str
+    truncation: str  # why the file is considered truncated; "" if it is not
 
 
 def probe(path: Path) -> Probe:
@@ -230,7 +209,7 @@ def probe(path: Path) -> Probe:
         VideoError: The file cannot be opened.
     """
     with open_video(path) as (container, stream):
-        turns, size = None, (stream.width, stream.height)
+        turns, width, height = None, stream.width, stream.height
         times: list[float] = []
         end_seconds, truncation = 0.0, ""
         try:
@@ -243,19 +222,22 @@ def probe(path: Path) -> Probe:
                         truncation = "incomplete packet"
                 if turns is None:
                     for frame in packet.decode():
-                        (_, turns), size = _orientation(frame), (frame.width, frame.height)
+                        (_, turns), width, height = _orientation(frame), frame.width, frame.height
         except av.error.FFmpegError as error:
             truncation = str(error.strerror)
-        turns = turns or 0
-        width, height = size if turns % 2 == 0 else size[::-1]
+        if turns in (1, 3):
+            width, height = height, width
+        # Intervals of a constant rate differ by the rounding to the stream's time base.
+        intervals = np.diff(np.sort(times))
+        rounding = 2.5 * float(stream.time_base or 0) + 1e-9
         return Probe(
             header_frames=stream.frames,
             packets=len(times),
             width=width,
             height=height,
             fps=_frame_rate(stream),
-            variable_rate=_varies(np.sort(np.array(times)), float(stream.time_base or 0)),
-            rotation_degrees=90 * turns,
+            variable_rate=len(intervals) > 0 and bool(np.ptp(intervals) > rounding),
+            rotation_degrees=90 * (turns or 0),
             codec=stream.codec_context.name,
             truncation=truncation or _missing_seconds(container, stream, end_seconds),
         )
@@ -286,9 +268,7 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
     except FileNotFoundError:
         raise VideoError(f"{path}: no such file") from None
     except (av.error.FFmpegError, OSError) as error:
-        if path.is_dir():
-            raise VideoError(f"{path}: a folder, not a video") from error
-        if not path.stat().st_size:
+        if path.is_file() and not path.stat().st_size:
             raise VideoError(f"{path}: empty file") from error
         raise VideoError(
             f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be truncated, or a recording "
@@ -297,8 +277,7 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
     with container:
         streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
         if not streams:
-            kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no streams"
-            raise VideoError(f"{path}: no video stream, only {kinds}")
+            raise VideoError(f"{path}: no video stream")
         if streams[0].codec_context is None:
             raise VideoError(f"{path}: this build of FFmpeg has no decoder for its codec. Convert the video to H.264.")
         yield container, streams[0]
@@ -331,12 +310,6 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
     if declared - end_seconds <= tolerance:
         return ""
     return f"it ends at {end_seconds:.2f} s and its header declares {declared:.2f} s"
-
-
-def _varies(times: NDArray[np.float64], tick_seconds: float) -> bool:
-    """Return whether frame intervals differ by more than the rounding to the stream's time base."""
-    intervals = np.diff(times)
-    return bool(len(intervals)) and bool(np.ptp(intervals) > 2.5 * tick_seconds + 1e-9)
 
 
 def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:

@@ -14,10 +14,10 @@ from byov.cache.hdf5 import read_array
 from byov.cache.layout import manifest_path, video_path
 from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
 from byov.cache.verify import failures_path, read_failures
+from byov.data import READERS, open_dataset
 from byov.data.dataset import Dataset, Video
 from byov.data.demo import DEFAULT_VIDEOS, write_demo
 from byov.data.own_videos import read_own_videos
-from byov.data.registry import READERS, open_dataset
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError

@@ -1,4 +1,4 @@
-"""Commands in this process, and Python processes of their own for what a test must not do to itself."""
+"""Fixtures that run commands in this process, or scripts in processes of their own."""
 
 import contextlib
 import importlib.util
@@ -9,11 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import h5py
 import pytest
@@ -27,22 +23,21 @@ ROOT = Path(__file__).parents[1]
 ENVIRONMENT = PLAIN_ENVIRONMENT | {"PYTHONWARNINGS": "error"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: the short ones fill up what time the processes have left at the end."""
+def pytest_collection_modifyitems(items):
+    """Run files with slow tests first, so that all processes finish at about the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
-def usual_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have moved theirs."""
+def default_folders(monkeypatch):
     for variable in ("BYOV_RUNS", "BYOV_FEATURES", "BYOV_DATASETS"):
         monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(scope="module")
-def one_torch_thread() -> Iterator[None]:
-    """Models this small are no quicker on several cores, and on some CPUs their number decides the last bit."""
+def one_torch_thread():
+    """Small models gain nothing from more threads, and the number of threads can change the last bit."""
     import torch
 
     threads = torch.get_num_threads()
@@ -52,13 +47,11 @@ def one_torch_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def load_benchmark() -> Callable[[str], ModuleType]:
-    """load_benchmark(name): a file of benchmarks/, which are not installed."""
+def load_benchmark():
+    """load_benchmark(name): import a file of benchmarks/, which are not installed."""
 
-    def load(name: str) -> ModuleType:
+    def load(name):
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -66,78 +59,53 @@ def load_benchmark() -> Callable[[str], ModuleType]:
     return load
 
 
-def _call(main: Callable[[], None], name: str, *arguments: object) -> Ran:
-    out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before, sys.argv = sys.argv, [name, *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="session")
-def call() -> Callable[..., Ran]:
-    """call(main, name, *arguments): a command as if it were typed, in this process: PyTorch is imported once."""
-    return _call
+def call():
+    """call(main, name, *arguments): run a command in this process, where PyTorch is already imported."""
 
-
-@pytest.fixture(scope="session")
-def clean_environment() -> dict[str, str]:
-    return ENVIRONMENT
-
-
-@pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script in a process of its own, to its end."""
-
-    def run(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=ENVIRONMENT | environment,
-            check=False,
-        )
+    def run(main, name, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before, sys.argv = sys.argv, [name, *map(str, arguments)]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            sys.argv = before
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     return run
 
 
 @pytest.fixture(scope="session")
-def without_rights(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """What makes of a command one of a user who may only what files and folders permit; root may everything else."""
-    closed = tmp_path_factory.mktemp("closed")
-    closed.chmod(0o500)
-    prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
-    if prefix and shutil.which(prefix[0]) is None:
-        pytest.skip("setpriv is not installed, and root may write everywhere")
-    touched = subprocess.run([*prefix, "touch", str(closed / "file")], capture_output=True, text=True, check=False)
-    if "Permission denied" not in touched.stderr:
-        pytest.skip(f"permissions do not count here: {touched.stderr.strip() or 'setpriv takes no rights away'}")
-    return prefix
+def clean_environment():
+    return ENVIRONMENT
 
 
 @pytest.fixture
-def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start a script that prints a line when it is where the test wants it, then waits for its standard input."""
-    started: list[subprocess.Popen[str]] = []
+def run_python():
+    """run_python(script, *arguments, **environment): run a script in a process of its own, to its end."""
 
-    def start(script: str, *arguments: object, **environment: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT | environment,
-        )
-        started.append(process)
-        return process
+    def run(script, *arguments, **environment):
+        words = [sys.executable, "-c", script, *map(str, arguments)]
+        env = ENVIRONMENT | environment
+        return subprocess.run(words, capture_output=True, text=True, timeout=300, env=env, check=False)
+
+    return run
+
+
+@pytest.fixture
+def start_python():
+    """start_python(script, *arguments, **environment): start a script, with pipes to its standard streams."""
+    started = []
+
+    def start(script, *arguments, **environment):
+        words = [sys.executable, "-c", script, *map(str, arguments)]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        started.append(subprocess.Popen(words, **pipes, text=True, env=ENVIRONMENT | environment))
+        return started[-1]
 
     yield start
     for process in started:
@@ -146,11 +114,11 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 
 @pytest.fixture
-def start_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """start_command(words, pause_before=(text, n), ...): a running command."""
-    started: list[Command] = []
+def start_command(tmp_path):
+    """start_command(words, pause_before=(text, n), ...): start a command; see Command."""
+    started = []
 
-    def start(words: Sequence[object], **how: Any) -> Command:
+    def start(words, **how):
         folder = tmp_path / f"command-{len(started)}"
         folder.mkdir()
         started.append(Command(folder, words, **how))
@@ -162,10 +130,10 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 @pytest.fixture
-def start_paused(start_command: Callable[..., Command]) -> Callable[..., Command]:
-    """start_paused(words, before=text): a command that pauses before a file gets a name that contains the text."""
+def start_paused(start_command):
+    """start_paused(words, before=text): start a command that pauses before a file gets a name with the text."""
 
-    def start(words: Sequence[object], *, before: str, **environment: str) -> Command:
+    def start(words, *, before, **environment):
         command = start_command(words, pause_before=(before, 1), environment=environment)
         assert command.paused(), command.finish()
         return command
@@ -173,21 +141,36 @@ def start_paused(start_command: Callable[..., Command]) -> Callable[..., Command
     return start
 
 
-@pytest.fixture
-def edit_h5() -> Callable[..., AbstractContextManager[h5py.File]]:
-    """Open an HDF5 file to forge it; its digests are updated afterwards, those of its arrays with values=True."""
+@pytest.fixture(scope="session")
+def without_rights(tmp_path_factory):
+    """Words that, put before a command, make file permissions apply to it even if the tests run as root."""
+    closed = tmp_path_factory.mktemp("closed")
+    closed.chmod(0o500)
+    prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
+    if prefix and shutil.which(prefix[0]) is None:
+        pytest.skip("setpriv is not installed, and root may write everywhere")
+    touched = subprocess.run([*prefix, "touch", str(closed / "file")], capture_output=True, text=True, check=False)
+    if "Permission denied" not in touched.stderr:
+        pytest.skip(f"permissions are not enforced here: {touched.stderr.strip()}")
+    return prefix
 
-    @contextmanager
-    def edit(path: Path, *, values: bool = False) -> Iterator[h5py.File]:
+
+@pytest.fixture
+def edit_h5():
+    """edit_h5(path): open an HDF5 file to forge it, then update its digests; values=True: also those of its arrays."""
+
+    @contextlib.contextmanager
+    def edit(path, *, values=False):
         with h5py.File(path, "r+", locking=False) as file:
             yield file
-            with suppress(ValueError, TypeError, RuntimeError, KeyError):  # attributes of types byov never writes
+            # Attributes may have types that byov never writes.
+            with contextlib.suppress(ValueError, TypeError, RuntimeError, KeyError):
                 _update_digests(file, values=values)
 
     return edit
 
 
-def _update_digests(file: h5py.File, *, values: bool) -> None:
+def _update_digests(file, *, values):
     attributes = read_attributes(file)
     if attributes.pop("header_sha256", None) is None:
         return

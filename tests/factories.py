@@ -30,9 +30,22 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def write_file(path: Path, content: bytes | str = b"") -> Path:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
 def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarray]:
     """RGB images; image i has gray level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
+
+
+def moving_images(count: int = 40) -> list[np.ndarray]:
+    """Textured images that move and brighten, so that losing bytes changes the picture."""
+    picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
+    return [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(count)]
 
 
 def write_video(
@@ -218,13 +231,15 @@ def write_run(
         for number, video in enumerate(manifest.videos):
             labels = np.zeros(video.frames or 0, int) if untrained or video.labels is None else np.array(video.labels)
             rows = make_rows([seed, number], labels, width)
+            values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
             for clip in (None, *(clips or {}).get(video.id, ())):
                 first, last = clip or (0, len(rows) - 1)
-                path = embedding_path(
-                    embeddings_folder(folder, untrained=untrained, trimmed=clip is not None), video.view, video.id, clip
+                at = embeddings_folder(folder, untrained=untrained, trimmed=clip is not None)
+                changes = values | {"model_sha256": digest, "first_frame": first} | provenance
+                write_embedding(
+                    embedding_path(at, video.view, video.id, clip),
+                    rows[first : last + 1],
+                    np.arange(last + 1 - first) / 30,
+                    make_embedding_provenance(**changes),
                 )
-                values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
-                values |= {"model_sha256": digest, "first_frame": first} | provenance
-                chosen = rows[first : last + 1]
-                write_embedding(path, chosen, np.arange(len(chosen)) / 30, make_embedding_provenance(**values))
     return folder

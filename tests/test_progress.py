@@ -11,9 +11,18 @@ from byov.progress import NO_PROGRESS, track
 LOGGER = logging.getLogger("byov.tests")
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(): replace standard error by a terminal and return it."""
+
+    def replace():
+        stream = io.StringIO()
+        stream.isatty = lambda: True
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    yield replace
+    assert not list(getattr(tqdm, "_instances", []))
 
 
 def work(progress):
@@ -26,39 +35,26 @@ def work(progress):
     assert done == [0, 1, 2]
 
 
-def test_a_library_says_nothing_unless_it_is_asked_to(capfd):
+def test_libraries_print_nothing_by_default(capfd):
     work(NO_PROGRESS)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_command_shows_what_libraries_log_and_bars_only_on_a_terminal(capfd):
+def test_commands_print_log_records_and_no_bars_without_a_terminal(capfd):
     with show_log():
         work(PROGRESS)
-    assert capfd.readouterr() == ("", "at 0\\x1b[2J\nat 1\\x1b[2J\nat 2\\x1b[2J\n")
     LOGGER.info("after")
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "at 0\\x1b[2J\nat 1\\x1b[2J\nat 2\\x1b[2J\n")
 
 
-def test_bars_on_a_terminal(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+def test_bars_on_a_terminal(terminal):
+    stream = terminal()
     work(PROGRESS)
-    shown = terminal.getvalue()
-    assert "counting: 100%" in shown
-    assert "3/3" in shown
-    assert "5/5" in shown
-    assert "loss=0.5" in shown
+    for text in ("counting: 100%", "3/3", "5/5", "loss=0.5"):
+        assert text in stream.getvalue()
 
 
-def test_a_brief_bar_does_not_show_work_that_is_over_at_once(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    for _ in track(range(3), PROGRESS, "counting", unit="thing", brief=True):
-        pass
-    assert "counting" not in terminal.getvalue()
-
-
-@pytest.fixture(autouse=True)
-def _no_bar_is_left():
-    yield
-    assert not list(getattr(tqdm, "_instances", []))
+def test_brief_bars_are_hidden_if_the_task_finishes_quickly(terminal):
+    stream = terminal()
+    assert list(track(range(3), PROGRESS, "counting", unit="thing", brief=True)) == [0, 1, 2]
+    assert "counting" not in stream.getvalue()

@@ -1,4 +1,4 @@
-"""Processes killed at a system call, or told there that the disk is full; strace injects the faults.
+"""Processes that are killed at a system call, or whose system call fails; strace injects the faults.
 
 The work is a function of a folder. After the fault it is called again without one, and must leave the same files as
 if nothing had happened.
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,46 +83,30 @@ def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None
     child = os.fork()
     if not child:
         os.kill(os.getpid(), signal.SIGSTOP)  # until strace is attached
-        _work_and_exit(work, folder)
+        signal.alarm(HANG_SECONDS)
+        code = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            work(folder)
+            code = 0
+        finally:
+            os._exit(code)
     os.waitpid(child, os.WUNTRACED)
-    traced = ",".join(CALLS) if fault is None else fault.partition(":")[0]
-    injected = () if fault is None else ("-e", f"inject={fault}")
-    command = ["strace", "-f", "-qq", "-o", str(log or os.devnull), "-e", f"trace={traced}", *injected]
-    tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.DEVNULL) if fault or log else None
-    try:
-        while tracer is not None and tracer.poll() is None and not _is_traced(child):
+    tracer = None
+    if fault or log:
+        traced = fault.partition(":")[0] if fault else ",".join(CALLS)
+        injected = ("-e", f"inject={fault}") if fault else ()
+        command = ["strace", "-f", "-qq", "-o", str(log or os.devnull), "-e", f"trace={traced}", *injected]
+        tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.DEVNULL)
+        status = Path(f"/proc/{child}/status")
+        while tracer.poll() is None and not re.search(r"State:\s+t", status.read_text()):
             time.sleep(0.001)
-        os.kill(child, signal.SIGCONT)
-        return _exit_code(child)
-    finally:
-        if tracer is not None:
-            tracer.wait()
-
-
-def _work_and_exit(work: Work, folder: Path) -> None:
-    code = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        work(folder)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _is_traced(process: int) -> bool:
-    return re.search(r"State:\s+t", Path(f"/proc/{process}/status").read_text()) is not None
-
-
-def _exit_code(child: int) -> int:
-    end = time.monotonic() + HANG_SECONDS
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise TimeoutError(f"no end after {HANG_SECONDS} seconds")
+    os.kill(child, signal.SIGCONT)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if tracer is not None:
+        tracer.wait()
+    assert code != -signal.SIGALRM, f"no end after {HANG_SECONDS} seconds"
+    return code
 
 
 def calls_of(work: Work, folder: Path) -> Counter[str]:
@@ -136,15 +120,6 @@ def calls_of(work: Work, folder: Path) -> Counter[str]:
     return most
 
 
-def faults(made: Counter[str], kind: str, most: int | None = None) -> Iterator[str]:
-    """Return a fault for each call that was made, or for a sample of `most` calls; kind: "kill" or "fail"."""
-    points = [(call, number) for call, count in sorted(made.items()) for number in range(1, count + 1)]
-    if most is not None and most < len(points):
-        points = random.Random(0).sample(points, most)
-    for call, number in points:
-        yield f"{call}:{'signal=KILL' if kind == 'kill' else f'error={CALLS[call]}'}:when={number}"
-
-
 def try_faults(
     name: str,
     kind: str,
@@ -155,7 +130,12 @@ def try_faults(
     begin: Work = lambda _: None,
     most: int | None = None,
 ) -> FaultTally:
-    """Call `work` with one fault at a time, each time in a fresh folder prepared by `begin`."""
+    """Call `work` with a fault at each of its system calls, one at a time, in a fresh folder prepared by `begin`.
+
+    Args:
+        kind: "kill" or "fail".
+        most: Size of a random sample of the system calls.
+    """
 
     def fresh(folder: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
@@ -165,11 +145,12 @@ def try_faults(
 
     tally = FaultTally(f"{FAULTS[kind]}: {name}")
     reference = fresh(folder / "reference")
-    made = calls_of(work, reference)
+    points = [(call, index + 1) for call, count in sorted(calls_of(work, reference).items()) for index in range(count)]
     wanted = contents(reference)
-    for fault in faults(made, kind, most):
+    for call, number in points if most is None else random.Random(0).sample(points, min(most, len(points))):
         tried = fresh(folder / "tried")
-        attempt(work, tried, fault)
+        effect = "signal=KILL" if kind == "kill" else f"error={CALLS[call]}"
+        attempt(work, tried, f"{call}:{effect}:when={number}")
         tally.tried += 1
         tally.half_written += bool(damaged(tried))
         tally.other_end += attempt(work, tried) != 0 or contents(tried) != wanted
@@ -220,7 +201,7 @@ def writing(folder: Path, kind: str, *, over: bool, most: int | None = None) -> 
 def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     """Extract two videos with a small encoder."""
     for name in ("a", "b"):
-        flips.write_video(folder / f"{name}.mp4", "libx264", None)
+        flips.write_video(folder / f"{name}.mp4")
     table = folder / "mine.csv"
     table.write_text("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\n")
 
@@ -235,10 +216,9 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     def damaged(at: Path) -> list[str]:
         """A manifest that lacks the video that failed, and failures.json, are whole if they can be read."""
         mine, allowed = at / "features" / "mine", []
-        if (mine / "manifest.json").exists() and None in [
-            v.frames for v in load_manifest(mine / "manifest.json").videos
-        ]:
-            allowed.append(mine / "manifest.json")
+        manifest = mine / "manifest.json"
+        if manifest.exists() and None in [video.frames for video in load_manifest(manifest).videos]:
+            allowed.append(manifest)
         if read_failures(mine / "random--tiny"):
             allowed.append(failures_path(mine / "random--tiny"))
         return [name for name in as_written(at) if at / name not in allowed]
@@ -256,15 +236,8 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     def work(at: Path) -> None:
         torch.set_num_threads(1)
         resume = (at / "run" / "config.json").exists()
-        train_run(
-            "run",
-            features_dir=folder / "features",
-            runs_dir=at,
-            checkpoint_every=1,
-            resume=resume,
-            device="cpu",
-            **sizes,
-        )
+        places = {"features_dir": folder / "features", "runs_dir": at}
+        train_run("run", checkpoint_every=1, resume=resume, device="cpu", **places, **sizes)
 
     def damaged(at: Path) -> list[str]:
         checked = verify_run(at, "run") if (at / "run" / "config.json").exists() else ()

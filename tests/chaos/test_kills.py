@@ -1,4 +1,4 @@
-"""A part of `make chaos`: processes killed at their system calls, or told there that the disk is full."""
+"""A part of `make chaos`: processes that are killed at a system call, or whose system call fails."""
 
 import signal
 from pathlib import Path

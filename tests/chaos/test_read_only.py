@@ -1,4 +1,4 @@
-"""A complete cache and a finished run that nobody may write to: on a read-only disk, and without the rights."""
+"""A complete cache and a finished run can be used on a read-only disk, and without write permission."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.chaos import flips
+from tests.factories import read_files
 
-# Several commands in one process, as if they were typed: PyTorch is imported once.
+# Runs several commands in one process, which imports PyTorch only once.
 COMMANDS = """
 import json, sys
 from importlib import import_module
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, clean_environment: dict[str, str]) -> Run:
-    """run([name, *arguments], ..., before=()): commands, in the folder → the lines that they print."""
+    """run([name, *arguments], ..., before=()): run commands in the folder and return the lines they print."""
 
     def start(*commands: Sequence[object], before: Sequence[str] = ()) -> list[str]:
         typed = json.dumps([[str(word) for word in command] for command in commands])
@@ -54,16 +55,16 @@ def run(folder: Path, clean_environment: dict[str, str]) -> Run:
 
 EXTRACT = ("extract", "--manifest", "videos.csv", "--encoder", "random/tiny", "--ratios", "0.3")
 TRAIN = ("train", "--latent", 8, "--depth", 1, "--decoder-depth", 1, "--heads", 2, "--frames", 4, "--epochs", 1)
-EVALUATE = ("eval", "--run", "first", "--task", "retrieval")  # which ends its process
+EVALUATE = ("eval", "--run", "first", "--task", "retrieval")  # last, because it ends its process
 
 
 @pytest.fixture(scope="module")
 def made(folder: Path, run: Run) -> Path:
-    """features/ and runs/first, complete."""
+    """Folder with complete features/ and runs/first."""
     lines = ["path,view,split,events,phases"]
     for split in ("train", "val", "test"):
         for view in ("ego", "exo"):
-            flips.write_video(folder / f"{split}_{view}.mp4", "libx264", None)
+            flips.write_video(folder / f"{split}_{view}.mp4")
             lines.append(f"{split}_{view}.mp4,{view},{split},0.8,reach;pour")
     (folder / "videos.csv").write_text("\n".join(lines) + "\n")
     done = run(EXTRACT, (*TRAIN, "--run", "first"))
@@ -71,13 +72,9 @@ def made(folder: Path, run: Run) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 @pytest.fixture(params=["disk", "rights"])
 def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ...]]:
-    """features/ and runs/first, which nobody may write to → what to put before a command."""
+    """Make features/ and runs/first read-only; return the words to put before a command."""
     folders = (made / "features", made / "runs" / "first")
     if request.param == "rights":
         before = request.getfixturevalue("without_rights")
@@ -102,11 +99,11 @@ def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ..
 
 
 @pytest.mark.slow
-def test_what_is_complete_needs_no_writing(made: Path, closed: tuple[str, ...], run: Run) -> None:
-    before = contents(made / "features") | contents(made / "runs" / "first")
+def test_complete_folders_are_only_read(made: Path, closed: tuple[str, ...], run: Run) -> None:
+    before = [read_files(made / "features"), read_files(made / "runs" / "first")]
     lines = run(EXTRACT, ("cache", "verify"), (*TRAIN, "--run", f"second-{len(closed)}"), EVALUATE, before=closed)
     ended = [line for line in lines if " ended with " in line]
     assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train")], lines
     assert any("6 already cached" in line for line in lines), lines
     assert any(line.startswith("first: BYOV") for line in lines), lines
-    assert contents(made / "features") | contents(made / "runs" / "first") == before
+    assert [read_files(made / "features"), read_files(made / "runs" / "first")] == before

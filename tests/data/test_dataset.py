@@ -4,15 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import write_file
 
+from byov.data import READERS, open_dataset
 from byov.data.dataset import Dataset, Video, path_inside, require_views
+from byov.data.demo import PHASES
 from byov.errors import DatasetError
 
 ROOTS = [".", "..", "rel", "rel/../other", "/abs", "/abs/../other"]
-
-
-def make_video(**changes):
-    return replace(Video("a", "ego", "train", Path("a.mp4")), **changes)
 
 
 @pytest.mark.parametrize(
@@ -32,30 +31,26 @@ def make_video(**changes):
     ],
 )
 def test_phases_of_frames(annotation, times, expected):
-    assert make_video(**annotation).phases(np.array(times)) == expected
+    assert Video("a", "ego", "train", Path("a.mp4"), **annotation).phases(np.array(times)) == expected
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make((view, split), ...): videos with files, all in the pair 'p'."""
+
+    def videos(*members):
+        paths = [write_file(tmp_path / f"{index}.mp4") for index in range(len(members))]
+        return tuple(Video(path.stem, *member, path, pair="p") for path, member in zip(paths, members, strict=True))
+
+    return videos
 
 
 @pytest.mark.parametrize("ids", [("a", "a"), ("Pour", "pour")])
-def test_ids_are_unique_without_case(ids, place, tmp_path):
-    paths = [place("ego/a.mp4"), place("exo/a.mp4")]
-    videos = tuple(make_video(id=name, path=path) for name, path in zip(ids, paths, strict=True))
-    with pytest.raises(DatasetError, match=f"{ids[0]!r} is not unique.*{paths[0]}, {paths[1]}"):
-        Dataset("mine", tmp_path, videos)
-
-
-def paired(place, members):
-    """Videos of the given views and splits, all in the pair 'p'."""
-    return tuple(
-        Video(f"v{index}", view, split, place(f"v{index}.mp4"), pair="p") for index, (view, split) in enumerate(members)
-    )
-
-
-def test_pairs(place, tmp_path):
-    first, second = paired(place, [("exo", "val"), ("ego", "val")])
-    third, fourth = (replace(video, id=f"{video.id}'", pair="q") for video in (first, second))
-    unpaired = replace(first, id="unpaired", pair=None)
-    dataset = Dataset("mine", tmp_path, (first, third, unpaired, second, fourth))
-    assert [video.pair for video in dataset.videos] == ["p", "q", None, "p", "q"]
+def test_ids_are_unique_without_case(ids, make, tmp_path):
+    videos = make(("ego", "train"), ("exo", "train"))
+    renamed = tuple(replace(video, id=name) for video, name in zip(videos, ids, strict=True))
+    with pytest.raises(DatasetError, match=f"{ids[0]!r} is not unique.*{videos[0].path}, {videos[1].path}"):
+        Dataset("mine", tmp_path, renamed)
 
 
 @pytest.mark.parametrize(
@@ -67,21 +62,22 @@ def test_pairs(place, tmp_path):
         [("ego", "val"), ("exo", "train")],
     ],
 )
-def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, place, tmp_path):
+def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, make, tmp_path):
+    Dataset("mine", tmp_path, make(("exo", "val"), ("ego", "val")))
     with pytest.raises(DatasetError, match="pair 'p'"):
-        Dataset("mine", tmp_path, paired(place, members))
+        Dataset("mine", tmp_path, make(*members))
 
 
-def test_missing_files_are_named(tmp_path):
+@pytest.mark.parametrize("name", ["absent.mp4", "folder.mp4"])
+def test_missing_files_are_named(name, tmp_path):
     (tmp_path / "folder.mp4").mkdir()
-    for name in ("absent.mp4", "folder.mp4"):
-        with pytest.raises(DatasetError, match=f"{name}: listed in the val split"):
-            Dataset("mine", tmp_path, (make_video(split="val", path=tmp_path / name),))
+    with pytest.raises(DatasetError, match=f"{name}: listed in the val split"):
+        Dataset("mine", tmp_path, (Video("a", "ego", "val", tmp_path / name),))
 
 
-def test_require_views(place, tmp_path):
-    ego, exo = make_video(path=place("a.mp4")), make_video(id="b", view="exo", path=place("b.mp4"))
-    dataset = Dataset("mine", tmp_path, (ego, exo, replace(exo, id="c", split="test")))
+def test_require_views(make, tmp_path):
+    ego, exo = make(("ego", "train"), ("exo", "train"))
+    dataset = Dataset("mine", tmp_path, (ego, exo, replace(exo, id="c", split="test", pair=None)))
     require_views(dataset, ("train",))
     with pytest.raises(DatasetError, match="test split of mine has no ego videos"):
         require_views(dataset, ("train", "test"))
@@ -95,7 +91,9 @@ def test_path_inside(root, name, expected):
     assert path_inside(Path(root), name, "list") == Path(os.path.normpath(root)) / expected
 
 
-@pytest.mark.parametrize("name", ["../x.mp4", "sub/../../x.mp4", "/etc/x.mp4", "..", ".", "", "sub/..", "a\0b.mp4"])
+@pytest.mark.parametrize(
+    "name", ["../x.mp4", "sub/../../x.mp4", "/etc/x.mp4", "..", ".", "", "sub/..", "a\0b.mp4", "/a\0b.mp4"]
+)
 @pytest.mark.parametrize("root", ROOTS)
 def test_paths_outside_are_refused(root, name):
     with pytest.raises(DatasetError, match=r"list\.csv:3: .* outside"):
@@ -107,8 +105,48 @@ def test_a_neighbor_folder_with_the_same_prefix_is_outside():
         path_inside(Path("/abs/data"), "../data2/x.mp4", "list")
 
 
-def test_links_below_the_root_may_point_anywhere(place, tmp_path):
-    target = place("elsewhere/a.mp4")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "link.mp4").symlink_to(target)
-    assert path_inside(tmp_path / "root", "link.mp4", "list") == tmp_path / "root" / "link.mp4"
+def test_links_below_the_root_may_point_anywhere(tmp_path):
+    link = write_file(tmp_path / "root" / "a.mp4").with_name("link.mp4")
+    link.symlink_to(write_file(tmp_path / "elsewhere/a.mp4"))
+    for name in ("link.mp4", str(link)):
+        assert path_inside(tmp_path / "root", name, "list") == link
+
+
+# --- datasets by name
+
+
+def test_unknown_name(tmp_path):
+    assert list(READERS) == ["break_eggs", "pour_milk", "pour_liquid", "tennis_forehand", "charades_ego", "demo"]
+    with pytest.raises(DatasetError, match=r"unknown dataset 'milk'.*break_eggs.*--manifest"):
+        open_dataset("milk", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "download"), [("pour_milk", "AlignEgoExo"), ("charades_ego", "prior.allenai.org/projects/charades-ego")]
+)
+def test_missing_dataset_names_folder_and_download(name, download, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_file(tmp_path / name, "a file, not the folder")
+    with pytest.raises(DatasetError, match=f"{tmp_path / name} is missing.*{download}"):
+        open_dataset(name, Path())
+
+
+def test_demo(tmp_path):
+    lines = ["path,view,split,id,events"]
+    for view in ("ego", "exo"):
+        write_file(tmp_path / f"demo/{view}.mp4")
+        lines.append(f"{view}.mp4,{view},train,{view}_0,0.5;1.5")
+    write_file(tmp_path / "demo/videos.csv", "\n".join(lines))
+    dataset = open_dataset("demo", tmp_path)
+    assert (dataset.name, dataset.phase_names) == ("demo", tuple(PHASES))
+    assert [video.id for video in dataset.videos] == ["ego_0", "exo_0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("break_eggs", "label.pickle"), ("charades_ego", "CharadesEgo_v1_train.csv"), ("demo", "videos.csv")],
+)
+def test_empty_folder_names_the_missing_file(name, file, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(DatasetError, match=f"{tmp_path / name / file}: missing"):
+        open_dataset(name, tmp_path)

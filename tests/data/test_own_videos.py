@@ -1,10 +1,11 @@
 import math
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pytest
+from tests.factories import write_file
 
 from byov.cache.layout import check_name
-from byov.data import own_videos
+from byov.data import dataset
 from byov.data.own_videos import assign_splits, list_folder, read_events, read_own_videos, unique_ids
 from byov.errors import DatasetError
 
@@ -13,14 +14,14 @@ TRAIN = "a.mp4,ego,train\nb.mp4,exo,train\n"
 
 
 @pytest.fixture
-def read(place):
+def read(tmp_path):
     """read(rows): the dataset of a CSV; HEADER is used if the text has no header."""
 
     def read_text(text, **settings):
         for name in ("a.mp4", "b.mp4", "sub/c.mp4"):
-            place(name)
+            write_file(tmp_path / name)
         text = text if isinstance(text, bytes) or "split" in text else HEADER + text
-        return read_own_videos("mine", place("videos.csv", text), **settings)
+        return read_own_videos("mine", write_file(tmp_path / "videos.csv", text), **settings)
 
     return read_text
 
@@ -28,8 +29,18 @@ def read(place):
 # --- CSV
 
 
-def test_minimal_csv(read, tmp_path):
-    dataset = read("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\nsub/c.mp4,exo,val\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,view,split\na.mp4,ego,train\nb.mp4,exo,train\nsub/c.mp4,exo,val\n",
+        "\ufeffpath,view,split\r\n a.mp4 , ego ,train\r\n\r\nb.mp4,exo,train\r\nsub/../sub/c.mp4,exo,val",
+        "id;split;view;path\na;train;ego;a.mp4\n;train;exo;b.mp4\n;val;exo;sub/c.mp4\n",
+        "path\tview\tsplit\na.mp4\tego\ttrain\nb.mp4\texo\ttrain\nsub/c.mp4\texo\tval",
+    ],
+    ids=["minimal", "Windows", "semicolons and another order", "tabs"],
+)
+def test_csv_dialects(text, read, tmp_path):
+    dataset = read(text)
     assert [(video.id, video.view, video.split) for video in dataset.videos] == [
         ("a", "ego", "train"),
         ("b", "exo", "train"),
@@ -39,30 +50,10 @@ def test_minimal_csv(read, tmp_path):
     assert (dataset.name, dataset.phase_names, dataset.videos[0].event_seconds) == ("mine", (), None)
 
 
-def test_columns_in_any_order(read):
-    dataset = read("events,split,id,view,path\n0.5;2,train,one,ego,a.mp4\n1;1.5,train,two,exo,b.mp4\n")
-    assert [video.id for video in dataset.videos] == ["one", "two"]
-    assert [video.event_seconds for video in dataset.videos] == [(0.5, 2.0), (1.0, 1.5)]
-    assert dataset.phase_names == ("phase 0", "phase 1", "phase 2")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\ufeffpath,view,split\r\n a.mp4 , ego ,train\r\n\r\nb.mp4,exo,train\r\n",
-        "path;view;split\na.mp4;ego;train\nb.mp4;exo;train\n",
-        "path\tview\tsplit\na.mp4\tego\ttrain\nb.mp4\texo\ttrain\n",
-    ],
-    ids=["Windows", "semicolons", "tabs"],
-)
-def test_csv_dialects(text, read):
-    assert [video.id for video in read(text).videos] == ["a", "b"]
-
-
-def test_quoted_file_names(read, place):
+def test_quoted_file_names(read, tmp_path):
     names = ["eggs, broken.mp4", 'say "hi".mp4', "été 50% #1.mp4"]
     for name in names:
-        place(name)
+        write_file(tmp_path / name)
     rows = "".join('"{}",ego,val\n'.format(name.replace('"', '""')) for name in names)
     assert [video.path.name for video in read(TRAIN + rows).videos[2:]] == names
 
@@ -74,10 +65,16 @@ def test_absolute_paths_through_a_link(read, tmp_path):
     assert [video.path for video in dataset.videos] == [tmp_path / "a.mp4", link / "b.mp4"]
 
 
-def test_paths_relative_to_another_folder(read, place, tmp_path):
-    table = place("elsewhere/table.csv", "path,view,split\n" + TRAIN)
+def test_folder_of_the_paths(read, tmp_path, monkeypatch):
     read(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    table = write_file(tmp_path / "sub/videos.csv", HEADER + TRAIN)
+    assert read_own_videos("mine", Path("videos.csv")).videos[0].path == Path("a.mp4")
     assert read_own_videos("mine", table, folder=tmp_path).videos[0].path == tmp_path / "a.mp4"
+    monkeypatch.chdir(tmp_path / "sub")
+    table.write_text(HEADER + "../a.mp4,ego,train\n")
+    with pytest.raises(DatasetError, match="outside"):
+        read_own_videos("mine", Path("videos.csv"))
 
 
 def test_pairs(read):
@@ -114,7 +111,7 @@ def test_phase_names(rows, names, read):
 def test_unlabeled_intervals(cell, seconds, unlabeled, read):
     dataset = read(f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
     assert (dataset.videos[0].event_seconds, dataset.videos[0].unlabeled_seconds) == (seconds, unlabeled)
-    assert dataset.videos[1].unlabeled_seconds == ()
+    assert (dataset.videos[1].event_seconds, dataset.videos[1].unlabeled_seconds) == ((3.0, 4.0), ())
     assert dataset.phase_names == ("start", "pour", "put down")
 
 
@@ -123,11 +120,10 @@ def test_unlabeled_intervals(cell, seconds, unlabeled, read):
     [
         ("path,view,split\na.mp4,Ego,train\n", r"videos\.csv:2: view is 'Ego'"),
         ("path,view,split\na.mp4,ego,validation\n", r"videos\.csv:2: split is 'validation'"),
-        ("path,split\na.mp4,train\n", "column 'view' is missing"),
-        ("path,view,split,event\n", "unknown column 'event'"),
-        ("path,view,split,view\n", "column 'view' appears 2 times"),
-        (b"", "column 'path' is missing"),
-        (b"a.mp4,ego,train\n", "column 'path' is missing"),
+        ("path,split\na.mp4,train\n", "'path,split'. Expected path,view,split"),
+        ("path,view,split,view\n", "each once"),
+        ("path,view,split,event\na.mp4,ego,train\n", "unknown column 'event'"),
+        (b"a.mp4,ego,train\n", "Expected path,view,split"),
         ("path,view,split\neggs, broken.mp4,exo,train\n", r":2: more fields than columns\. Quote"),
         (b"path,view,split\ncaf\xe9.mp4,ego,val\n", "not a readable CSV"),
         ("path,view,split\na.mp4,ego,train\n".encode("utf-16"), "not a readable CSV"),
@@ -135,7 +131,7 @@ def test_unlabeled_intervals(cell, seconds, unlabeled, read):
         (TRAIN + "absent.mp4,exo,val\n", "absent.mp4: listed in the val split"),
         (TRAIN + "../x.mp4,exo,val\n", r":4: the path '\.\./x\.mp4' is outside"),
         ("a.mp4,ego,train,,1;2\nb.mp4,exo,train,,1\n", "'a' has 2 events but 'b' has 1"),
-        ("a.mp4,ego,train,,1;2,x;y\n", "2 phases named, but 2 events in each video means 3"),
+        ("a.mp4,ego,train,,1;2,x;y\n", "but 2 events separate 3 phases"),
         ("a.mp4,ego,train,,1,x;y\nb.mp4,exo,train,,1,x;z\n", "different phases"),
         ("a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n", r"'b' has events \('y',\) but other videos have \('x',\)"),
         ("a.mp4,ego,train,,1 pour;2 -\nb.mp4,exo,train,,3;4\n", "unnamed"),
@@ -166,25 +162,14 @@ def test_events_for_an_alignment_are_all_labeled():
         read_events("1;2 -", "here")
 
 
-def test_paths_outside_of_the_working_directory(read, place, tmp_path, monkeypatch):
-    read(TRAIN)
-    monkeypatch.chdir(tmp_path)
-    assert [video.id for video in read_own_videos("mine", Path("videos.csv")).videos] == ["a", "b"]
-    place("sub/videos.csv", HEADER + "../a.mp4,ego,train\n")
-    monkeypatch.chdir(tmp_path / "sub")
-    with pytest.raises(DatasetError, match="outside"):
-        read_own_videos("mine", Path("videos.csv"))
-
-
-def test_missing_csv(tmp_path):
-    with pytest.raises(DatasetError, match="no such file"):
-        read_own_videos("mine", tmp_path / "videos.csv")
-    with pytest.raises(DatasetError, match="--folder"):
-        read_own_videos("mine", tmp_path)
+@pytest.mark.parametrize("name", ["videos.csv", "."])
+def test_missing_csv(name, tmp_path):
+    with pytest.raises(DatasetError, match="missing"):
+        read_own_videos("mine", tmp_path / name)
 
 
 def test_number_of_videos_is_limited(read, monkeypatch):
-    monkeypatch.setattr(own_videos, "MAX_VIDEOS", 2)
+    monkeypatch.setattr(dataset, "MAX_VIDEOS", 2)
     assert len(read(TRAIN).videos) == 2
     with pytest.raises(DatasetError, match="more than 2 videos"):
         read(TRAIN + "sub/c.mp4,exo,val\n")
@@ -194,19 +179,15 @@ def test_number_of_videos_is_limited(read, monkeypatch):
 
 
 @pytest.fixture
-def folder(place, tmp_path):
-    """folder(*names): a folder of empty files; only names matter."""
+def listing(tmp_path):
+    """listing(*names, fractions): the listing of a folder of empty files."""
 
-    def make(*names):
+    def make(*names, fractions=None):
         for name in names:
-            place(name)
-        return tmp_path
+            write_file(tmp_path / name)
+        return list_folder(tmp_path, fractions)
 
     return make
-
-
-def rows(listing):
-    return [(str(video.path), video.view, video.split) for video in listing.videos]
 
 
 @pytest.mark.parametrize(
@@ -220,36 +201,43 @@ def rows(listing):
         ("exo videos/ego 1.mp4", "ego videos/exo 1.mp4"),  # the nearest word wins
     ],
 )
-def test_views_are_words_of_the_path(ego, exo, folder):
-    listing = list_folder(folder(ego, exo))
-    assert rows(listing) == [(ego, "ego", "train"), (exo, "exo", "train")]
-    assert listing.not_videos == listing.without_view == ()
+def test_views_are_words_of_the_path(ego, exo, listing):
+    found = listing(ego, exo)
+    assert [(str(video.path), video.view, video.split) for video in found.videos] == [
+        (ego, "ego", "train"),
+        (exo, "exo", "train"),
+    ]
+    assert found.not_videos == found.without_view == ()
 
 
-@pytest.mark.parametrize(("names", "view"), [(("lego/1.mp4", "exo/2.mp4"), "ego"), (("ego/1.mp4",), "exo")])
-def test_both_views_are_needed(names, view, folder):
-    with pytest.raises(DatasetError, match=f"has the word '{view}'"):
-        list_folder(folder(*names))
+def test_skipped_files_are_listed(listing):
+    found = listing("ego/1.mp4", "exo/1.mp4", "ego/notes.txt", "x/2.mp4", ".hidden/3.mp4", "videos.csv")
+    assert (found.not_videos, found.without_view) == ((Path("ego/notes.txt"),), (Path("x/2.mp4"),))
+    assert len(found.videos) == 2
 
 
-def test_skipped_files_are_listed(folder):
-    listing = list_folder(folder("ego/1.mp4", "exo/1.mp4", "ego/notes.txt", "x/2.mp4", ".hidden/3.mp4", "videos.csv"))
-    assert listing.not_videos == (PurePath("ego/notes.txt"),)
-    assert listing.without_view == (PurePath("x/2.mp4"),)
-    assert len(listing.videos) == 2
+def test_splits_from_folder_names(listing):
+    videos = listing("ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4").videos
+    assert sorted((video.path.stem, video.split) for video in videos) == [
+        ("1", "train"),
+        ("2", "train"),
+        ("3", "val"),
+        ("4", "test"),
+    ]
 
 
-def test_splits_from_folder_names(folder):
-    listing = list_folder(folder("ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4"))
-    assert sorted(split for _, _, split in rows(listing)) == ["test", "train", "train", "val"]
-
-
-def test_all_videos_or_none_are_in_split_folders(folder):
-    root = folder("ego/train/1.mp4", "exo/train/2.mp4")
-    with pytest.raises(DatasetError, match="Omit --split"):
-        list_folder(root, (0.5, 0, 0.5))
-    with pytest.raises(DatasetError, match=r"exo/3\.mp4 is not"):
-        list_folder(folder("exo/3.mp4"))
+@pytest.mark.parametrize(
+    ("names", "fractions", "problem"),
+    [
+        (("lego/1.mp4", "exo/2.mp4"), None, "has the word 'ego'"),
+        (("ego/1.mp4",), None, "has the word 'exo'"),
+        (("ego/train/1.mp4", "exo/train/2.mp4"), (0.5, 0, 0.5), "Omit --split"),
+        (("ego/train/1.mp4", "exo/train/2.mp4", "exo/3.mp4"), None, r"exo/3\.mp4 is not in a split folder"),
+    ],
+)
+def test_folders_that_cannot_be_listed(names, fractions, problem, listing):
+    with pytest.raises(DatasetError, match=problem):
+        listing(*names, fractions=fractions)
 
 
 @pytest.mark.parametrize("fractions", [(0.6, 0.2, 0.2), (1, 0, 0), (0.5, 0, 0.5), (0.8, 0.1, 0.1), (1 / 3,) * 3])
@@ -261,30 +249,30 @@ def test_split_fractions_are_met_within_one_video(videos, fractions):
         assert abs(assigned.count(split) - fraction * videos) <= 1
 
 
-def test_each_view_is_split_alike(folder):
+def test_each_view_is_split_alike(listing):
     names = [f"{view}/{index}.mp4" for view in ("ego", "exo") for index in range(5)]
-    listed = rows(list_folder(folder(*names), (0.6, 0.2, 0.2)))
-    assert [split for _, _, split in listed] == ["train", "val", "train", "test", "train"] * 2
+    videos = listing(*names, fractions=(0.6, 0.2, 0.2)).videos
+    assert [video.split for video in videos] == ["train", "val", "train", "test", "train"] * 2
 
 
 def test_ids_are_unique_file_names():
-    paths = [PurePath(name) for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")]
+    paths = [Path(name) for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")]
     ids = list(unique_ids(paths).values())
     assert ids == ["ego-1", "exo-1", "b", "ego-1-2", "video", "c-1"]
     assert [check_name(name, "id") for name in ids] == ids
 
 
-def test_the_listing_is_a_readable_csv(folder):
-    root = folder("ego/a, b.mp4", "exo/été.mp4")
-    (root / "videos.csv").write_text(list_folder(root).to_csv(), encoding="utf-8")
-    dataset = read_own_videos("mine", root / "videos.csv")
-    assert [(video.id, video.view, video.path.name) for video in dataset.videos] == [
+def test_the_listing_is_a_readable_csv(listing, tmp_path):
+    table = write_file(tmp_path / "videos.csv", listing("ego/a, b.mp4", "exo/été.mp4").to_csv())
+    videos = read_own_videos("mine", table).videos
+    assert [(video.id, video.view, video.path.name) for video in videos] == [
         ("a, b", "ego", "a, b.mp4"),
         ("été", "exo", "été.mp4"),
     ]
 
 
 @pytest.mark.parametrize("name", ["none", "file"])
-def test_not_a_folder(name, folder):
-    with pytest.raises(DatasetError, match="folder"):
-        list_folder(folder("file") / name)
+def test_not_a_folder(name, tmp_path):
+    write_file(tmp_path / "file")
+    with pytest.raises(DatasetError, match="no such folder"):
+        list_folder(tmp_path / name)

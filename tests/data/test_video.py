@@ -1,21 +1,17 @@
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tests.factories import gray_images, write_video
+from tests.factories import gray_images, moving_images, write_file, write_video
 
 from byov.data import video
-from byov.data.video import STRICT, DecodingPolicy, FrameReader, estimated_frames, probe
+from byov.data.video import DecodingPolicy, FrameReader, estimated_frames, probe
 from byov.errors import VideoError
 
 KEEP_TRUNCATED = DecodingPolicy(on_truncated="keep")
-KEEP_CORRUPT = DecodingPolicy(on_corrupt="keep")
 B_FRAMES = {"bf": "3", "g": "100", "x264-params": "b-adapt=0:scenecut=0:b-pyramid=normal"}
 FINE = {"flags": "+qscale", "global_quality": "118"}
 CLIPS = Path(__file__).parents[3] / "shared" / "clips"
@@ -29,33 +25,37 @@ CLIP_FRAMES = {
 }
 
 
-def gray_indices(images: Sequence[NDArray[np.uint8]]) -> list[int]:
+def gray_indices(images):
     """Return which of `gray_images` each image is."""
     return [round((float(image.mean()) - 20) / 10) for image in images]
 
 
-def moving_images(count: int = 40) -> list[NDArray[np.uint8]]:
-    """Textured images that move and brighten, so that losing bytes changes the picture."""
-    picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
-    return [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(count)]
-
-
-def decode_video(path: Path, **settings: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.float64]]:
+def decode_video(path, **settings):
     """Return all frames of a video and their times."""
     blocks = list(FrameReader(path, **settings).blocks())
     times = [block.pts_seconds for block in blocks]
     return [image for block in blocks for image in block.pixels], np.concatenate(times)
 
 
-def count_frames(path: Path, policy: DecodingPolicy = STRICT) -> int:
-    return sum(len(block.pixels) for block in FrameReader(path, policy=policy).blocks())
+def count_frames(path, **settings):
+    return len(decode_video(path, **settings)[0])
 
 
-def error_of(path: Path, **settings: Any) -> str:
+def error_of(path, **settings):
     with pytest.raises(VideoError) as error:
         list(FrameReader(path, **settings).blocks())
     assert str(error.value).startswith(f"{path}: ")
     return str(error.value)
+
+
+def erase_packet(path, index, keep):
+    """Overwrite a packet with zeros, except for its first bytes; keep: their fraction."""
+    with av.open(str(path)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][index]
+        start, end = packet.pos + int(keep * packet.size), packet.pos + packet.size
+    content = bytearray(path.read_bytes())
+    content[start:end] = bytes(end - start)
+    path.write_bytes(content)
 
 
 # --- frames, order, times
@@ -79,55 +79,49 @@ def error_of(path: Path, **settings: Any) -> str:
         ("a.mov", "mjpeg", {}),
     ],
 )
-def test_all_frames_in_order_with_their_times(
-    name: str, codec: str, options: dict[str, str], threads: int, tmp_path: Path
-) -> None:
+def test_all_frames_in_order_with_their_times(name, codec, options, threads, tmp_path):
     pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    path = write_video(tmp_path / name, gray_images(20), codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
+    path = write_video(tmp_path / name, 20, codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
     images, times = decode_video(path, threads=threads)
     assert gray_indices(images) == list(range(20))
     assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers count milliseconds
     assert times[0] == 0
     seen = probe(path)
-    assert (seen.packets, seen.width, seen.height) == (20, 64, 48)
+    assert (seen.packets, seen.width, seen.height, seen.truncation) == (20, 64, 48, "")
     assert seen.fps == pytest.approx(25)
     assert not seen.variable_rate
-    assert seen.truncation == ""
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
 @pytest.mark.parametrize("options", [{"bf": "0"}, B_FRAMES], ids=["no B-frames", "B-frames"])
-def test_variable_frame_rate(name: str, options: dict[str, str], tmp_path: Path) -> None:
+def test_variable_frame_rate(name, options, tmp_path):
     pts_ms = [0, 40, 80, 500, 510, 1500, 1540, 1999, 2400, 3000]
-    path = write_video(tmp_path / name, gray_images(10), options=options, pts_milliseconds=pts_ms)
+    path = write_video(tmp_path / name, 10, options=options, pts_milliseconds=pts_ms)
     images, times = decode_video(path)
     assert gray_indices(images) == list(range(10))
     assert times == pytest.approx(np.array(pts_ms) / 1000, abs=0.0011)
     assert probe(path).variable_rate
 
 
-def test_rounded_timestamps_are_not_a_variable_rate(tmp_path: Path) -> None:
-    assert not probe(write_video(tmp_path / "a.mkv", gray_images(20), fps=30)).variable_rate  # 33, 33, 34 ms
+def test_rounded_timestamps_are_not_a_variable_rate(tmp_path):
+    assert not probe(write_video(tmp_path / "a.mkv", 20, fps=30)).variable_rate  # 33, 33, 34 ms
 
 
 @pytest.mark.parametrize("name", ["a.ts", "a.mkv", "a.mp4"])
-def test_times_start_at_the_first_frame(name: str, tmp_path: Path) -> None:
-    path = write_video(
-        tmp_path / name, gray_images(5), options={"bf": "0"}, pts_milliseconds=[5000, 5100, 5200, 5300, 5400]
-    )
-    assert decode_video(path)[1] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.0011)
+def test_times_start_at_the_first_frame(name, tmp_path):
+    path = write_video(tmp_path / name, 3, options={"bf": "0"}, pts_milliseconds=[5000, 5100, 5200])
+    assert decode_video(path)[1] == pytest.approx([0, 0.1, 0.2], abs=0.0011)
 
 
-def test_one_frame(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", gray_images(1))
+def test_one_frame(tmp_path):
+    path = write_video(tmp_path / "a.mp4", 1)
     images, times = decode_video(path)
-    assert gray_indices(images) == [0]
-    assert times.tolist() == [0.0]
+    assert (gray_indices(images), times.tolist()) == ([0], [0.0])
     assert (probe(path).packets, probe(path).variable_rate) == (1, False)
 
 
-def test_dropped_avi_frames_leave_gaps_in_time(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", gray_images(10), codec="mpeg4", fps=10)
+def test_dropped_avi_frames_leave_gaps_in_time(tmp_path):
+    path = write_video(tmp_path / "a.avi", 10, codec="mpeg4", fps=10)
     content = path.read_bytes()
     movi = content.index(b"movi")
     at = content.index(b"00dc", movi + 300)
@@ -162,9 +156,7 @@ def test_dropped_avi_frames_leave_gaps_in_time(tmp_path: Path) -> None:
         ("raw.avi", "rawvideo", "yuv420p", (34, 18)),
     ],
 )
-def test_pixel_formats_and_odd_sizes(
-    name: str, codec: str, pix_fmt: str, size: tuple[int, int], tmp_path: Path
-) -> None:
+def test_pixel_formats_and_odd_sizes(name, codec, pix_fmt, size, tmp_path):
     width, height = size
     levels = (0, 64, 128, 192, 255)
     pictures = [np.full((height, width, 3), level, np.uint8) for level in levels]
@@ -176,26 +168,22 @@ def test_pixel_formats_and_odd_sizes(
     assert (probe(path).width, probe(path).height) == (width, height)
 
 
-def test_lossless_rgb_is_bit_exact(tmp_path: Path) -> None:
+def test_lossless_rgb_is_bit_exact(tmp_path):
     pictures = [np.random.default_rng(index).integers(0, 256, (17, 33, 3)).astype(np.uint8) for index in range(3)]
     images, _ = decode_video(write_video(tmp_path / "a.mov", pictures, codec="qtrle", pix_fmt="rgb24"))
     np.testing.assert_array_equal(images, pictures)
 
 
-def test_frame_size_may_change(tmp_path: Path) -> None:
-    parts = [
-        write_video(tmp_path / f"{width}.h264", gray_images(5, width, height)).read_bytes()
-        for width, height in ((64, 48), (96, 32))
-    ]
-    path = tmp_path / "both.h264"
-    path.write_bytes(b"".join(parts))
-    blocks = list(FrameReader(path).blocks())
-    assert [block.pixels.shape for block in blocks] == [(5, 48, 64, 3), (5, 32, 96, 3)]
-    assert gray_indices([image for block in blocks for image in block.pixels]) == [0, 1, 2, 3, 4] * 2
-    assert (np.diff(np.concatenate([block.pts_seconds for block in blocks])) > 0).all()
+def test_frame_size_may_change(tmp_path):
+    parts = [write_video(tmp_path / "part.h264", gray_images(5, *size)).read_bytes() for size in ((64, 48), (96, 32))]
+    path = write_file(tmp_path / "both.h264", b"".join(parts))
+    assert [block.pixels.shape for block in FrameReader(path).blocks()] == [(5, 48, 64, 3), (5, 32, 96, 3)]
+    images, times = decode_video(path)
+    assert gray_indices(images) == [0, 1, 2, 3, 4] * 2
+    assert (np.diff(times) > 0).all()
 
 
-def corner_colors(image: NDArray[np.uint8]) -> str:
+def corner_colors(image):
     """Return the color of each corner, row by row: R, G, B, or - for dark."""
     patches = (image[4:10, 4:10], image[4:10, -10:-4], image[-10:-4, 4:10], image[-10:-4, -10:-4])
     means = [patch.mean(axis=(0, 1)) for patch in patches]
@@ -216,45 +204,33 @@ def corner_colors(image: NDArray[np.uint8]) -> str:
     ],
     ids=str,
 )
-def test_rotation_is_applied(settings: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_rotation_is_applied(settings, expected, tmp_path):
     picture = np.zeros((48, 64, 3), np.uint8)
     picture[:16, :16], picture[:16, -16:], picture[-16:, :16] = (255, 0, 0), (0, 0, 255), (0, 255, 0)
     path = write_video(tmp_path / "a.mp4", [picture] * 3, **settings)
     images, _ = decode_video(path)
     assert [corner_colors(image) for image in images] == [expected] * 3
-    turned = settings.get("rotation", 0) % 180 == 90
-    assert images[0].shape == ((64, 48, 3) if turned else (48, 64, 3))
     seen = probe(path)
-    assert (seen.width, seen.height) == ((48, 64) if turned else (64, 48))
+    assert images[0].shape == (seen.height, seen.width, 3)
+    assert (seen.width, seen.height) == ((48, 64) if settings.get("rotation", 0) % 180 else (64, 48))
     if not settings.keys() - {"rotation"}:
         assert seen.rotation_degrees == settings.get("rotation", 0)
 
 
-# --- blocks
-
-
-def test_blocks_are_bounded_in_frames(tmp_path: Path) -> None:
-    pictures = [np.full((16, 16, 3), index % 200, np.uint8) for index in range(150)]
-    path = write_video(tmp_path / "a.mkv", pictures, codec="ffv1")
-    blocks = list(FrameReader(path).blocks())
-    expected = [min(video.BLOCK_FRAMES, 150 - start) for start in range(0, 150, video.BLOCK_FRAMES)]
+@pytest.mark.parametrize(
+    ("block_bytes", "expected"), [(video.BLOCK_BYTES, [16, 4]), (7 * 48 * 64 * 3 + 1, [7, 7, 6]), (1, [1] * 20)]
+)
+def test_blocks_are_bounded_in_frames_and_bytes(block_bytes, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(video, "BLOCK_BYTES", block_bytes)
+    blocks = list(FrameReader(write_video(tmp_path / "a.mp4", 20)).blocks())
     assert [len(block.pixels) for block in blocks] == [len(block.pts_seconds) for block in blocks] == expected
-    levels = [int(image.mean().round()) for block in blocks for image in block.pixels]
-    assert levels == pytest.approx([index % 200 for index in range(150)], abs=2)
-
-
-@pytest.mark.parametrize("size", [(800, 480), (2560, 1440)])
-def test_blocks_are_bounded_in_bytes(size: tuple[int, int], tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", gray_images(7, *size), options={"preset": "ultrafast"})
-    blocks = list(FrameReader(path).blocks())
-    assert all(block.pixels.nbytes <= video.BLOCK_BYTES or len(block.pixels) == 1 for block in blocks)
-    assert gray_indices([image for block in blocks for image in block.pixels[:, :8, :8]]) == list(range(7))
+    assert gray_indices([image for block in blocks for image in block.pixels]) == list(range(20))
 
 
 # --- truncated and damaged files
 
 
-TRUNCATABLE: dict[str, dict[str, Any]] = {
+TRUNCATABLE = {
     "faststart.mp4": {"options": B_FRAMES, "container_options": {"movflags": "faststart"}},
     "b.mkv": {"options": B_FRAMES},
     "plain.mkv": {"options": {"bf": "0"}},
@@ -268,11 +244,10 @@ TRUNCATABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", TRUNCATABLE)
-def test_truncated_files_are_rejected_or_give_their_first_frames(name: str, tmp_path: Path) -> None:
-    path = write_video(tmp_path / name, moving_images(40), **TRUNCATABLE[name])
+def test_truncated_files_are_rejected_or_give_their_first_frames(name, tmp_path):
+    path = write_video(tmp_path / name, moving_images(), **TRUNCATABLE[name])
     whole, whole_times = decode_video(path)
-    assert len(whole) == 40
-    assert probe(path).truncation == ""
+    assert (len(whole), probe(path).truncation) == (40, "")
     content = path.read_bytes()
     for percent in (78, 80, 82, 84, 86):
         path.write_bytes(content[: len(content) * percent // 100])
@@ -288,51 +263,34 @@ def test_truncated_files_are_rejected_or_give_their_first_frames(name: str, tmp_
         assert times == pytest.approx(whole_times[: len(images)], abs=1e-6)
 
 
-def test_undecodable_packet_counts_as_truncation(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mkv", gray_images(20), codec="ffv1", options={"slicecrc": "1"})
+def test_undecodable_packet_counts_as_truncation(tmp_path):
+    path = write_video(tmp_path / "a.mkv", 20, codec="ffv1", options={"slicecrc": "1"})
     whole, _ = decode_video(path)
-    with av.open(str(path)) as container:
-        packet = [packet for packet in container.demux(video=0) if packet.size][12]
-        at, size = packet.pos, packet.size
-    content = bytearray(path.read_bytes())
-    content[at + 8 : at + size] = bytes(size - 8)
-    path.write_bytes(content)
+    erase_packet(path, 12, keep=0.1)
     np.testing.assert_array_equal(decode_video(path, policy=KEEP_TRUNCATED)[0], whole[:12])
     assert "truncated after 12 frames" in error_of(path)
 
 
-@pytest.fixture
-def corrupt(tmp_path: Path) -> Path:
-    """An mp4 in which FFmpeg marks some frames as corrupt."""
-    path = write_video(tmp_path / "corrupt.mp4", moving_images(40))
-    with av.open(str(path)) as container:
-        packet = [packet for packet in container.demux(video=0) if packet.size][3]
-        at, size = packet.pos, packet.size
-    content = bytearray(path.read_bytes())
-    content[at + size // 2 : at + size] = bytes(size - size // 2)
-    path.write_bytes(content)
-    return path
-
-
-def test_corrupt_frames_are_rejected_or_counted(corrupt: Path) -> None:
-    assert "--on-corrupt keep" in error_of(corrupt)
-    reader = FrameReader(corrupt, policy=KEEP_CORRUPT)
+def test_corrupt_frames_are_rejected_or_counted(tmp_path):
+    path = write_video(tmp_path / "corrupt.mp4", moving_images())
+    erase_packet(path, 3, keep=0.5)
+    assert "--on-corrupt keep" in error_of(path)
+    reader = FrameReader(path, policy=DecodingPolicy(on_corrupt="keep"))
     assert sum(len(block.pixels) for block in reader.blocks()) == 40
     assert 0 < reader.corrupt_frames < 40
     assert not reader.truncated
 
 
-def test_max_pixels(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", gray_images(3))
+def test_max_pixels(tmp_path):
+    path = write_video(tmp_path / "a.mp4")
     assert "--max-pixels" in error_of(path, policy=DecodingPolicy(max_pixels=64 * 48 - 1))
-    assert count_frames(path, DecodingPolicy(max_pixels=64 * 48)) == 3
+    assert count_frames(path, policy=DecodingPolicy(max_pixels=64 * 48)) == 3
 
 
-def test_max_pixels_applies_when_the_size_changes(tmp_path: Path) -> None:
-    small = write_video(tmp_path / "a.h264", moving_images(5), container="h264").read_bytes()
-    large = write_video(tmp_path / "b.h264", gray_images(3, 640, 480), container="h264").read_bytes()
-    path = tmp_path / "both.h264"
-    path.write_bytes(small + large)
+def test_max_pixels_applies_when_the_size_changes(tmp_path):
+    small = write_video(tmp_path / "a.h264", moving_images(5)).read_bytes()
+    large = write_video(tmp_path / "b.h264", gray_images(3, 640, 480)).read_bytes()
+    path = write_file(tmp_path / "both.h264", small + large)
     assert count_frames(path) == 8
     error_of(path, policy=DecodingPolicy(max_pixels=100_000))
 
@@ -340,46 +298,38 @@ def test_max_pixels_applies_when_the_size_changes(tmp_path: Path) -> None:
 # --- wrong headers
 
 
-def claim_frames(path: Path, count: int) -> None:
-    """Overwrite the frame count in an AVI header."""
+@pytest.mark.parametrize("claimed", [1, 7, 21, 500])
+def test_header_frame_count_is_used_only_to_notice_truncation(claimed, tmp_path):
+    path = write_video(tmp_path / "a.avi", 20, codec="mpeg4")
     content = bytearray(path.read_bytes())
-    struct.pack_into("<I", content, content.index(b"avih") + 8 + 16, count)
-    struct.pack_into("<I", content, content.index(b"strh") + 8 + 32, count)
+    struct.pack_into("<I", content, content.index(b"avih") + 8 + 16, claimed)
+    struct.pack_into("<I", content, content.index(b"strh") + 8 + 32, claimed)
     path.write_bytes(content)
-
-
-@pytest.mark.parametrize("claimed", [1, 7, 21])
-def test_header_frame_count_is_not_used(claimed: int, tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", gray_images(20), codec="mpeg4")
-    claim_frames(path, claimed)
-    assert gray_indices(decode_video(path)[0]) == list(range(20))
+    assert gray_indices(decode_video(path, policy=KEEP_TRUNCATED)[0]) == list(range(20))
     assert (probe(path).packets, probe(path).header_frames) == (20, claimed)
+    if claimed > 21:
+        assert "truncated after 20 frames" in error_of(path)
+    else:
+        assert count_frames(path) == 20
 
 
-def test_header_that_declares_many_more_frames_means_truncation(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", gray_images(20), codec="mpeg4")
-    claim_frames(path, 500)
-    assert "truncated after 20 frames" in error_of(path)
-    assert count_frames(path, KEEP_TRUNCATED) == 20
+def test_file_suffix_does_not_matter(tmp_path):
+    assert count_frames(write_video(tmp_path / "a.mkv").rename(tmp_path / "a.mp4")) == 3
 
 
-def test_file_suffix_does_not_matter(tmp_path: Path) -> None:
-    assert count_frames(write_video(tmp_path / "a.mkv", gray_images(5)).rename(tmp_path / "a.mp4")) == 5
-
-
-def test_metadata_need_not_be_utf8(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", gray_images(5), codec="mpeg4")
+def test_metadata_need_not_be_utf8(tmp_path):
+    path = write_video(tmp_path / "a.avi", codec="mpeg4")
     content = path.read_bytes()
     at = content.index(b"ISFT") + 8
     path.write_bytes(content[:at] + b"M\xfcller" + content[at + 6 :])
-    assert count_frames(path) == estimated_frames(path) == 5
+    assert count_frames(path) == estimated_frames(path) == 3
 
 
 # --- files that are not videos
 
 
 @pytest.mark.parametrize("content", [b"", b"This is text.\n" * 50, bytes(5000), b"\x89PNG\r\n\x1a\n" + bytes(50), None])
-def test_files_that_are_not_videos_are_rejected(content: bytes | None, tmp_path: Path) -> None:
+def test_files_that_are_not_videos_are_rejected(content, tmp_path):
     path = tmp_path / "a.mp4"
     if content is not None:
         path.write_bytes(content)
@@ -389,19 +339,19 @@ def test_files_that_are_not_videos_are_rejected(content: bytes | None, tmp_path:
     assert estimated_frames(path) is None
 
 
-def test_folder_is_rejected(tmp_path: Path) -> None:
-    assert "a folder" in error_of(tmp_path)
+def test_folder_is_rejected(tmp_path):
+    assert "Is a directory" in error_of(tmp_path)
 
 
-def test_mp4_without_index_is_rejected(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", gray_images(5))
+def test_mp4_without_index_is_rejected(tmp_path):
+    path = write_video(tmp_path / "a.mp4")
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"moov") - 4])
     assert "never finalized" in error_of(path, policy=KEEP_TRUNCATED)
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.mp4", "aac")])
-def test_audio_only_file_is_rejected(name: str, codec: str, tmp_path: Path) -> None:
+def test_audio_only_file_is_rejected(name, codec, tmp_path):
     path = tmp_path / name
     with av.open(str(path), "w") as output:
         stream = output.add_stream(codec, rate=44100)
@@ -410,11 +360,11 @@ def test_audio_only_file_is_rejected(name: str, codec: str, tmp_path: Path) -> N
         for converted in av.AudioResampler(stream.format, "mono", 44100).resample(frame):
             output.mux(stream.encode(converted))
         output.mux(stream.encode())
-    assert "only audio" in error_of(path)
+    assert "no video stream" in error_of(path)
 
 
-def test_header_without_frames_is_rejected(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", gray_images(3), codec="mpeg4")
+def test_header_without_frames_is_rejected(tmp_path):
+    path = write_video(tmp_path / "a.avi", codec="mpeg4")
     path.write_bytes(path.read_bytes().replace(b"00dc", b"JUNK").replace(b"idx1", b"JUNK"))
     error_of(path)
     assert "no frame" in error_of(path, policy=KEEP_TRUNCATED)
@@ -433,11 +383,10 @@ def test_header_without_frames_is_rejected(tmp_path: Path) -> None:
     ids=["m3u8", "ffconcat", "mpd", "sdp"],
 )
 @pytest.mark.parametrize("target", ["secret.ts", "secret.mp4"])
-def test_playlists_named_like_videos_are_rejected(playlist: str, target: str, tmp_path: Path) -> None:
-    secret = write_video(tmp_path / target, gray_images(5))
-    path = tmp_path / "x.mp4"
+def test_playlists_named_like_videos_are_rejected(playlist, target, tmp_path):
+    secret = write_video(tmp_path / target)
     for spelling in (secret.name, str(secret), f"file:{secret}"):
-        path.write_text(playlist.format(spelling))
+        path = write_file(tmp_path / "x.mp4", playlist.format(spelling))
         assert "FFmpeg cannot open" in error_of(path)
         assert estimated_frames(path) is None
 
@@ -445,7 +394,6 @@ def test_playlists_named_like_videos_are_rejected(playlist: str, target: str, tm
 @pytest.mark.parametrize(
     "name",
     [
-        b"with space.mp4",
         "t\u00e9l\u00e9 \u6f22\u5b57 \U0001f95a.mp4".encode(),
         b"caf\xe9.mp4",
         b"%03d_img.mp4",
@@ -457,7 +405,7 @@ def test_playlists_named_like_videos_are_rejected(playlist: str, target: str, tm
         b"no suffix",
     ],
 )
-def test_unusual_file_names(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_file_names(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_video(tmp_path / "a.mp4").rename(os.fsdecode(name))
     assert probe(path).packets == estimated_frames(path) == count_frames(path) == 3
@@ -467,7 +415,7 @@ def test_unusual_file_names(name: bytes, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", CLIP_FRAMES)
-def test_real_clips(name: str) -> None:
+def test_real_clips(name):
     if not (CLIPS / name).is_file():
         pytest.skip(f"the clips are not at {CLIPS}")
     images, times = decode_video(CLIPS / name, threads=2)
@@ -475,5 +423,4 @@ def test_real_clips(name: str) -> None:
     assert (np.diff(times) > 0).all()
     seen = probe(CLIPS / name)
     assert seen.packets - len(images) == (1 if "RATRACE" in name else 0)  # it ends with an empty packet
-    assert images[0].shape[:2] == (seen.height, seen.width)
-    assert seen.truncation == ""
+    assert (*images[0].shape[:2], seen.truncation) == (seen.height, seen.width, "")

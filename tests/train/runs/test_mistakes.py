@@ -84,7 +84,7 @@ def test_a_tracker_that_is_not_installed(refused, tiny, package, tmp_path):
     ("train", "options", "fact"),
     [
         ((3, 0), {}, "no exo video"),
-        ((0, 0), {"recipe": "official"}, "no video"),
+        ((0, 0), {"recipe": "official"}, "0 videos"),
         ((1, 0), {"method": "timeline"}, "1 video"),
     ],
 )
