@@ -5,15 +5,12 @@ from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from byov.apply.align import dtw_path, nearest, tau
 from byov.cache.layout import selected_tokens
-from byov.report.content import FrameRef, Similarity
+from byov.report.content import FrameRef
 
 PERPLEXITY = 30.0
-MAX_MATRIX_FRAMES = 400  # per video in a distance matrix
 DARKENED = 0.15  # brightness of excluded patches
 INT8_MAX = 127
 
@@ -76,19 +73,6 @@ def nearest_of_each(
         distances = np.linalg.norm(embeddings - query.astype(np.float64), axis=1)
         found.append((float(distances.min()), video, int(distances.argmin())))
     return tuple(FrameRef(video, frame) for _, video, frame in sorted(found)[:limit])
-
-
-def compare_videos(
-    rows: int, row_embeddings: NDArray[np.float32], columns: int, column_embeddings: NDArray[np.float32]
-) -> Similarity:
-    """Compute distances and alignment of two videos, given by index and (T, D) embeddings."""
-    row_frames, column_frames = (
-        evenly_spaced(len(part), MAX_MATRIX_FRAMES) for part in (row_embeddings, column_embeddings)
-    )
-    a, b = row_embeddings[list(row_frames)], column_embeddings[list(column_frames)]
-    matched = nearest(a, b)
-    distances = cdist(a, b).astype(np.float32)
-    return Similarity(rows, row_frames, columns, column_frames, distances, dtw_path(a, b), matched, tau(matched))
 
 
 def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isqrt
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ from byov.report.content import FrameRef, Unavailable
 from byov.report.pictures import SourceVideos, TileRequest, Tiles, make_sheets, read_tiles
 
 LOGGER = logging.getLogger(__name__)
-P = ParamSpec("P")
 T = TypeVar("T")
 
 SPLITS = ("test", "val", "train")  # in order of preference
@@ -95,12 +94,10 @@ class SplitEmbeddings:
         return header
 
 
-def attempt(
-    make: Callable[Concatenate[SplitEmbeddings, P], T], data: SplitEmbeddings, *args: P.args, **kwargs: P.kwargs
-) -> T | Unavailable:
+def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Unavailable:
     """Call `make`, and return its error as `Unavailable`, without local paths, since reports are shared."""
     try:
-        return make(data, *args, **kwargs)
+        return make(data, *args)
     except (CacheError, EvaluationError) as error:
         text = str(error)
         for folder, name in ((data.features_dir, "features"), (data.runs_dir, "runs")):
@@ -176,7 +173,6 @@ def collect(
         projection=projection,
         strips=strips,
         tokens=tuple(one for one in tokens if one) or next(one for one in tokens if isinstance(one, Unavailable)),
-        similarity=attempt(_similarity, data),
         failures=failures,
         vectors=attempt(_vectors, data, runs, samples, taus),
         manifest_rows=manifest_rows(data.reader.manifest, data.feature_folder.parent),
@@ -253,13 +249,6 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
             retrieved = analysis.nearest_of_each(data.embeddings(video)[frame], others, RETRIEVED)
             strips[video, frame] = content.Strip(FrameRef(video, frame), retrieved)
     return tuple(strips.values())
-
-
-def _similarity(data: SplitEmbeddings) -> content.Similarity:
-    """Compare the first videos of both views."""
-    _require_both_views(data)
-    ego, exo = (data.of_view(view)[0] for view in VIEWS)
-    return analysis.compare_videos(ego, data.embeddings(ego), exo, data.embeddings(exo))
 
 
 def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64]) -> content.Failures:
@@ -358,11 +347,9 @@ def token_selection(
         raise CacheError(tiles.reason)
     header = data.feature_header(video)
     order = read_array(header.path, "order")
-    tokens, name = order.shape[1], data.segments[video].name
-    if not tokens or isqrt(tokens) ** 2 != tokens:
-        raise CacheError(f"the {tokens} tokens per frame of {name} do not form a square grid")
-    if order.max() >= tokens:
-        raise CacheError(f"{name} has {tokens} tokens, but refers to token {order.max()}. Run byov-extract again.")
+    tokens = order.shape[1]
+    if not tokens or isqrt(tokens) ** 2 != tokens or order.max() >= tokens:
+        raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
     cropped = header.provenance.preprocessing.startswith("crop")
     pixels = [tiles.pixels[tiles.frames.index(frame)] for frame in frames]
     pictures = [

@@ -17,11 +17,10 @@ from byov.records import UNLABELED
 
 LOG_SCALE_RATIO = 20  # highest to lowest loss
 SECTIONS = {  # attribute of Content → section of the page
-    "vectors": "player",
+    "vectors": "player and alignment",
     "tables": "scores",
     "projection": "before and after training",
     "strips": "retrieval",
-    "similarity": "alignment",
     "curves": "training",
     "tokens": "selected tokens",
     "failures": "failures",
@@ -146,23 +145,6 @@ class TokenSelection:
 
 
 @dataclass(frozen=True)
-class Similarity:
-    """Distances between the frames of two videos, and their alignment. Long videos are subsampled.
-
-    `path` and `nearest` hold row and column indices.
-    """
-
-    rows: int  # an ego video
-    row_frames: tuple[int, ...]  # (Ta,)
-    columns: int  # an exo video
-    column_frames: tuple[int, ...]  # (Tb,)
-    distances: NDArray[np.float32]  # (Ta, Tb) Euclidean
-    path: NDArray[np.int64]  # (P, 2) dynamic time warping
-    nearest: NDArray[np.int64]  # (Ta,)
-    tau: float | None  # of `nearest`
-
-
-@dataclass(frozen=True)
 class WorstVideo:
     """A video with a low Kendall's tau, and the partner with which its tau is lowest."""
 
@@ -219,7 +201,6 @@ class Content:
     projection: Projection | Unavailable
     strips: tuple[Strip, ...] | Unavailable
     tokens: tuple[TokenSelection, ...] | Unavailable
-    similarity: Similarity | Unavailable
     failures: Failures | Unavailable
     vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
     manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset

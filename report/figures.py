@@ -11,11 +11,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -23,7 +21,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.spatial.distance import cdist
 
+from byov.apply import align
 from byov.cache.atomic import make_folder, replacing_file
 from byov.errors import ApplyError
 from byov.progress import NO_PROGRESS, Progress, track
@@ -37,7 +37,7 @@ Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
     *("curves", "tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo"),
-    *("similarity", "failures"),
+    *("alignment", "failures", "softmax"),
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 TIME_COLORS = "viridis"
@@ -45,7 +45,7 @@ TIME_COLORS = "viridis"
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # labels on the left of a grid
-SOFTMAX_INCHES = 1.9  # the plot below the failures, with its labels
+BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # of frames whose phase is unknown, same, other
 
 CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
 # --ink, --muted and --hair of the dark style in page.css
@@ -123,10 +123,12 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     for selection in content.tokens or ():
         video = content.videos[selection.video]
         yield f"tokens_{video.view}", draw_tokens(video, selection)
-    if content.similarity:
-        yield "similarity", draw_similarity(content, content.similarity)
+    views = [video.view for video in content.videos]
+    if content.vectors and set(views) == VIEW_MARKERS.keys():
+        yield "alignment", draw_alignment(content, content.vectors[0], views.index("ego"), views.index("exo"))
     if content.failures:
         yield "failures", draw_failures(content, content.failures)
+        yield "softmax", draw_softmax(content, content.failures)
 
 
 # Plots
@@ -204,65 +206,56 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
     return figure
 
 
-def draw_similarity(content: Content, similarity: parts.Similarity) -> Figure:
-    """Draw the distances of all pairs of frames, the warp path and the nearest frame of each row."""
-    rows, columns = content.videos[similarity.rows], content.videos[similarity.columns]
+def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: int) -> Figure:
+    """Draw the distances between the sampled frames of two videos, the warp path and the nearest frame of each row."""
+    down, across = content.videos[rows], content.videos[columns]
+    row_frames, column_frames = np.array(down.samples), np.array(across.samples)
+    a, b = run.of_video[rows], run.of_video[columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
-    extent = (*_extent(similarity.column_frames), *_extent(similarity.row_frames)[::-1])
-    image = axes.imshow(similarity.distances, cmap="Greys_r", aspect="auto", extent=extent)  # gray below colored lines
-    for draw, video in ((axes.axhline, rows), (axes.axvline, columns)):
+    # Gray, below colored lines. Vector graphics of this many cells would be slow.
+    mesh = axes.pcolormesh(column_frames, row_frames, cdist(a, b), cmap="Greys_r", shading="nearest", rasterized=True)
+    axes.invert_yaxis()
+    for draw, video in ((axes.axhline, down), (axes.axvline, across)):
         for (_, end, _), (start, _, _) in pairwise(video.phase_runs()):
             if end == start:
                 draw(start - 0.5, color=style.PHASES[4], linestyle="--", linewidth=0.6)
-    down, across = np.array(similarity.row_frames), np.array(similarity.column_frames)
-    (nearest,) = axes.plot(across[similarity.nearest], down, ".", color=style.PHASES[1], markersize=2.2, clip_on=False)
-    path_rows, path_columns = similarity.path.T
-    marker = "o" if len(similarity.path) == 1 else ""
-    (path,) = axes.plot(across[path_columns], down[path_rows], color=style.WRONG, marker=marker)
+    matched = column_frames[align.nearest(a, b)]
+    (nearest,) = axes.plot(matched, row_frames, ".", color=style.PHASES[1], markersize=2.2, clip_on=False)
+    path_rows, path_columns = align.dtw_path(a, b).T
+    (path,) = axes.plot(column_frames[path_columns], row_frames[path_rows], color=style.WRONG)
     entries: Entries = [(path, "warp path"), (nearest, "nearest frame")]
-    if rows.labels is not None or columns.labels is not None:
+    if content.phases:
         entries.append((Line2D([], [], color=style.PHASES[4], linestyle="--", linewidth=0.8), "phase boundary"))
-    axes.set_xlabel(f"{fit_text(columns.name, 1.8, style.TEXT_POINTS)}, frame")
-    axes.set_ylabel(f"{fit_text(rows.name, 1.6, style.TEXT_POINTS)}, frame")
+    axes.set_xlabel(f"{fit_text(across.name, 1.8, style.TEXT_POINTS)}, frame")
+    axes.set_ylabel(f"{fit_text(down.name, 1.6, style.TEXT_POINTS)}, frame")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(style.integer_ticks())
-    figure.colorbar(image, ax=axes, label="distance", aspect=30, pad=0.02).ax.locator_params(nbins=5)
-    if similarity.tau is not None:
-        axes.set_title(f"Kendall's τ = {similarity.tau:.2f}")
+    figure.colorbar(mesh, ax=axes, label="distance", aspect=30, pad=0.02).ax.locator_params(nbins=5)
+    if not np.isnan(run.taus[rows, columns]):
+        axes.set_title(f"Kendall's τ = {run.taus[rows, columns]:.2f}")
     legend(figure, entries, inches=0.9, loc="outside lower center", ncols=len(entries), columnspacing=1)
     return figure
 
 
-def _extent(frames: Sequence[int]) -> tuple[float, float]:
-    """Return the outer edges of the first and last pixel on an axis of frame numbers."""
-    step = (frames[-1] - frames[0]) / max(len(frames) - 1, 1) or 1.0
-    return frames[0] - step / 2, frames[-1] + step / 2
-
-
 def draw_softmax(content: Content, failures: parts.Failures) -> Figure:
     """Draw the similarity of the reference frame to all frames of its video."""
-    figure = Figure(figsize=(PAGE_INCHES, SOFTMAX_INCHES), layout="constrained")
-    _plot_softmax(figure.add_subplot(), content, failures)
-    return figure
-
-
-def _plot_softmax(axes: Axes, content: Content, failures: parts.Failures) -> None:
+    figure = Figure(figsize=(PAGE_INCHES, 1.9), layout="constrained")
+    axes = figure.add_subplot()
     count, frame = len(failures.similarity), failures.reference.frame
     axes.plot(range(count), failures.similarity, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
     (reference,) = axes.plot([frame], [failures.similarity[frame]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(
-        0, 1.1 * max(float(failures.similarity.max()), 1 / count)
-    )  # from 0, so that small differences look small
+    axes.set_ylim(0, 1.1 * max(float(failures.similarity.max()), 1 / count))  # small differences should look small
     axes.set_ylabel("softmax similarity\nto the reference")
     name = content.videos[failures.reference.video].name
     axes.set_xlabel(f"frame of {fit_text(name, COLUMN_INCHES, style.TEXT_POINTS)}")
     axes.xaxis.set_major_locator(style.integer_ticks())
-    axes.spines[["top", "right"]].set_visible(False)
+    style.tidy(axes)
     entries: Entries = [(reference, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
+    return figure
 
 
 def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figure:
@@ -313,21 +306,21 @@ class GridCell:
         return 1 if self.picture is None else self.picture.shape[0] / self.picture.shape[1]
 
 
-def _draw_grid(
-    rows: Sequence[Sequence[GridCell]], heading: str = "", labels: Sequence[str] = (), below: float = 0
-) -> tuple[Figure, GridSpec]:
-    """Draw rows of pictures of equal width, scaled to fit a page, with an empty row of `below` inches at the end."""
+def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequence[str] = ()) -> Figure:
+    """Draw rows of pictures of equal width, scaled to fit a page."""
     columns = max(len(row) for row in rows)
     heights = [max(cell.height for cell in row) for row in rows]
-    caption_lines = sum(1 + max(len(cell.caption) for cell in row) for row in rows) + bool(heading)
-    text_inches, label_inches = CAPTION_LINE_INCHES * caption_lines, LABEL_INCHES if labels else 0
-    fitting = (style.PAGE_HEIGHT_INCHES - below - text_inches) / sum(heights)
+    text_inches = CAPTION_LINE_INCHES * sum(1 + max(len(cell.caption) for cell in row) for row in rows)
+    label_inches = LABEL_INCHES if labels else 0
+    fitting = (style.PAGE_HEIGHT_INCHES - text_inches - CAPTION_LINE_INCHES) / sum(heights)
     width = min((PAGE_INCHES - label_inches) / columns, MAX_CELL_INCHES, fitting)
-    size = max(label_inches + columns * width, COLUMN_INCHES), sum(heights) * width + text_inches + below
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0, hspace=0))
+    height = sum(heights) * width + text_inches + CAPTION_LINE_INCHES
+    figure = Figure(
+        figsize=(max(label_inches + columns * width, COLUMN_INCHES), height),
+        layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0, hspace=0),
+    )
     figure.suptitle(heading, fontsize=style.SMALL_POINTS)
-    below_row = [0.6 * below / width] if below else []
-    grid = figure.add_gridspec(len(rows) + len(below_row), columns, height_ratios=[*heights, *below_row])
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
     for row, cells in enumerate(rows):
         for column, cell in enumerate(cells):
             axes = figure.add_subplot(grid[row, column], xticks=[], yticks=[], anchor="S")
@@ -342,7 +335,7 @@ def _draw_grid(
             axes.set_xlabel(caption, fontsize=style.SMALL_POINTS, labelpad=2)
             if labels and column == 0:
                 axes.set_ylabel(labels[row], fontsize=style.SMALL_POINTS, rotation=0, ha="right", va="center")
-    return figure, grid
+    return figure
 
 
 def frame_picture(content: Content, ref: FrameRef) -> Picture | None:
@@ -361,46 +354,38 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
     """Draw a row per query with its nearest frames of the other view."""
     rows = []
     for strip in strips:
-        cells = []
-        for ref in (strip.query, *strip.retrieved):
+        query = content.videos[strip.query.video]
+        caption = (query.name, query.time(strip.query.frame))
+        row = [GridCell(frame_picture(content, strip.query), caption, style.QUERY)]
+        for ref in strip.retrieved:
             video, same = content.videos[ref.video], content.same_phase(strip.query, ref)
-            is_query = ref is strip.query
-            mark = "" if is_query or same is None else " ✓" if same else " ✗"
-            border = style.QUERY if is_query else _border(same)
-            cells.append(GridCell(frame_picture(content, ref), (video.name, video.time(ref.frame) + mark), border))
-        rows.append(cells)
-    return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))[0]
-
-
-def _border(same_phase: bool | None) -> str:
-    return style.PLAIN if same_phase is None else style.RIGHT if same_phase else style.WRONG
+            caption = (video.name, video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same])
+            row.append(GridCell(frame_picture(content, ref), caption, BORDERS[same]))
+        rows.append(row)
+    return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))
 
 
 def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Figure:
     """Draw a row per ratio and a column per frame."""
+    captions = [(video.time(frame),) for frame in selection.frames]
     rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
-    last = zip(selection.pictures[-1], selection.frames, strict=True)
-    rows.append([GridCell(picture, (video.time(frame),)) for picture, frame in last])
-    labels = [f"{ratio:g}" for ratio in selection.ratios]
-    return _draw_grid(rows, "tokens kept at each ratio", labels)[0]
+    rows.append([GridCell(*cell) for cell in zip(selection.pictures[-1], captions, strict=True)])
+    return _draw_grid(rows, "tokens kept at each ratio", [f"{ratio:g}" for ratio in selection.ratios])
 
 
 def draw_failures(content: Content, failures: parts.Failures) -> Figure:
-    """Draw the worst videos above the frames they are matched to, and the softmax similarity below."""
+    """Draw the worst videos, each above the frames it is matched to."""
     rows, labels = [], []
     for worst in failures.worst:
-        queries = [FrameRef(worst.video, frame) for frame in worst.frames]
-        matches = [FrameRef(worst.partner, frame) for frame in worst.matched]
-        borders = [style.QUERY if ref == failures.reference else None for ref in queries]
-        matched = [_border(content.same_phase(*pair)) for pair in zip(queries, matches, strict=True)]
-        for refs, colors in ((queries, borders), (matches, matched)):
-            captions = [content.videos[ref.video].time(ref.frame) for ref in refs]
-            pictures = [frame_picture(content, ref) for ref in refs]
-            rows.append(
-                [GridCell(*cell) for cell in zip(pictures, [(text,) for text in captions], colors, strict=True)]
-            )
-        names = [fit_text(content.videos[index].name, LABEL_INCHES) for index in (worst.video, worst.partner)]
-        labels += [f"{names[0]}\nτ = {worst.tau:.2f}", f"nearest in\n{names[1]}\nτ = {worst.partner_tau:.2f}"]
-    figure, grid = _draw_grid(rows, labels=labels, below=SOFTMAX_INCHES)
-    _plot_softmax(figure.add_subplot(grid[-1, :]), content, failures)
-    return figure
+        queries, matches = [], []
+        video, partner = content.videos[worst.video], content.videos[worst.partner]
+        for frame, matched in zip(worst.frames, worst.matched, strict=True):
+            query, match = FrameRef(worst.video, frame), FrameRef(worst.partner, matched)
+            border = style.QUERY if query == failures.reference else None
+            queries.append(GridCell(frame_picture(content, query), (video.time(frame),), border))
+            border = BORDERS[content.same_phase(query, match)]
+            matches.append(GridCell(frame_picture(content, match), (partner.time(matched),), border))
+        rows += [queries, matches]
+        labels.append(f"{fit_text(video.name, LABEL_INCHES)}\nτ = {worst.tau:.2f}")
+        labels.append(f"nearest in\n{fit_text(partner.name, LABEL_INCHES)}\nτ = {worst.partner_tau:.2f}")
+    return _draw_grid(rows, "videos with the lowest Kendall's τ", labels)

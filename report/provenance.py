@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from math import prod
 from typing import Any
@@ -32,7 +33,7 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
         ("Seed", str(run.seed)),
-        ("Model", f"{_parameters(run)}{run.settings.get('depth')} blocks, latent width {run.settings.get('latent')}"),
+        ("Model", _model(run)),
         ("Split", f"{split}: {videos}, {len(frames.embeddings):,} frames"),
     )
 
@@ -80,12 +81,15 @@ def _pictures(sheets: Sequence[Sheet | Unavailable]) -> str:
     return f"{count} frames of {sizes} pixels, JPEG quality {QUALITY}" if present else "none"
 
 
-def _parameters(run: RunRecord) -> str:
-    try:
+def _model(run: RunRecord) -> str:
+    """Describe the network. Only the encoder backbone has the `depth` of the settings."""
+    networks = {"frame": "frame head", "transformer": "transformer"}
+    network = networks.get(str(run.settings.get("backbone")), f"{run.settings.get('depth')} blocks")
+    text = f"{network}, latent width {run.settings.get('latent')}"
+    with suppress(TrainError):
         shapes = tensor_shapes(run.folder / MODEL_NAME)
-    except TrainError:
-        return ""
-    return f"{sum(map(prod, shapes.values())) / 1e6:.2f} million parameters, "
+        return f"{sum(map(prod, shapes.values())) / 1e6:.2f} million parameters, {text}"
+    return text
 
 
 def _changed_settings(run: RunRecord) -> str:

@@ -65,8 +65,6 @@ function showVerdict(element, same) {
 
 /* Embeddings */
 
-const [DIAGONAL, UP, LEFT] = [0, 1, 2];
-
 class Run {
   constructor({ name, width, step, numbers, taus }) {
     Object.assign(this, { name, width, step, taus });
@@ -113,31 +111,20 @@ class Run {
 
 /** Dynamic time warping as in byov-align, in the browser because any two videos can be compared. */
 function warpPath(distances, rows, columns) {
-  const cameFrom = new Uint8Array(rows * columns);
-  let above = new Float64Array(columns).fill(Infinity);
-  for (let row = 0; row < rows; row += 1) {
-    const costs = new Float64Array(columns);
-    for (let column = 0; column < columns; column += 1) {
-      const diagonal = row || column ? (column ? above[column - 1] : Infinity) : 0;
-      const left = column ? costs[column - 1] : Infinity;
-      const entry = Math.min(diagonal, above[column]);
-      cameFrom[row * columns + column] = left < entry ? LEFT : diagonal <= above[column] ? DIAGONAL : UP;
-      costs[column] = distances[row * columns + column] + Math.min(left, entry);
-    }
-    above = costs;
-  }
-  let [row, column] = [rows - 1, columns - 1];
-  const path = [[row, column]];
-  while (row || column) {
-    const step = cameFrom[row * columns + column];
-    if (step !== LEFT) row -= 1;
-    if (step !== UP) column -= 1;
-    path.push([row, column]);
-  }
-  return path.reverse();
+  const costs = new Float64Array(rows * columns);
+  const cost = ([row, column]) => (row < 0 || column < 0 ? Infinity : costs[row * columns + column]);
+  const before = ([row, column]) => [[row - 1, column - 1], [row - 1, column], [row, column - 1]]
+    .reduce((best, cell) => (cost(cell) < cost(best) ? cell : best));
+  costs.forEach((_, index) => {
+    const cheapest = index ? cost(before([Math.floor(index / columns), index % columns])) : 0;
+    costs[index] = distances[index] + cheapest;
+  });
+  const path = [[rows - 1, columns - 1]];
+  while (path[0][0] || path[0][1]) path.unshift(before(path[0]));
+  return path;
 }
 
-/** The middle of the steps of a path that are in a row. */
+/** The middle of the steps with a row. */
 function middleStep(path, row) {
   const first = path.findIndex(([each]) => each === row);
   const last = path.findLastIndex(([each]) => each === row);
@@ -152,8 +139,9 @@ class State {
   constructor() {
     this.watchers = [];
     this.timer = null;
-    const first = data.videos.findIndex(({ view }) => view === "ego");
-    this.now = this.valid({ video: Math.max(first, 0), sample: 0, other: -1, mode: "nearest" });
+    const first = Math.max(data.videos.findIndex(({ view }) => view === "ego"), 0);
+    this.now = { video: first, sample: 0, other: first, mode: "nearest" };
+    this.set({});
     this.readAddress();
     addEventListener("popstate", () => this.readAddress());
     addEventListener("hashchange", () => this.readAddress());
@@ -177,24 +165,16 @@ class State {
     this.timer = setTimeout(() => this.writeAddress("replaceState"), SETTLED_MS);
   }
 
+  /** A new video is compared with one of the other view if possible, preferably one that was shown before. */
   set(change) {
-    this.now = this.valid({ ...this.now, ...this.keptPartner(change), ...change });
-    this.watchers.forEach((watcher) => watcher(this.now));
-  }
-
-  /** When the video changes to the view of its partner, compare with the previous video instead. */
-  keptPartner({ video = this.now.video }) {
-    const view = (index) => data.videos[index].view;
-    const { video: before, other } = this.now;
-    return view(other) === view(video) && view(before) !== view(video) ? { other: before } : {};
-  }
-
-  /** Compare with another video, of the other view if possible. */
-  valid({ video, sample, other, mode }) {
-    const others = [...data.videos.keys()].filter((index) => index !== video);
-    const across = others.find((index) => data.videos[index].view !== data.videos[video].view);
-    const partner = others.includes(other) ? other : across ?? others[0] ?? video;
-    return { video, sample: clamp(sample, 0, lastSample(video)), other: partner, mode };
+    const next = { ...this.now, ...change };
+    const others = [next.other, this.now.video, ...data.videos.keys()].filter((index) => index in data.videos && index !== next.video);
+    const across = others.find((index) => data.videos[index].view !== data.videos[next.video].view);
+    const isChosen = others[0] === next.other && ("other" in change || next.video === this.now.video);
+    next.other = (isChosen ? next.other : across ?? others[0]) ?? next.video;
+    next.sample = clamp(next.sample, 0, lastSample(next.video));
+    this.now = next;
+    this.watchers.forEach((watcher) => watcher(next));
   }
 
   writeAddress(method) {
@@ -228,14 +208,11 @@ function addressOf(video, sample, other = null) {
 
 /* Player */
 
-const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
-
 /** A bar of phases; a click selects a frame. The video table has the bars of all videos. */
 class Timeline {
   constructor(element, state, video = null) {
     Object.assign(this, { element, video });
-    this.marker = svg("g", { class: "marker" });
-    this.marker.append(svg("line", { y1: 0, y2: 10 }), svg("line", { y1: 0, y2: 10 }));
+    this.marker = svg("line", { class: "marker", y2: 10 });
     element.addEventListener("click", (event) => {
       const box = element.getBoundingClientRect();
       const fraction = clamp((event.clientX - box.left) / box.width, 0, 1);
@@ -293,39 +270,36 @@ class Player {
     onChange("choose-mode", (value) => ({ mode: value }));
     this.scrub.addEventListener("input", () => this.moveTo(Number(this.scrub.value)));
     this.button.addEventListener("click", () => this.press());
-    reducedMotion.addEventListener("change", () => this.pause());
     document.addEventListener("keydown", (event) => this.key(event));
     document.querySelectorAll("#video-table .timeline").forEach((element, video) => {
       new Timeline(element, state, video);
     });
   }
 
-  /** The warp path of the first run. */
-  get path() {
-    const { video, other } = this.state.now;
-    return this.runs[0].compare(video, other).path;
-  }
-
-  get alongPath() {
-    return this.state.now.mode === "path";
+  /** Pairs of samples in the order in which they are played. */
+  steps(run) {
+    const { video, other, mode } = this.state.now;
+    const { path, nearest } = run.compare(video, other);
+    return mode === "path" ? path : nearest.map((column, row) => [row, column]);
   }
 
   get last() {
-    return this.alongPath ? this.path.length - 1 : lastSample(this.state.now.video);
+    return this.steps(this.runs[0]).length - 1;
   }
 
   moveTo(step) {
     this.step = step;
-    this.state.pass({ sample: this.alongPath ? this.path[step][0] : step });
+    this.state.pass({ sample: this.steps(this.runs[0])[step][0] });
   }
 
   show({ video, sample, other, mode }) {
-    if (!this.alongPath) this.step = sample;
-    else if (this.path[this.step]?.[0] !== sample) this.step = middleStep(this.path, sample);
     this.query.show(video, sample);
     this.answers.forEach((side, index) => {
-      const found = this.answer(this.runs[index]);
-      side.part("title").textContent = `${this.alongPath ? "Aligned" : "Nearest"} by ${this.runs[index].name}`;
+      const steps = this.steps(this.runs[index]);
+      let step = middleStep(steps, sample);
+      if (index === 0) step = this.step = steps[this.step]?.[0] === sample ? this.step : step;
+      const found = steps[step][1];
+      side.part("title").textContent = `${mode === "path" ? "Aligned" : "Nearest"} by ${this.runs[index].name}`;
       side.show(other, found, samePhase(video, sample, other, found));
     });
     const byClock = clockSample(video, sample, other);
@@ -339,13 +313,6 @@ class Player {
     document.querySelectorAll("#video-table tbody tr").forEach((row, index) => row.classList.toggle("own", index === video));
   }
 
-  answer(run) {
-    const { video, sample, other } = this.state.now;
-    if (!this.alongPath) return run.nearest(video, sample, other).sample;
-    const { path } = run.compare(video, other);
-    return path[run === this.runs[0] ? this.step : middleStep(path, sample)][1];
-  }
-
   /** Arrow keys step and Space plays, unless the focused element uses these keys itself. */
   key(event) {
     if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, input, .cloud, .scroll")) return;
@@ -356,10 +323,9 @@ class Player {
     event.preventDefault();
   }
 
-  /** Play or pause; one step per press if the system asks for reduced motion. */
+  /** Play or pause. */
   press() {
-    if (reducedMotion.matches) this.moveTo(this.step >= this.last ? 0 : this.step + 1);
-    else if (this.timer !== null) this.pause();
+    if (this.timer !== null) this.pause();
     else {
       if (this.step >= this.last) this.moveTo(0);
       this.button.textContent = "Pause";
@@ -370,39 +336,18 @@ class Player {
   pause() {
     clearTimeout(this.timer);
     this.timer = null;
-    this.button.textContent = reducedMotion.matches ? "Step" : "Play";
+    this.button.textContent = "Play";
   }
 
-  /** Play at the speed of the video, or along the warp path at a constant speed. */
+  /** Play the whole video in its duration. */
   wait() {
     const { seconds } = data.videos[this.state.now.video];
-    const average = (seconds.at(-1) - seconds[0]) / this.last;
-    const gap = this.alongPath ? average : seconds[this.step + 1] - seconds[this.step];
     this.timer = setTimeout(() => {
       this.moveTo(Math.min(this.step + 1, this.last));
       if (this.step >= this.last) this.pause();
       else this.wait();
-    }, 1000 * clamp(gap, 0.02, 2));
+    }, 1000 * clamp((seconds.at(-1) - seconds[0]) / this.last, 0.02, 2));
   }
-}
-
-/** The player's frames in a corner of the window while the player is out of sight. */
-function startDock(state, runs) {
-  const dock = byId("dock");
-  let closed = false;
-  new IntersectionObserver(([entry]) => {
-    dock.hidden = closed || entry.isIntersecting;
-  }).observe(byId("stage"));
-  byId("dock-close").addEventListener("click", () => {
-    closed = dock.hidden = true;
-  });
-  state.watch(({ video, sample, other }) => {
-    const found = runs[0].nearest(video, sample, other).sample;
-    showTile(byId("dock-query"), video, sample);
-    showTile(byId("dock-answer"), other, found);
-    byId("dock-text").textContent = `${data.videos[video].name}, ${timeOf(video, sample)}\n`
-      + `${data.videos[other].name}, ${timeOf(other, found)}`;
-  });
 }
 
 /* Retrieval for the player's frame */
@@ -583,7 +528,6 @@ class Clouds {
     }));
     this.maps.forEach((map) => this.listen(map));
     byId("color-by").addEventListener("change", () => this.color());
-    byId("trail").addEventListener("change", () => this.follow(state.now));
     byId("clouds").hidden = false;
     byId("cloud-choices").hidden = false;
     this.color();
@@ -666,15 +610,11 @@ class Clouds {
     });
   }
 
-  /** Ring the point nearest to the player's frame, and draw the trail of its video. */
+  /** Ring the point nearest to the player's frame. */
   follow({ video, sample }) {
     const own = data.points.flatMap(([of], index) => (of === video ? [index] : []));
     const gap = (index) => Math.abs(frameOf(video, data.points[index][1]) - frameOf(video, sample));
     this.encircle("ring", own.reduce((best, index) => (gap(index) < gap(best) ? index : best)));
-    const trail = byId("trail").checked ? own : [];
-    for (const { part, positions } of this.maps) {
-      part("trail").setAttribute("points", trail.map((index) => positions[index].join(",")).join(" "));
-    }
   }
 }
 
@@ -718,13 +658,12 @@ class Matrix {
     const clock = pair.nearest.map((_, row) => `${clockSample(video, row, other) + 0.5},${row + 0.5}`).join(" ");
     // Lines of length zero with round caps are dots, however the drawing is stretched.
     const dots = pair.nearest.map((column, row) => `M${column + 0.5} ${row + 0.5}h0`).join("");
-    const outlined = (name, kind, shape) => [svg(name, { class: `${kind} casing`, ...shape }), svg(name, { class: kind, ...shape })];
     this.overlay.replaceChildren(
       ...data.videos[video].boundaries.map((y) => svg("line", { class: "boundary", y1: y, y2: y, x2: pair.columns })),
       ...data.videos[other].boundaries.map((x) => svg("line", { class: "boundary", x1: x, x2: x, y2: pair.rows })),
-      ...outlined("polyline", "clock", { points: clock }),
-      ...outlined("polyline", "path", { points: path }),
-      ...outlined("path", "nearest", { d: dots }),
+      svg("polyline", { class: "clock", points: clock }),
+      svg("polyline", { class: "path", points: path }),
+      svg("path", { class: "nearest", d: dots }),
       this.here,
     );
   }
@@ -767,7 +706,6 @@ if (data.videos.length) {
   const runs = data.runs.map((run) => new Run(run));
   if (byId("stage")) {
     new Player(state, runs);
-    startDock(state, runs);
     new Marks(state);
   }
   if (data.maps.length) new Clouds(state, card);

@@ -30,10 +30,10 @@ from byov.text import printable
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 MEANINGS = {
-    "loss": "weighted sum of the losses",
+    "loss": "the minimized loss",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
     "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
-    "cycle": "cycle consistency, not in the paper: mapping a frame to the other view and back should return to it",
+    "cycle": "cycle consistency: mapping a frame to the other video and back should return to it",
     "retrieval": "map@10 across views on whole videos, averaged over both directions",
     "trimmed": "the same on sub-clips",
     "both": "mean of retrieval and trimmed",

@@ -108,10 +108,9 @@ class Tab:
         self.emulate(**emulated)
         self.reload()
 
-    def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light", motion: str = "") -> None:
-        """Set the size of the window and the user's preferences."""
-        features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
-        self.send("Emulation.setEmulatedMedia", features=[{"name": k, "value": v} for k, v in features.items()])
+    def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light") -> None:
+        """Set the size of the window and the preferred color scheme."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
 

@@ -139,21 +139,11 @@ def make_content(
         ),
         strips=strips,
         tokens=tokens,
-        similarity=make_similarity(videos, 0, exo[0]) if exo else parts.Unavailable("only one view"),
         failures=parts.Failures(tuple(map(worst, range(len(order)))), reference, softmax / softmax.sum()),
         vectors=(make_vectors(videos),),
         manifest_rows=manifest_rows,
         provenance=(("Run", "made-up-0"), ("Digest", "0123456789abcdef" * 4)),
     )
-
-
-def make_similarity(videos: tuple[parts.ShownVideo, ...], rows: int, columns: int) -> parts.Similarity:
-    frames = [tuple(range(videos[index].frames)) for index in (rows, columns)]
-    down, across = (np.linspace(0, 1, len(each)) for each in frames)
-    distances = np.abs(down[:, None] - across).astype(np.float32)
-    nearest = distances.argmin(axis=1)
-    path = np.stack([np.arange(len(down)), nearest], axis=1)
-    return parts.Similarity(rows, frames[0], columns, frames[1], distances, path, nearest, 0.875)
 
 
 def without_parts(content: parts.Content, *kept: str) -> parts.Content:

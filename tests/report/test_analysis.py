@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from byov.report.analysis import (
-    compare_videos,
     darken_excluded,
     evenly_spaced,
     fit_points,
@@ -51,17 +50,6 @@ def test_nearest_frame_of_each_video_nearest_video_first():
     videos = [(7, np.array([[5.0], [3.0]])), (2, np.array([[1.0], [0.5]])), (4, np.array([[9.0]]))]
     found = nearest_of_each(np.array([0.0], np.float32), videos, limit=2)
     assert found == (FrameRef(2, 1), FrameRef(7, 1))
-
-
-def test_long_videos_are_subsampled_in_the_matrix():
-    random = np.random.default_rng(0)
-    a, b = (np.cumsum(random.normal(size=(length, 8)), axis=0).astype(np.float32) for length in (1000, 450))
-    similarity = compare_videos(0, a, 1, b)
-    assert similarity.distances.shape == (400, 400)
-    rows, columns = similarity.row_frames, similarity.column_frames
-    assert (rows, columns) == (evenly_spaced(1000, 400), evenly_spaced(450, 400))
-    assert similarity.distances[7, 311] == pytest.approx(np.linalg.norm(a[rows[7]] - b[columns[311]]), rel=1e-5)
-    assert similarity.path[-1].tolist() == [399, 399]
 
 
 def test_mean_taus_ignore_missing_pairs():

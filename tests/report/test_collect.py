@@ -111,24 +111,6 @@ def test_worst_videos_have_the_lowest_tau(collected, embeddings):
     np.testing.assert_allclose(failures.similarity, scores / scores.sum(), rtol=1e-6)
 
 
-def test_similarity_of_the_first_videos(collected, embeddings):
-    similarity = collected.similarity
-    a, b = embeddings[similarity.rows], embeddings[similarity.columns]
-    assert collected.videos[similarity.rows].name == "ego/cup & 'saucer' [1]"
-    assert collected.videos[similarity.columns].name == "exo/test_exo_0"
-    expected = np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2))
-    np.testing.assert_allclose(similarity.distances, expected, rtol=1e-5)
-    np.testing.assert_array_equal(similarity.nearest, expected.argmin(axis=1))
-    assert similarity.tau == pytest.approx(kendalltau(np.arange(len(a)), similarity.nearest).statistic)
-    costs = np.full((len(a) + 1, len(b) + 1), np.inf)
-    costs[0, 0] = 0
-    for row in range(len(a)):
-        for column in range(len(b)):
-            before = min(costs[row, column], costs[row, column + 1], costs[row + 1, column])
-            costs[row + 1, column + 1] = expected[row, column] + before
-    assert expected[tuple(similarity.path.T)].sum() == pytest.approx(costs[-1, -1])
-
-
 def test_projection_of_frozen_untrained_and_trained(collected, shared_project):
     projection = collected.projection
     assert len(projection.frames) == projection.frames_in_split == sum(video.frames for video in collected.videos)
@@ -191,15 +173,29 @@ def test_facts_and_provenance(collected, shared_project):
     assert "Training" not in header.keys() | footer.keys()  # only for unfinished runs
 
 
-def test_facts_of_other_methods_and_settings(project):
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({"method": "tcc", "backbone": "frame", "depth": 12, "latent": 256}, "frame head, latent width 256"),
+        ({"method": "carl", "backbone": "transformer", "depth": 12, "latent": 64}, "transformer, latent width 64"),
+        ({"method": "timeline", "backbone": "encoder", "depth": 3, "latent": 32}, "3 blocks, latent width 32"),
+    ],
+)
+def test_other_methods_are_not_described_as_byov(project, settings, network):
     data = project.read_split()
-    run = data.reader.run
-    run.training["settings"] = {"method": "timeline"}
-    assert facts(run, "test", data.frames)[0][0] == "Method"
-    for settings in (None, "text", {"latent": 3}):
-        run.training["settings"] = settings
-        lines = dict(provenance(data.reader, "test", 0, [], 0))
-        assert lines["Settings that differ from the recipe"] == "not readable by this version of byov"
+    data.reader.run.training["settings"] = settings
+    header = dict(facts(data.reader.run, "test", data.frames))
+    assert "Recipe" not in header
+    assert header["Model"].endswith(f"million parameters, {network}")
+    assert network.endswith(" blocks, latent width 32") or "blocks" not in header["Model"]
+
+
+@pytest.mark.parametrize("settings", [None, "text", {"latent": 3}])
+def test_settings_that_cannot_be_read(project, settings):
+    data = project.read_split()
+    data.reader.run.training["settings"] = settings
+    lines = dict(provenance(data.reader, "test", 0, [], 0))
+    assert lines["Settings that differ from the recipe"] == "not readable by this version of byov"
 
 
 # Datasets that lack something
@@ -217,7 +213,7 @@ def test_without_labels(project):
 
 def test_one_view(project):
     content = project.keep_videos(*TRAIN, "test_exo_0", "test_exo_1").collect()
-    assert content.missing == dict.fromkeys(("strips", "similarity"), "the test split has no ego videos")
+    assert content.missing == {"strips": "the test split has no ego videos"}
     assert len(content.projection.frames) == 31 + 22
     assert [content.videos[selection.video].view for selection in content.tokens] == ["exo"]
     assert len(content.failures.worst) == 2
@@ -226,7 +222,7 @@ def test_one_view(project):
 def test_one_video_and_one_frame(project):
     manifest = project.manifest()
     content = project.keep_videos(*TRAIN, "test_ego_1").collect()
-    assert content.missing.keys() == {"strips", "similarity", "vectors", "failures"}
+    assert content.missing.keys() == {"strips", "vectors", "failures"}
     assert content.failures.reason == "the test split has only one video"
     assert content.videos[0].sheet.frames == tuple(range(29))
     manifest.save(project.manifest_path)
@@ -238,8 +234,6 @@ def test_one_video_and_one_frame(project):
 def test_a_pair_with_a_video_of_one_frame(project):
     content = project.keep_videos(*TRAIN, "still", "test_exo_0").collect()
     assert content.missing.keys() == {"failures"}
-    assert content.similarity.distances.shape == (1, 31)
-    assert content.similarity.tau is None
     assert len(content.strips) == 1 + 3  # the only frame is a query once
 
 

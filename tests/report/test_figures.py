@@ -10,12 +10,14 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.font_manager import findfont, get_font
 from PIL import Image
-from tests.report.made_up import make_content, tile_color, unlabeled, without_parts
+from scipy.spatial.distance import cdist
+from tests.report.made_up import make_content, unlabeled, without_parts
 
+from byov.apply.align import dtw_path
 from byov.errors import ApplyError
 from byov.records import UNLABELED
 from byov.report import figures, style
-from byov.report.content import FrameRef, Similarity, Strip
+from byov.report.content import FrameRef, Strip
 from byov.report.figures import NAMES, frame_picture, write_figures
 from byov.report.style import fit_text, legend_columns, literal, phase_color
 
@@ -88,7 +90,7 @@ def test_hostile_names(tmp_path, labels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("frames", "names"), [((9,), ["curves", "tsne", "tokens_ego", "failures"]), ((1, 1, 1), list(NAMES))]
+    ("frames", "names"), [((9,), ["curves", "tsne", "tokens_ego", "failures", "softmax"]), ((1, 1, 1), list(NAMES))]
 )
 def test_few_and_short_videos(tmp_path, frames, names):
     content = make_content(frames)
@@ -143,14 +145,6 @@ def test_retrieved_frames_follow_their_query(content):
         colors, marks = [colors[0], *[to_rgba(style.PLAIN)] * 3], [""] * 4
 
 
-def test_thumbnails_find_every_tile(content):
-    for index, video in enumerate(content.videos):
-        for frame in video.samples:
-            picture = frame_picture(content, FrameRef(index, frame))
-            assert picture.shape == (video.sheet.tile_height, video.sheet.tile_width, 3)
-            assert np.abs(picture[4:-4, 4:-4] - np.array(tile_color(index, frame))).max() <= 4
-
-
 # Plots
 
 
@@ -175,36 +169,29 @@ def test_projection_points(content, panel):
         np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_color(phase), 0.85) for phase in phases])
 
 
-def test_a_subsampled_matrix_has_the_frame_numbers_of_the_videos(content):
-    rows, columns = tuple(range(0, 16, 3)), tuple(range(2, 20, 5))
-    distances = np.random.default_rng(0).uniform(size=(6, 4)).astype(np.float32)
-    path = np.array([(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 3)])
-    nearest = np.array([3, 0, 2, 1, 3, 0])
-    figure = figures.draw_similarity(content, Similarity(0, rows, 2, columns, distances, path, nearest, 0.5))
-    axes = figure.axes[0]
-    lines = named_lines(figure.legends[0], axes)
-    np.testing.assert_array_equal(lines["warp path"], [[(2, 2, 7, 7, 12, 17), (0, 3, 6, 9, 12, 15)]])
-    np.testing.assert_array_equal(lines["nearest frame"], [[(17, 2, 12, 7, 17, 2), (0, 3, 6, 9, 12, 15)]])
-    (image,) = axes.images
-    np.testing.assert_array_equal(image.get_array(), distances)
-    assert image.origin == "upper"
-    assert image.get_extent() == [-0.5, 19.5, 16.5, -1.5]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("exo/000, frame", "ego/000, frame")
-
-
-def test_phase_boundaries(content):
+def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
     """The phases of ego/000 change at frames 20 and 40, those of exo/000 at frames 17 and 34."""
+    (run,) = content.vectors
+    figure = figures.draw_alignment(content, run, 0, 2)
+    axes = figure.axes[0]
+    rows, columns = np.array(content.videos[0].samples), np.array(content.videos[2].samples)
+    distances = cdist(run.of_video[0], run.of_video[2])
+    np.testing.assert_array_equal(axes.collections[0].get_array(), distances)
+    lines = named_lines(figure.legends[0], axes)
+    path = dtw_path(run.of_video[0], run.of_video[2])
+    np.testing.assert_array_equal(lines["warp path"], [[columns[path[:, 1]], rows[path[:, 0]]]])
+    np.testing.assert_array_equal(lines["nearest frame"], [[columns[distances.argmin(axis=1)], rows]])
+    assert axes.yaxis_inverted()
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("exo/000, frame", "ego/000, frame")
+    boundaries = [(x[0], y[0]) for x, y in lines["phase boundary"]]
+    assert boundaries == [(0, 19.5), (0, 39.5), (16.5, 0), (33.5, 0)]
 
-    def boundaries(videos):
-        figure = figures.draw_similarity(replace(content, videos=videos), content.similarity)
-        lines = named_lines(figure.legends[0], figure.axes[0])["phase boundary"]
-        return [(x[0], y[0]) for x, y in lines]
 
-    assert boundaries(content.videos) == [(0, 19.5), (0, 39.5), (16.5, 0), (33.5, 0)]
-    ego, other, exo, last = content.videos
-    ego = replace(ego, labels=ego.labels[:40] + (UNLABELED,) * 20)
-    exo = replace(exo, labels=exo.labels[:16] + (UNLABELED,) * 3 + exo.labels[19:])
-    assert boundaries((ego, other, exo, last)) == [(0, 19.5), (33.5, 0)]
+def test_unlabeled_frames_have_no_phase_boundary(content):
+    labels = content.videos[0].labels[:40] + (UNLABELED,) * 20
+    shown = replace(content, videos=(replace(content.videos[0], labels=labels), *content.videos[1:]))
+    figure = figures.draw_alignment(shown, content.vectors[0], 0, 2)
+    assert len(named_lines(figure.legends[0], figure.axes[0])["phase boundary"]) == 3
 
 
 def test_curves_and_the_kept_epoch(content):
@@ -229,17 +216,21 @@ def test_tokens_have_a_row_per_ratio_and_a_column_per_frame(content):
     assert [each.get_xlabel() for each in axes[-count:]] == [f"{frame / 10:.2f} s" for frame in selection.frames]
 
 
-def test_failures_draw_matches_and_the_softmax(content):
+def test_failures_draw_matches(content):
     failures, worst = content.failures, content.failures.worst[0]
-    figure = figures.draw_failures(content, replace(failures, worst=(worst,)))
-    *pictures, plot = figure.axes
-    above, below = pictures[:4], pictures[4:]
+    axes = figures.draw_failures(content, replace(failures, worst=(worst,))).axes
+    above, below = axes[:4], axes[4:]
     for video, frames, row in ((worst.video, worst.frames, above), (worst.partner, worst.matched, below)):
         for frame, axes in zip(frames, row, strict=True):
             np.testing.assert_array_equal(axes.images[0].get_array(), frame_picture(content, FrameRef(video, frame)))
     framed = [axes.spines["left"].get_visible() for axes in above]
     assert framed == [frame == failures.reference.frame for frame in worst.frames]
     assert below[0].get_ylabel() == "nearest in\nexo/000\nτ = 0.11"
+
+
+def test_softmax_uniform_and_reference(content):
+    failures = content.failures
+    (plot,) = figures.draw_softmax(content, failures).axes
     (softmax, uniform, reference) = (line.get_data() for line in plot.lines)
     np.testing.assert_array_equal(softmax, (range(45), failures.similarity))
     assert list(uniform[1]) == [1 / 45] * 2

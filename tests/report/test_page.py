@@ -80,6 +80,10 @@ def test_ids_anchors_and_headings(tree):
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
+def test_the_introduction_fits_every_method(tree):
+    assert "BYOV" not in text(tree.root.find(".//header")), "the run may have been trained with another method"
+
+
 def test_each_sheet_is_embedded_once(content, page):
     assert render_page(content) == page, "it should be deterministic"
     sheets = [b64encode(row).decode() for video in content.videos for row in video.sheet.rows]

@@ -1,7 +1,6 @@
 """The page in a real browser, with real keys and a real mouse."""
 
 import csv
-import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,7 +16,6 @@ from byov.report.content import Unavailable
 
 pytestmark = pytest.mark.slow
 
-DARK = "rgb(21, 24, 28)"
 PHONE = (390, 844)
 
 
@@ -88,6 +86,7 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
         "document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'})); })"
     )
     assert blocked == "img-src"
+    assert_fits_a_phone(tab)
 
 
 def test_strips_show_the_right_frames(tab, content):
@@ -110,43 +109,12 @@ def test_slider_and_frames_fit_on_one_screen(tab, open_page, content):
             assert {box["height"] for box in page.boxes(".still .tile")} == {108}
 
 
-def test_the_first_column_stays_in_view_on_a_phone(tab):
-    assert_fits_a_phone(tab)
-    left = "each.querySelector('tbody th').getBoundingClientRect().left - each.getBoundingClientRect().left"
-    for table in ("#scores > .scroll", "#videos .scroll"):
-        ((scrolled, offset),) = tab.each(table, f"(each.scrollLeft = 120, [each.scrollLeft, {left}])")
-        assert scrolled > 50
-        assert offset == 0
-
-
-def luminance(color):
-    """WCAG's relative luminance of rgb(...)."""
-    channels = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one, other):
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast(tab, scheme):
-    tab.emulate(scheme=scheme)
-    (background,) = tab.each("html", "getComputedStyle(each).backgroundColor")
-    assert (background == DARK) == (scheme == "dark")
-    for kind in (
-        *("body", ".caption", "a", ".same", ".other", ".query b", ".right b", ".wrong b", ".reference b", ".published"),
-        *("td small", ".notes", "dt", ".across", ".tau"),
-    ):
-        assert contrast(tab.each(kind, "getComputedStyle(each).color")[0], background) >= 4.5, kind
-    surface = tab.each(".cloud", "getComputedStyle(each).backgroundColor")[0]
+def test_dark_mode_and_colors_of_the_points(tab):
+    tab.emulate(scheme="dark")
+    assert tab.each("html", "getComputedStyle(each).backgroundColor") == ["rgb(21, 24, 28)"]
     for by, kinds in (("phase", 3), ("view", 2), ("video", 4), ("time", 54)):
         choose(tab, "color-by", by)
-        points = set(tab.each(".points > *", "getComputedStyle(each).fill"))
-        assert len(points) == kinds
-        assert all(contrast(point, surface) >= 2 for point in points if point.startswith("rgb"))
+        assert len(set(tab.each(".points > *", "getComputedStyle(each).fill"))) == kinds
 
 
 def test_hostile_texts_stay_texts(open_page, content):
@@ -257,14 +225,6 @@ def test_arrow_keys_step_and_space_plays(tab, content):
     assert tab.text("#play") == "Play"
 
 
-def test_reduced_motion_steps_instead_of_playing(tab, content):
-    tab.emulate(motion="reduce")
-    for frame in (3, 6):
-        tab.click("#play")
-        assert_at(tab, content, 0, frame, 2)
-    assert tab.text("#play") == "Step"
-
-
 def test_any_pair_can_be_compared(tab, content):
     choose(tab, "choose-other", 0)
     assert_at(tab, content, 0, 0, 2)  # not with itself
@@ -306,18 +266,6 @@ def test_two_runs_side_by_side(open_page, content):
     assert tab.text("#run-1-title") == "Aligned by other-run"
     assert tab.messages() == []
     assert_fits_a_phone(tab)
-
-
-def test_the_dock_shows_the_player_s_frames(tab):
-    assert tab.hidden("#dock")
-    tab.value(
-        "new Promise(done => { const dock = document.getElementById('dock');"
-        "new MutationObserver(() => dock.hidden || done()).observe(dock, {attributes: true});"
-        "document.getElementById('provenance').scrollIntoView(); })"
-    )
-    assert not tab.hidden("#dock")
-    tab.click("#dock-close")
-    assert tab.hidden("#dock")
 
 
 # Links to the player
@@ -436,15 +384,6 @@ def test_keys_move_between_points(tab, content):
     assert tab.hidden("#card")
 
 
-def test_the_trail_connects_the_points_of_the_video(tab, content):
-    points = "document.querySelector('.trail').points.length"
-    assert tab.value(points) == 0
-    tab.click("#trail")
-    assert tab.value(points) == len(content.videos[0].samples)
-    tab.click("#video-table tbody tr:nth-child(2) a")
-    assert tab.value(points) == len(content.videos[1].samples)
-
-
 def test_a_cell_of_the_matrix_shows_its_frames_and_moves_the_player(tab, content):
     rows, columns = len(content.videos[0].samples), len(content.videos[2].samples)
     tab.center("#matrix-0 .cells")
@@ -468,7 +407,7 @@ def test_the_matrix_shows_distances_clock_and_tau(tab, content):
         row, column = np.unravel_index(pick(distances), distances.shape)
         pixel = f"[...each.getContext('2d').getImageData({column}, {row}, 1, 1).data]"
         assert tab.each("#matrix-0 canvas", pixel)[0] == pytest.approx(color, abs=2)
-    (drawn,) = tab.each("#matrix-0 .clock:not(.casing)", "[...each.points].map(at => [at.y - 0.5, at.x - 0.5])")
+    (drawn,) = tab.each("#matrix-0 .clock", "[...each.points].map(at => [at.y - 0.5, at.x - 0.5])")
     samples = content.videos[2].samples
     expected = [by_clock(content, 0, frame, 2) for frame in content.videos[0].samples]
     assert drawn == [[row, samples.index(frame)] for row, frame in enumerate(expected)]

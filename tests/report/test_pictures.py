@@ -94,10 +94,8 @@ def test_tokens_are_dark_where_the_ratio_excludes_them(collected, shared_project
                     np.testing.assert_array_equal(picture[patch], expected)
 
 
-@pytest.mark.parametrize(
-    ("tokens_of_frame", "reason"), [(range(7), "do not form a square grid"), ((0, 1, 2, 4), "refers to token 4")]
-)
-def test_tokens_without_a_grid(project, tokens_of_frame, reason):
+@pytest.mark.parametrize("tokens_of_frame", [range(7), (0, 1, 2, 4)])
+def test_tokens_without_a_grid(project, tokens_of_frame):
     data = project.read_split()
     path = project.features("ego", "test_ego_1")
     header, cls = read_header(path), read_array(path, "cls")
@@ -108,7 +106,7 @@ def test_tokens_without_a_grid(project, tokens_of_frame, reason):
     writer.finish(header.provenance, fps=header.fps, truncated=False)
     video = [segment.name for segment in data.segments].index("ego/test_ego_1")
     tiles = Tiles((0,), np.zeros((1, 4, 4, 3), np.uint8))
-    assert reason in attempt(token_selection, data, video, (0,), tiles).reason
+    assert "do not form a square grid" in attempt(token_selection, data, video, (0,), tiles).reason
 
 
 @pytest.fixture
