@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from byov.evaluate.table import Table
 from byov.records import UNLABELED
 
-LOG_SCALE_RATIO = 20  # highest to lowest loss
 SECTIONS = {  # attribute of Content → section of the page
     "vectors": "player and alignment",
     "tables": "scores",
@@ -109,12 +108,6 @@ class Curves:
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # () without a val split
     kept_epoch: int | None  # epoch of the saved model, if validation selected it
-
-    @property
-    def log_scale(self) -> bool:
-        """Whether the losses span too wide a range for a linear axis."""
-        values = [value for curve in self.losses for value in curve.values]
-        return bool(values) and min(values) > 1e-30 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
 @dataclass(frozen=True)

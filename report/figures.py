@@ -18,7 +18,6 @@ from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.spatial.distance import cdist
@@ -48,8 +47,6 @@ LABEL_INCHES = 1.05  # labels on the left of a grid
 BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # of frames whose phase is unknown, same, other
 
 CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
-# --ink, --muted and --hair of the dark style in page.css
-DARK_COLORS = {INK: "#e3e6e9", FAINT: "#a1a9b2", style.RULE: "#343a41"}
 
 
 # Files
@@ -85,15 +82,12 @@ def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder:
         return _save(draw_score_curves(panels, setting), folder, name)
 
 
-def svg_charts(figure: Figure) -> tuple[str, str]:
-    """Return a figure as SVG for light and dark pages. Text is drawn as outlines, so no font is needed."""
-    written = io.StringIO()
+def svg_chart(figure: Figure) -> bytes:
+    """Return a figure as SVG. Text is drawn as outlines, so no font is needed."""
+    written = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "byov", "svg.fonttype": "path"}):
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    light = dark = written.getvalue()
-    for ink, replacement in DARK_COLORS.items():
-        dark = dark.replace(ink, replacement)
-    return light, dark
+    return written.getvalue()
 
 
 def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -144,18 +138,9 @@ def draw_curves(curves: parts.Curves) -> Figure:
         axes = figure.add_subplot(1, len(panels), index)
         entries: Entries = []
         for number, curve in enumerate(part):
-            options: dict[str, Any] = {
-                "color": phase_color(number),
-                "linestyle": ("-", "--", ":", "-.")[number // len(style.PHASES) % 4],
-                "marker": "o" if name == "validation" or len(curve.values) == 1 else "",
-            }
-            (line,) = axes.plot(curve.epochs, curve.values, markersize=2.5, **options)
+            marker = "o" if name == "validation" or len(curve.values) == 1 else ""
+            (line,) = axes.plot(curve.epochs, curve.values, color=phase_color(number), marker=marker, markersize=2.5)
             entries.append((line, curve.name))
-        if name == "loss" and curves.log_scale:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
         if name == "validation" and curves.kept_epoch is not None:
             line = axes.axvline(curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1)
             entries.append((line, f"saved model: epoch {curves.kept_epoch}"))

@@ -27,8 +27,9 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
     ego = int(frames.is_ego.sum())
     videos = f"{ego} ego and {len(frames.is_ego) - ego} exo videos"
     kind, label = run.label
+    unfinished = unfinished_text(run)
     return (
-        *_unfinished(run),
+        *((("Training", unfinished),) if unfinished else ()),
         (kind.capitalize(), label),
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
@@ -43,18 +44,11 @@ def provenance(
 ) -> Lines:
     """Return everything that the figures depend on; `points` is the number of frames in the t-SNE maps."""
     run, origin = reader.run, reader.origin()
-    kind, label = run.label
     packages = {name: version(name) for name in PACKAGES}
     perplexity = f"{tsne_perplexity(points):.4g}" if points > 1 else "-"
     return (
-        ("Run", run.name),
-        ("Dataset", run.dataset),
-        (kind.capitalize(), label),
-        ("Seed", str(run.seed)),
-        (f"Settings that differ from the {kind}", _changed_settings(run)),
-        *_unfinished(run),
+        (f"Settings that differ from the {run.label[0]}", _changed_settings(run)),
         (f"SHA-256 of {MODEL_NAME}", origin["model_sha256"]),
-        ("Frame encoder", origin["encoder"]),
         ("Encoder revision", origin["encoder_revision"]),
         ("SHA-256 of the encoder weights", origin["encoder_sha256"]),
         ("Preprocessing", origin["preprocessing"]),
@@ -63,15 +57,8 @@ def provenance(
         ("Trained with", _versions(run.training.get("versions"))),
         ("Report made with", _versions({"python": platform.python_version(), "byov": __version__} | packages)),
         ("t-SNE", f"{points} frames, seed {seed}, perplexity {perplexity}, PCA initialization, Barnes-Hut"),
-        ("Embeddings in this page", "of the frames with pictures, quantized to 8 bits"),
         ("Pictures", _pictures(sheets)),
     )
-
-
-def _unfinished(run: RunRecord) -> Lines:
-    """Return a line for runs that have not finished training."""
-    text = unfinished_text(run)
-    return () if text is None else (("Training", text),)
 
 
 def _pictures(sheets: Sequence[Sheet | Unavailable]) -> str:

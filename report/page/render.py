@@ -30,7 +30,6 @@ from byov.text import printable
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 MEANINGS = {
-    "loss": "the minimized loss",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
     "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
     "cycle": "cycle consistency: mapping a frame to the other video and back should return to it",
@@ -48,7 +47,6 @@ def render_page(content: Content) -> str:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
         undefined=StrictUndefined,
         finalize=_printable,
     )
@@ -116,9 +114,8 @@ def _tables(content: Content) -> list[dict[str, Any]]:
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
-    light, dark = (_data_uri("image/svg+xml", svg.encode("utf-8")) for svg in figures.svg_charts(figure))
     width, height = (round(float(inches) * figures.CSS_PX_PER_INCH) for inches in figure.get_size_inches())
-    return {"light": light, "dark": dark, "width": width, "height": height}
+    return {"uri": _data_uri("image/svg+xml", figures.svg_chart(figure)), "width": width, "height": height}
 
 
 def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:

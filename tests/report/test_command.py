@@ -34,15 +34,6 @@ def test_the_page_is_written(quick, byov_report):
     assert str(quick.root) not in page
 
 
-@pytest.mark.slow
-def test_the_same_run_gives_the_same_bytes(quick, byov_report):
-    assert byov_report(quick, "--run", "first").code == 0
-    before = (quick.run / "report.html").read_bytes()
-    (quick.run / "report.html").unlink()
-    assert byov_report(quick, "--run", "first").code == 0
-    assert (quick.run / "report.html").read_bytes() == before
-
-
 def test_compare(quick, byov_report):
     other = shutil.copytree(quick.run, quick.runs_dir / "second")
     ran = byov_report(quick, "--run", "first", "--compare", "second", "--json")
@@ -81,19 +72,13 @@ def test_figures_are_replaced_only_with_overwrite(quick, byov_report):
     assert (figures / "mine.png").read_text() == "earlier"
 
 
-def test_damaged_metrics_cost_the_curves_only(quick, byov_report):
-    (quick.run / "metrics.jsonl").write_text("{")
-    assert byov_report(quick, "--json").json["missing"].keys() == {"curves"}
-
-
 def test_an_unfinished_run_is_flagged(quick, byov_report):
     metrics = quick.run / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     (quick.run / "model-last.safetensors").unlink()
     assert byov_report(quick).code == 0
-    header, _, rest = (quick.run / "report.html").read_text().partition("</header>")
-    scores, _, footer = rest.partition("<footer")
-    assert all("unfinished, stopped at epoch 2 of 3" in part for part in (header, scores, footer))
+    header, _, scores = (quick.run / "report.html").read_text().partition("</header>")
+    assert all("unfinished, stopped at epoch 2 of 3" in part for part in (header, scores))
 
 
 def test_without_embeddings(quick, byov_report):

@@ -19,7 +19,7 @@ from byov.records import UNLABELED
 from byov.report import figures, style
 from byov.report.content import FrameRef, Strip
 from byov.report.figures import NAMES, frame_picture, write_figures
-from byov.report.style import fit_text, legend_columns, literal, phase_color
+from byov.report.style import fit_text, literal, phase_color
 
 HOSTILE_NAMES = (r"ego/$\frac{1", "ego/_\x1b[31m\n日本🙂", "exo/" + "long" * 100, "exo/100%&$x$")
 
@@ -114,13 +114,6 @@ def test_a_file_instead_of_the_folder(content, tmp_path, below):
     (tmp_path / "figures").write_text("mine")
     with pytest.raises(ApplyError, match="is not a folder"):
         write_figures(without_parts(content), tmp_path / "figures" / below)
-
-
-def test_a_failing_figure_leaves_no_partial_file(content, tmp_path):
-    (tmp_path / "curves.pdf").mkdir()  # cannot be replaced by a file
-    with pytest.raises(OSError, match="directory"):
-        write_figures(without_parts(content, "curves"), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.pdf", "curves.png"]
 
 
 # Frames
@@ -271,13 +264,6 @@ def test_long_names_keep_their_end():
     assert len(short) > 6
     assert fit_text("x" * 100_000, 0.8).startswith("…x")
     assert fit_text("pour", 0.01) == "…"
-
-
-def test_legends_have_as_many_columns_as_fit():
-    assert legend_columns(["ego", "exo", "pour"]) == 3
-    assert legend_columns(["ego"] * 50) < 20
-    assert legend_columns(["a name that takes about half of the page"] * 5) in (2, 3)
-    assert legend_columns(["x" * 5000] * 3) == 1
 
 
 def test_colors_are_those_of_the_page():

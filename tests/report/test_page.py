@@ -173,18 +173,6 @@ def test_failures_link_each_frame_and_its_match(page):
     assert text(failures).count("Reference: ") == 1
 
 
-def test_charts_have_a_dark_version(page):
-    training = section(page, "training")
-    light, dark = (
-        b64decode(uri.partition(",")[2]).decode()
-        for uri in (training.find(".//img").get("src"), training.find(".//source").get("srcset"))
-    )
-    assert light.count("#222222") > 10
-    assert dark.count("#222222") == 0
-    assert dark.count("#e3e6e9") == light.count("#222222")
-    assert training.find(".//img").get("alt") == "loss, cycle, retrieval by epoch"
-
-
 def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(content):
     ratios, frames = (0.1, 0.3, 1.0), (0, 15, 33)
     colors = np.array([[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)], np.uint8)

@@ -497,16 +497,3 @@ def test_partly_labeled_videos(open_page, content):
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
     assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # vertical lines: the other video
     assert tab.hidden("#mark-warning")
-
-
-def test_sixty_videos(open_page, content):
-    copies = [(video, copy) for copy in range(15) for video in content.videos]
-    videos = tuple(replace(video, name=f"{video.name}-{copy:02d}") for video, copy in copies)
-    many = replace(content, videos=videos, vectors=(make_vectors(videos, bend=0.02),), projection=Unavailable(""))
-    tab = open_page(many)
-    assert len(tab.each("#video-table tbody tr", "0")) == 60
-    assert len(tab.each("#live-strips .still", "0")) == 1 + 5
-    tab.click("#video-table tbody tr:nth-child(60) th > a:last-child")
-    assert state(tab)[:2] == (59, 0)
-    assert_fits_a_phone(tab)
-    assert tab.messages() == []

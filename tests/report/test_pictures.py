@@ -13,7 +13,7 @@ from byov.cache.features import FeatureWriter, read_header
 from byov.cache.hdf5 import read_array
 from byov.errors import CacheError
 from byov.report.collect import attempt, token_selection
-from byov.report.content import Sheet, Unavailable
+from byov.report.content import Unavailable
 from byov.report.pictures import SourceVideos, TileRequest, Tiles, decode_tiles, make_sheet, make_sheets, read_tiles
 
 
@@ -170,15 +170,6 @@ def test_files_that_do_not_decode(tmp_path):
     assert broken.reason.startswith("text.mp4")
     assert "short.mp4 has 3 frames" in early.reason
     assert good.frames == (0, 2)
-
-
-def test_without_videos_only_pictures_are_missing(project):
-    shutil.rmtree(project.root / "videos")
-    content = project.collect()
-    assert "was not found" in content.strips.reason
-    assert str(project.root) not in repr(content)
-    assert content.missing.keys() == {"strips", "tokens"}
-    assert not any(isinstance(video.sheet, Sheet) for video in content.videos)
 
 
 def test_features_that_the_run_did_not_embed_are_not_used(project):
