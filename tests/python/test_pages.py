@@ -110,6 +110,15 @@ def test_make_targets_exist(page):
 
 
 @each_page
+def test_runs_are_made_by_the_page_or_by_make_demo(page):
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join([*blocks(text, "sh"), *blocks(text, "python")]).replace("\\\n", " ")
+    trained = [line for line in code.splitlines() if "byov-train" in line and "--resume" not in line]
+    made = {"demo-paper", "demo-timeline", *re.findall(r"--run (\S+)", "\n".join(trained))}
+    assert set(re.findall(r"(?:--run |--compare |byov-runs \w+ |runs/)([\w.-]+)", code)) <= made
+
+
+@each_page
 def test_links_lead_to_files_and_headings(page):
     for link in links(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
@@ -155,8 +164,6 @@ def test_wrong_usage_is_found(words):
 @pytest.fixture
 def namespace(project):
     """The runs, videos and variables that the pages mention."""
-    for run in ("demo-paper-r0.3-s0", "pouring-paper-r0.3-s0"):
-        shutil.copytree(project / "runs/demo-paper", project / "runs" / run)
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
     byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
