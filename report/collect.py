@@ -196,12 +196,9 @@ def read_split(runs_dir: Path, features_dir: Path, run: str, split: str | None =
 
 
 def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
-    """Select at most MAX_VIDEOS evenly spaced videos per view."""
-    kept: set[int] = set()
-    for view in VIEWS:
-        of_view = [index for index, segment in enumerate(everything) if segment.video.view == view]
-        kept |= {of_view[index] for index in evenly_spaced(len(of_view), MAX_VIDEOS)}
-    return [everything[index] for index in sorted(kept)]
+    """Select at most MAX_VIDEOS evenly spaced videos of each view, ego first."""
+    views = [[segment for segment in everything if segment.video.view == view] for view in VIEWS]
+    return [videos[index] for videos in views for index in evenly_spaced(len(videos), MAX_VIDEOS)]
 
 
 def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:

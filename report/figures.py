@@ -24,7 +24,6 @@ from scipy.spatial.distance import cdist
 
 from byov.apply import align
 from byov.cache.atomic import make_folder, replacing_file
-from byov.errors import ApplyError
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.report import content as parts
 from byov.report import style
@@ -62,10 +61,7 @@ def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRE
 
     The files are deterministic. Other figures of an earlier report are removed.
     """
-    try:
-        make_folder(folder)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ApplyError(f"{folder} is not a folder. Choose a folder for the figures.") from error
+    make_folder(folder)
     written = []
     with style.paper_style():
         for name, figure in track(_figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True):

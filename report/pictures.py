@@ -32,7 +32,6 @@ class SourceVideos:
     """The video files of a dataset, searched recursively in a folder first, then where the feature cache says."""
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
-        self._searched = search_folder is not None
         self._by_name: dict[str, list[Path]] = {}
         for path in sorted(search_folder.rglob("*")) if search_folder is not None else ():
             self._by_name.setdefault(path.name, []).append(path)
@@ -42,23 +41,15 @@ class SourceVideos:
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
         """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
-        name, changed = provenance.source_name, False
-        candidates = list(self._by_name.get(name, ()))
-        if video_id in self._recorded:
-            candidates.append(self._recorded[video_id])
-        for path in candidates:
+        name, problem = provenance.source_name, "was not found. Pass its folder with --videos."
+        recorded = [self._recorded[video_id]] if video_id in self._recorded else []
+        for path in self._by_name.get(name, []) + recorded:
             with suppress(OSError):  # not readable, or not a valid name on this system
-                if not path.is_file():
-                    continue
                 same_size = path.stat().st_size == provenance.source_bytes
                 if same_size and fingerprint(path) == provenance.source_fingerprint:
                     return path
-                changed = True
-        if changed:
-            raise CacheError(f"{name} has changed since it was extracted. Extract it again with byov-extract.")
-        if self._searched:
-            raise CacheError(f"{name} is not in the --videos folder.")
-        raise CacheError(f"{name} was not found where it was extracted from. Pass its folder with --videos.")
+                problem = "has changed since it was extracted. Extract it again with byov-extract."
+        raise CacheError(f"{name} {problem}")
 
 
 @dataclass(frozen=True)

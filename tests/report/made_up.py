@@ -24,15 +24,15 @@ def tile_color(video: int, frame: int) -> tuple[int, int, int]:
     return 40 + 50 * video, 60 + 12 * (index % 12), 60 + 60 * (index // 12)
 
 
-def make_video(index: int, view: str, frames: int, name: str | None = None, *, labels: bool = True) -> parts.ShownVideo:
+def make_video(index: int, view: str, frames: int) -> parts.ShownVideo:
     samples, (width, height) = tuple(range(0, frames, EVERY)), TILE[view]
     pixels = [np.full((height, width, 3), tile_color(index, frame), np.uint8) for frame in samples]
     return parts.ShownVideo(
-        name=name or f"{view}/00{index % 2}",
+        name=f"{view}/00{index % 2}",
         view=view,
         frames=frames,
         pts_seconds=np.arange(frames) / 10,
-        labels=tuple(len(PHASES) * frame // frames for frame in range(frames)) if labels else None,
+        labels=tuple(len(PHASES) * frame // frames for frame in range(frames)),
         samples=samples,
         tau=frames / 100,
         sheet=make_sheet(Tiles(samples, np.array(pixels))),
@@ -69,14 +69,11 @@ def make_tables() -> tuple[Table, ...]:
     return table("made-up: Phase tasks", (*f1, *retrieval)), table("made-up: Frame retrieval", retrieval)
 
 
-def make_content(
-    frames: tuple[int, ...] = (60, 45, 51, 66), names: tuple[str | None, ...] = (None,) * 4, *, labels: bool = True
-) -> parts.Content:
+def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
     """Two ego videos and two exo videos; fewer if `frames` has fewer lengths."""
     random = np.random.default_rng(0)
     videos = tuple(
-        make_video(index, view, count, name, labels=labels)
-        for index, (view, count, name) in enumerate(zip(VIEWS, frames, names, strict=False))
+        make_video(index, view, count) for index, (view, count) in enumerate(zip(VIEWS, frames, strict=False))
     )
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
 
@@ -120,7 +117,7 @@ def make_content(
         dataset="made-up",
         facts=(("Recipe", "paper"), ("Encoder", "random/tiny")),
         split="test",
-        phases=PHASES if labels else (),
+        phases=PHASES,
         videos=videos,
         tables=make_tables(),
         own_row="this run",

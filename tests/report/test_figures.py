@@ -14,7 +14,6 @@ from scipy.spatial.distance import cdist
 from tests.report.made_up import make_content, unlabeled, without_parts
 
 from byov.apply.align import dtw_path
-from byov.errors import ApplyError
 from byov.records import UNLABELED
 from byov.report import figures, style
 from byov.report.content import FrameRef, Strip
@@ -77,13 +76,12 @@ def test_missing_parts_give_no_file(content, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
-def test_hostile_names(tmp_path, labels):
-    content = make_content(names=HOSTILE_NAMES, labels=labels)
+def test_hostile_names(content, tmp_path, labels):
+    videos = tuple(replace(video, name=name) for video, name in zip(content.videos, HOSTILE_NAMES, strict=True))
     curves = replace(content.curves, losses=tuple(replace(c, name=f"_$\\bad{c.name}") for c in content.curves.losses))
-    maps = tuple(("$\x00_{日", points) for _, points in content.projection.maps)
-    projection = replace(content.projection, maps=maps)
-    phases = ("$\\alpha", "_注ぐ\n", "%") if labels else ()
-    paths = write_figures(replace(content, curves=curves, projection=projection, phases=phases), tmp_path)
+    projection = replace(content.projection, maps=tuple(("$\x00_{日", points) for _, points in content.projection.maps))
+    hostile = replace(content, videos=videos, curves=curves, projection=projection, phases=("$\\alpha", "_注ぐ\n", "%"))
+    paths = write_figures(hostile if labels else unlabeled(hostile), tmp_path)
     assert stems(paths) == list(NAMES)
     check_files(paths)
 
@@ -107,13 +105,6 @@ def test_many_phases_and_losses_fit(tmp_path):
     curves = replace(content.curves, losses=content.curves.losses * 10)
     parts = replace(without_parts(content, "projection"), curves=curves, videos=videos, phases=phases)
     assert len(write_figures(parts, tmp_path)) == 4  # matplotlib would warn about a layout that does not fit
-
-
-@pytest.mark.parametrize("below", ["", "deeper/still"])
-def test_a_file_instead_of_the_folder(content, tmp_path, below):
-    (tmp_path / "figures").write_text("mine")
-    with pytest.raises(ApplyError, match="is not a folder"):
-        write_figures(without_parts(content), tmp_path / "figures" / below)
 
 
 # Frames
