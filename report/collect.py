@@ -149,7 +149,10 @@ def collect(
         points = choose_points(sampled)
         projection = attempt(project, data, runs, points, seed)
         steps.advance(latest="frames")
-        samples = _add_referenced_frames(sampled, strips or (), failures, token_frames)
+        shown_frames = [{*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)]
+        for ref in _referenced_frames(strips, failures):
+            shown_frames[ref.video].add(ref.frame)
+        samples = [tuple(sorted(frames)) for frames in shown_frames]
         sources = SourceVideos(data.feature_folder.parent, videos)
         wanted = [attempt(_tile_request, data, sources, video, frames) for video, frames in enumerate(samples)]
         tiles = read_tiles(wanted, picture_bytes, progress)
@@ -309,25 +312,17 @@ def project(
     return content.Projection(tuple(points), maps, len(data.frames.embeddings))
 
 
-def _add_referenced_frames(
-    sampled: Sequence[tuple[int, ...]],
-    strips: Sequence[content.Strip],
-    failures: content.Failures | Unavailable,
-    token_frames: dict[int, tuple[int, ...]],
-) -> list[tuple[int, ...]]:
-    """Add the frames that other parts show, so that each video is decoded only once."""
-    frames = [set(each) for each in sampled]
-    for strip in strips:
-        for ref in (strip.query, *strip.retrieved):
-            frames[ref.video].add(ref.frame)
+def _referenced_frames(
+    strips: tuple[content.Strip, ...] | Unavailable, failures: content.Failures | Unavailable
+) -> Iterator[FrameRef]:
+    """Yield the frames that the examples and the failures show."""
+    for strip in strips or ():
+        yield from (strip.query, *strip.retrieved)
     if failures:
-        frames[failures.reference.video].add(failures.reference.frame)
+        yield failures.reference
         for worst in failures.worst:
-            frames[worst.video].update(worst.frames)
-            frames[worst.partner].update(worst.matched)
-    for video, chosen in token_frames.items():
-        frames[video].update(chosen)
-    return [tuple(sorted(each)) for each in frames]
+            yield from (FrameRef(worst.video, frame) for frame in worst.frames)
+            yield from (FrameRef(worst.partner, frame) for frame in worst.matched)
 
 
 def _tile_request(data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]) -> TileRequest:

@@ -43,7 +43,7 @@ TIME_COLORS = "viridis"
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # labels on the left of a grid
-BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # of frames whose phase is unknown, same, other
+BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # by whether a frame has the query's phase
 
 CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
 

@@ -71,7 +71,7 @@ def _pictures(sheets: Sequence[Sheet | Unavailable]) -> str:
 def _model(run: RunRecord) -> str:
     """Describe the network. Only the encoder backbone has the `depth` of the settings."""
     networks = {"frame": "frame head", "transformer": "transformer"}
-    network = networks.get(str(run.settings.get("backbone")), f"{run.settings.get('depth')} blocks")
+    network = networks.get(str(run.settings.get("backbone")), f"depth {run.settings.get('depth')}")
     text = f"{network}, latent width {run.settings.get('latent')}"
     with suppress(TrainError):
         shapes = tensor_shapes(run.folder / MODEL_NAME)
