@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -321,8 +321,7 @@ def _referenced_frames(
     if failures:
         yield failures.reference
         for worst in failures.worst:
-            yield from (FrameRef(worst.video, frame) for frame in worst.frames)
-            yield from (FrameRef(worst.partner, frame) for frame in worst.matched)
+            yield from chain.from_iterable(worst.pairs)
 
 
 def _tile_request(data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]) -> TileRequest:

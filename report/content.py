@@ -148,6 +148,12 @@ class WorstVideo:
     partner_tau: float
     matched: tuple[int, ...]  # the partner's nearest frame to each of `frames`
 
+    @property
+    def pairs(self) -> list[tuple[FrameRef, FrameRef]]:
+        """Frames of the video, each with its nearest frame."""
+        matches = zip(self.frames, self.matched, strict=True)
+        return [(FrameRef(self.video, frame), FrameRef(self.partner, matched)) for frame, matched in matches]
+
 
 @dataclass(frozen=True)
 class Failures:

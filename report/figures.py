@@ -360,12 +360,11 @@ def draw_failures(content: Content, failures: parts.Failures) -> Figure:
     for worst in failures.worst:
         queries, matches = [], []
         video, partner = content.videos[worst.video], content.videos[worst.partner]
-        for frame, matched in zip(worst.frames, worst.matched, strict=True):
-            query, match = FrameRef(worst.video, frame), FrameRef(worst.partner, matched)
+        for query, match in worst.pairs:
             border = style.QUERY if query == failures.reference else None
-            queries.append(GridCell(frame_picture(content, query), (video.time(frame),), border))
+            queries.append(GridCell(frame_picture(content, query), (video.time(query.frame),), border))
             border = BORDERS[content.same_phase(query, match)]
-            matches.append(GridCell(frame_picture(content, match), (partner.time(matched),), border))
+            matches.append(GridCell(frame_picture(content, match), (partner.time(match.frame),), border))
         rows += [queries, matches]
         labels.append(f"{fit_text(video.name, LABEL_INCHES)}\nτ = {worst.tau:.2f}")
         labels.append(f"nearest in\n{fit_text(partner.name, LABEL_INCHES)}\nτ = {worst.partner_tau:.2f}")

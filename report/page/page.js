@@ -350,34 +350,61 @@ class Player {
   }
 }
 
-/* Retrieval for the player's frame */
+/* Stills: linked frames with captions. A frame is a pair of video and sample. */
 
 const RETRIEVED = 5;
 
+/** A click shows the query in the player, compared with the video `other`. */
+function still(frame, query, other, title, kind) {
+  const same = frame === query ? null : samePhase(...query, ...frame);
+  const [tile, verdict] = [html("span"), html("span")];
+  showTile(tile, ...frame);
+  showVerdict(verdict, same);
+  const lines = [data.videos[frame[0]].name, sampleText(...frame), phaseName(phaseOf(...frame))];
+  const texts = lines.filter(Boolean).map((textContent) => html("span", { textContent }));
+  const caption = html("figcaption", {}, html("b", { textContent: title }), ...texts, verdict);
+  const link = html("a", { className: "window", href: addressOf(...query, other) }, tile);
+  const border = same === null ? "plain" : same ? "right" : "wrong";
+  return html("figure", { className: `still ${kind ?? border}` }, link, caption);
+}
+
+function strip(query, found) {
+  const stills = found.map((frame, rank) => still(frame, query, frame[0], `Nearest ${rank + 1}`));
+  return html("div", { className: "strip" }, still(query, query, null, "Query", "query"), ...stills);
+}
+
+/** The nearest frames of the videos of the other view, nearest video first. */
+function retrieve(run, video, sample) {
+  const others = data.videos.flatMap(({ view }, other) => (view === data.videos[video].view ? [] : [other]));
+  const found = others.map((other) => ({ other, ...run.nearest(video, sample, other) }));
+  found.sort((one, two) => one.distance - two.distance);
+  return found.slice(0, RETRIEVED).map(({ other, sample: at }) => [other, at]);
+}
+
 function startStrips(state, runs) {
-  byId("live-strips").hidden = false;
-  state.watch(({ video, sample, other: partner }) => byId("live-strips").replaceChildren(...runs.flatMap((run) => {
-    const heading = html("h3", { textContent: `For the player's frame, by ${run.name}` });
-    const strip = html("div", { className: "strip" }, still(video, sample, addressOf(video, sample, partner), "Query", "query", null));
-    const others = data.videos.flatMap(({ view }, other) => (view === data.videos[video].view ? [] : [other]));
-    const found = others.map((other) => ({ other, ...run.nearest(video, sample, other) }));
-    found.sort((one, two) => one.distance - two.distance);
-    found.slice(0, RETRIEVED).forEach(({ other, sample: at }, rank) => {
-      const same = samePhase(video, sample, other, at);
-      const kind = same === null ? "plain" : same ? "right" : "wrong";
-      strip.append(still(other, at, addressOf(video, sample, other), `Nearest ${rank + 1}`, kind, same));
-    });
-    return [heading, strip];
+  byId("examples").append(...data.strips.map(([query, ...found]) => strip(query, found)));
+  state.watch(({ video, sample }) => byId("live-strips").replaceChildren(...runs.flatMap((run) => [
+    html("h3", { textContent: `For the player's frame, by ${run.name}` }),
+    strip([video, sample], retrieve(run, video, sample)),
+  ])));
+}
+
+function showFailures() {
+  data.failures.forEach((pairs, index) => byId(`worst-${index}`).append(...pairs.map(([query, match]) => {
+    const isReference = `${query}` === `${data.reference}`;
+    const above = still(query, query, match[0], isReference ? "Reference" : "", isReference ? "reference" : "");
+    return html("div", { className: "above" }, above, still(match, query, match[0], ""));
   })));
 }
 
-function still(video, sample, address, title, kind, same) {
-  const [tile, verdict] = [html("span"), html("span")];
-  showTile(tile, video, sample);
-  showVerdict(verdict, same);
-  const lines = [data.videos[video].name, sampleText(video, sample)].map((textContent) => html("span", { textContent }));
-  const caption = html("figcaption", {}, html("b", { textContent: title }), ...lines, verdict);
-  return html("figure", { className: `still ${kind}` }, html("a", { className: "window", href: address }, tile), caption);
+function showVideoTable() {
+  document.querySelectorAll("#video-table tbody th").forEach((cell, video) => {
+    const [picture, name] = cell.querySelectorAll("a");
+    const middle = (lastSample(video) + 1) >> 1;
+    showTile(picture.firstChild, video, middle);
+    picture.href = addressOf(video, middle);
+    name.href = addressOf(video, 0);
+  });
 }
 
 /* Marked events, stored in the browser, and the CSV for byov-extract */
@@ -713,5 +740,7 @@ if (data.videos.length) {
     byId("matrices").hidden = false;
     runs.forEach((run, index) => new Matrix(byId(`matrix-${index}`), run, state, card));
   }
-  if (byId("live-strips") && runs.length) startStrips(state, runs);
+  if (byId("examples")) startStrips(state, runs);
+  showFailures();
+  showVideoTable();
 }

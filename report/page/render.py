@@ -8,7 +8,6 @@ from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote
 
 import matplotlib
 import numpy as np
@@ -78,9 +77,6 @@ def render_page(content: Content) -> str:
         map_size=MAP_PX,
         meanings=MEANINGS,
         tau_stride=TAU_STRIDE,
-        ref=FrameRef,
-        address=lambda query, other=None: _address(content.videos, query, other),
-        tile_class=lambda ref: _tile_class(content.videos, ref),
         token_picture=_token_picture,
     )
     return page.lstrip()  # macros leave blank lines
@@ -125,24 +121,6 @@ def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
     return {"uri": uri, "width": image.width, "height": image.height}
 
 
-def _address(videos: Sequence[ShownVideo], query: FrameRef, other: int | None) -> str:
-    """Return the URL fragment that shows a frame in the player; page.js parses it."""
-    parts = {"video": videos[query.video].name, "frame": str(query.frame)}
-    if other is not None:
-        parts["with"] = videos[other].name
-    return "#" + "&".join(f"{key}={quote(printable(value), safe='/')}" for key, value in parts.items())
-
-
-def _tile_class(videos: Sequence[ShownVideo], ref: FrameRef) -> str | None:
-    """Return the CSS classes of a tile, as in page.js; None if the frame has no picture."""
-    sheet = videos[ref.video].sheet
-    position = sheet.position(ref.frame) if sheet else None
-    if not sheet or position is None:
-        return None
-    row, column = position
-    return f"tile v{ref.video} v{ref.video}r{row} c{sheet.columns}x{column}"
-
-
 def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
     """Return one style sheet per video. They are at the end of the page, so that text appears before pictures."""
     sheets = {index: video.sheet for index, video in enumerate(videos) if video.sheet}
@@ -168,8 +146,13 @@ def _zoom(tile_px: int, tiles: int) -> str:
 
 def _page_data(content: Content) -> dict[str, Any]:
     """Return the data for page.js."""
+
+    def sample(ref: FrameRef) -> list[int]:
+        return [ref.video, content.videos[ref.video].samples.index(ref.frame)]
+
     refs = content.projection.frames if content.projection else ()
     maps = content.projection.maps if content.projection else ()
+    worst_videos = content.failures.worst if content.failures else ()
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
     return {
         "dataset": printable(content.dataset),
@@ -177,7 +160,10 @@ def _page_data(content: Content) -> dict[str, Any]:
         "phases": [printable(name) for name in content.phases],
         "videos": [_video_data(video) for video in content.videos],
         "runs": [_run_data(run) for run in content.vectors or ()],
-        "points": [[ref.video, content.videos[ref.video].samples.index(ref.frame)] for ref in refs],
+        "points": [sample(ref) for ref in refs],
+        "strips": [[sample(ref) for ref in (strip.query, *strip.retrieved)] for strip in content.strips or ()],
+        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in worst_videos],
+        "reference": sample(content.failures.reference) if content.failures else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
         "header": f"{','.join(ManifestRow._fields)}\n",

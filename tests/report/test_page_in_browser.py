@@ -90,10 +90,21 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
 
 
 def test_strips_show_the_right_frames(tab, content):
-    for number, strip in enumerate(content.strips, start=2):  # the first div is for the player's frame
+    for number, strip in enumerate(content.strips, start=1):
         for place, ref in enumerate((strip.query, *strip.retrieved), start=1):
-            drawn = tab.color(f"#retrieval > .strip:nth-of-type({number}) .still:nth-child({place}) .tile")
+            drawn = tab.color(f"#examples .strip:nth-child({number}) .still:nth-child({place}) .tile")
             assert drawn == pytest.approx(tile_color(ref.video, ref.frame), abs=8)
+    kinds = ["query", "right", "wrong", "query", "right", "right"]
+    assert tab.each("#examples .still", "each.className") == [f"still {kind}" for kind in kinds]
+    assert tab.each("#examples .still", "/[✓✗]/.exec(each.innerText)?.[0]") == [None, "✓", "✗", None, "✓", "✓"]
+
+
+def test_failures_show_and_link_each_frame_and_its_match(tab):
+    links = tab.each("#worst-0 a", "each.getAttribute('href')")
+    assert links[:4] == [f"#video=ego/001&frame={frame}&with=exo/000" for frame in (0, 0, 12, 12)]
+    labels = tab.each("#worst-0 .tile", "each.getAttribute('aria-label')")
+    assert labels[:4] == ["ego/001, frame 0", "exo/000, frame 3", "ego/001, frame 12", "exo/000, frame 9"]
+    assert tab.each("#failures .reference b", "each.innerText") == ["Reference"]
 
 
 @pytest.mark.parametrize("size", [(1280, 900), PHONE, (390, 600)])
@@ -164,13 +175,13 @@ def test_without_javascript_tables_and_charts_are_shown(open_page, content):
     tab = open_page(content)
     tab.send("Emulation.setScriptExecutionDisabled", value=True)
     tab.reload()
-    visible = "#player .unavailable, #scores > .scroll table, #retrieval > .strip, #training img, #tokens img, #stage"
+    visible = "#player .unavailable, #scores > .scroll table, #training img, #tokens img, #stage"
     found = {
         name
         for name, is_visible in tab.each(visible, "[each.id || each.tagName, each.checkVisibility()]")
         if is_visible
     }
-    assert found == {"P", "TABLE", "DIV", "IMG"}
+    assert found == {"P", "TABLE", "IMG"}
 
 
 # Player
@@ -271,7 +282,7 @@ def test_two_runs_side_by_side(open_page, content):
     ("selector", "expected"),
     [
         ("#failures .above:nth-child(2) .still:nth-child(2) a", (1, 12, 2)),
-        ("#retrieval > .strip .still:nth-child(3) a", (0, 30, 3)),
+        ("#examples .still:nth-child(3) a", (0, 30, 3)),
         ("#live-strips .still:nth-child(3) a", (0, 0, None)),
         ("#video-table tbody tr:nth-child(4) th > a:last-child", (3, 0, 0)),
         ("#video-table tbody tr:nth-child(4) .tile", (3, 33, 0)),
@@ -478,6 +489,7 @@ def test_without_labels_frames_are_colored_by_time(open_page, content):
     tab.press("ArrowRight")
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
     assert len(tab.each("#live-strips .plain", "0")) == 2
+    assert tab.each("#examples .still", "each.classList[1]") == ["query", "plain", "plain"] * 2
     assert tab.each("#matrix-0 .boundary", "0") == []
     assert tab.messages() == []
 
