@@ -256,7 +256,6 @@ class Player {
     this.button = byId("play");
     this.listen(state);
     this.pause();
-    byId("stage").hidden = false;
     state.watch((now) => this.show(now));
   }
 
@@ -555,8 +554,6 @@ class Clouds {
     }));
     this.maps.forEach((map) => this.listen(map));
     byId("color-by").addEventListener("change", () => this.color());
-    byId("clouds").hidden = false;
-    byId("cloud-choices").hidden = false;
     this.color();
     this.setStop(0);
     state.watch((now) => this.follow(now));
@@ -727,6 +724,7 @@ class Matrix {
 
 /* Start the parts that are on the page */
 
+document.querySelectorAll(".scripted").forEach((element) => element.classList.remove("scripted"));
 if (data.videos.length) {
   const state = new State();
   const card = new Card();
@@ -736,10 +734,7 @@ if (data.videos.length) {
     new Marks(state);
   }
   if (data.maps.length) new Clouds(state, card);
-  if (byId("matrices")) {
-    byId("matrices").hidden = false;
-    runs.forEach((run, index) => new Matrix(byId(`matrix-${index}`), run, state, card));
-  }
+  runs.forEach((run, index) => new Matrix(byId(`matrix-${index}`), run, state, card));
   if (byId("examples")) startStrips(state, runs);
   showFailures();
   showVideoTable();

@@ -190,16 +190,6 @@ def test_curves_and_the_kept_epoch(content):
         np.testing.assert_array_equal((epochs, values), expected[name])
 
 
-def test_tokens_have_a_row_per_ratio_and_a_column_per_frame(content):
-    selection = content.tokens[0]
-    axes = figures.draw_tokens(content.videos[0], selection).axes
-    expected = selection.pictures.reshape(-1, *selection.pictures.shape[2:])
-    np.testing.assert_array_equal([each.images[0].get_array() for each in axes], expected)
-    count = len(selection.frames)
-    assert [each.get_ylabel() for each in axes[::count]] == ["0.1", "0.3", "1"]
-    assert [each.get_xlabel() for each in axes[-count:]] == [f"{frame / 10:.2f} s" for frame in selection.frames]
-
-
 def test_failures_draw_matches(content):
     failures, worst = content.failures, content.failures.worst[0]
     axes = figures.draw_failures(content, replace(failures, worst=(worst,))).axes
