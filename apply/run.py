@@ -123,7 +123,7 @@ class Run:
         self._features_dir, self._device, self._encoder = features_dir, device, encoder
 
     def __repr__(self) -> str:
-        return f"<run {self.name}: {self.record.recipe} on {self.dataset}>"
+        return f"<run {self.name} of {self.dataset}: {self.record.title or self.record.recipe}>"
 
     @cached_property
     def model(self) -> "Method":

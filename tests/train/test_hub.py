@@ -146,6 +146,9 @@ def test_the_card_states_method_data_and_metrics(make_method):
         assert fact in card
     assert json.loads(card.split("```json\n")[1].split("```")[0]) == model.config["settings"]
     assert "- method: `timeline`" in card_text(make_method("timeline", training=RECORD | {"recipe": "timeline"}))
+    frame_head = card_text(make_method("tcc"))
+    assert "\n# TCC\n" in frame_head
+    assert '"depth"' not in card_text(make_method("tcc", training=RECORD))
     _, head, _ = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "byov", "license": "mit", "tags": ["ego-exo", "video", "byov"]}
 

@@ -235,7 +235,7 @@ def test_loss_settings_change_the_loss(make_method, make_batches, training_data,
     expected = default(clips, seeded(3))["loss"]
     for setting, value in changes.items():
         other = make_method(method, width=training_data.width, **given | {setting: value})
-        other.reset_training_state(len(training_data.of("train")))
+        make_batches(other)  # starts its training
         other.load_state_dict(default.state_dict(), strict=False)
         assert other(clips, seeded(3))["loss"] != expected, setting
 

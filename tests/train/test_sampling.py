@@ -39,8 +39,8 @@ def make_source(training_data, make_method):
     def make(*, batch_size=2, preload=True, standardize="none", seed=0, **how):
         videos = training_data.of("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
-        prepare = make_method(width=training_data.width, standardize=standardize).prepare
-        return BatchSource(make_sampler(videos, **how), store, seed=seed, batch_size=batch_size, prepare=prepare)
+        settings = {"batch_size": batch_size, "standardize": standardize, "seed": seed}
+        return BatchSource(make_method(width=training_data.width, **settings), make_sampler(videos, **how), store)
 
     return make
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction, Size
@@ -52,14 +52,14 @@ class ActorObserver(BackboneMethod):
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
         if settings.weighted:
             self.needs_whole_batch = "its weights depend on all triplets of a step (--no-weighted does without them)"
-        self.reset_training_state(0)
+        self.means = RunningMeans(0)
+
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:  # noqa: ARG002
+        per_video = self.settings.means == "video"
+        self.means = RunningMeans(len(videos), per_video=per_video, decay=self.settings.decay)
 
     def training_state(self) -> dict[str, Tensor]:
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
-
-    def reset_training_state(self, num_videos: int) -> None:
-        per_video = self.settings.means == "video"
-        self.means = RunningMeans(num_videos, per_video=per_video, decay=self.settings.decay)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_synchronized(videos, "actor-observer compares the two")

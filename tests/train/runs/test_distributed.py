@@ -45,7 +45,7 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
 
     def batches(local):
         store, sampler = CountingStore(data, (), 0), model.sampler(data.of("train"))
-        return store, BatchSource(sampler, store, seed=0, batch_size=3, prepare=model.prepare, local_items=local)
+        return store, BatchSource(model, sampler, store, local)
 
     _, whole = batches(SINGLE_PROCESS.local_items)
     for step in range(whole.steps_per_epoch * 2):
@@ -75,7 +75,7 @@ def test_losses_and_gradients_are_weighted_means_of_the_parts(write_cache, metho
     store, sampler = FeatureStore(data, data.of("train"), 2**30), model.sampler(data.of("train"))
 
     def losses_and_gradients(local):
-        batch = BatchSource(sampler, store, seed=0, batch_size=4, prepare=model.prepare, local_items=local).batch(1)
+        batch = BatchSource(model, sampler, store, local).batch(1)
         model.zero_grad()
         losses = model(batch, torch.Generator().manual_seed(5))
         losses["loss"].backward()

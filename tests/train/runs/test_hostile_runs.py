@@ -121,6 +121,7 @@ CONFIGS = {
     "list of methods": lambda config: with_setting(config, method=["byov"]),
     "another method": lambda config: with_setting(config, method="timeline"),
     "unknown setting": lambda config: with_setting(config, unknown=1),
+    "absurd size": lambda config: with_setting(config, latent=1_000_000),
     "negative size": lambda config: with_setting(config, latent=-32),
     "text size": lambda config: with_setting(config, latent="32"),
     "NaN": lambda config: with_setting(config, lr=float("nan")),

@@ -121,7 +121,7 @@ def test_the_newest_run_is_resumed_by_default(byov_train, finished, reference, t
     ("given", "message"),
     [
         (("--lr", "0.5"), "lr 0.001, not 0.5"),
-        (("--epochs", "4", "--seed", "3"), "epochs 3, not 4; seed 0, not 3"),
+        (("--epochs", "2", "--seed", "3"), "epochs 3, not 2; seed 0, not 3"),
         (("--ratio", "1.0"), "ratio 0.3, not 1.0"),
         (("--dataset", "other"), "dataset 'toy', not 'other'"),
         (("--encoder", "openai/clip-vit-base-patch16"), "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'"),
@@ -140,6 +140,31 @@ def test_the_settings_of_the_run_may_be_repeated(byov_train, tiny):
     same = ("--dataset", "toy", "--ratio", "0.3", "--recipe", "paper", "--seed", "0")
     for encoder in ("random/tiny", "random--tiny"):
         assert byov_train(*RESUME, *tiny, *same, "--encoder", encoder).code == 0
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_run_extended_to_more_epochs_is_one_of_that_many(start_train, byov_train, tiny, reference, run, interrupted):
+    assert byov_train(*START, *tiny, "--epochs", 1).code == 0
+    command = start_train(*RESUME, "--epochs", 3, pause_before=("metrics.jsonl", 2))
+    assert command.paused()
+    assert not (run / "model-last.safetensors").exists()
+    if interrupted:
+        command.kill()
+        assert byov_train(*RESUME).code == 0
+    else:
+        assert command.finish().code == 0
+    assert contents(run) == contents(reference)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(("--schedule", "cosine"), "cosine schedule"), (("--validate-every", 2), "--validate-every")],
+)
+def test_a_run_that_more_epochs_would_change_is_not_extended(byov_train, refused, tiny, run, options, reason):
+    assert byov_train(*START, *tiny, *options).code == 0
+    before = contents(run)
+    assert reason in refused(*RESUME, "--epochs", 4)
+    assert contents(run) == before
 
 
 @pytest.mark.usefixtures("finished")
