@@ -145,7 +145,9 @@ def train(
     run: Annotated[
         str | None, typer.Option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
+    ] = False,
     embed_only: Annotated[
         bool, typer.Option("--embed-only", help="Compute the embeddings of a trained run again.")
     ] = False,

@@ -39,14 +39,14 @@ def write_demo_videos(root: Path) -> None:
 
 @pytest.fixture(scope="session")
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """datasets/demo, features/demo with random/tiny, and runs/demo-paper; read-only."""
+    """datasets/demo, features/demo with random/tiny, and runs/demo-paper-r0.3-s0; read-only."""
     root = tmp_path_factory.mktemp("project")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         write_demo_videos(root / "datasets/demo")
         byov.extract_features("demo", encoder="random/tiny")
-        byov.train_run("demo-paper", **TINY)
+        byov.train_run(**TINY)
     return root
 
 

@@ -55,7 +55,7 @@ def test_features_are_read_on_access(project):
 def test_embed_equals_the_embeddings_of_the_run(project):
     """For a video file, an array and a tensor."""
     run, features = byov.load_run(device="cpu"), byov.load_features()
-    stored, _ = read_embedding(project / "runs/demo-paper/embeddings/exo/pour_exo_015.h5")
+    stored, _ = read_embedding(project / "runs/demo-paper-r0.3-s0/embeddings/exo/pour_exo_015.h5")
     array = features["pour_exo_015"]
     video = run.embed_video(project / "datasets/demo/test/exo/pour_exo_015.mp4")
     for embedding in (
@@ -90,8 +90,8 @@ def test_embed_rejects(value, message):
 
 
 def test_scores_equal_those_of_the_command(call):
-    row = byov.load_run("demo-paper").evaluate("retrieval", options=byov.EvaluationOptions(ks=(3,)))
-    ran = call(eval_main, "byov-eval", "--run", "demo-paper", "--task", "retrieval", "--k", "3", "--json")
+    row = byov.load_run("demo-paper-r0.3-s0").evaluate("retrieval", options=byov.EvaluationOptions(ks=(3,)))
+    ran = call(eval_main, "byov-eval", "--run", "demo-paper-r0.3-s0", "--task", "retrieval", "--k", "3", "--json")
     expected = next(each for each in ran.json["protocols"]["standard"]["rows"] if each["kind"] == "run")
     assert row.nested_scores() == expected["scores"]
     assert set(row.scores) == {f"retrieval/map@3/{setting}" for setting in ("regular", "ego2exo", "exo2ego")}
@@ -158,8 +158,8 @@ def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     assert (run.name, run.record.seed, run.model.settings.method) == ("demo-timeline-r0.3-s0", 0, "timeline")
     assert "features/demo/random--tiny" in caplog.text
     assert byov.load_run().name == run.name
-    assert byov.load_run("runs/demo-paper").name == "demo-paper"
-    with pytest.raises(byov.ByovError, match="demo-paper"):
+    assert byov.load_run("runs/demo-paper-r0.3-s0").name == "demo-paper-r0.3-s0"
+    with pytest.raises(byov.ByovError, match="demo-paper-r0.3-s0"):
         byov.load_run("other")
 
 

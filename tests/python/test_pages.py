@@ -155,11 +155,10 @@ def test_wrong_usage_is_found(words):
 @pytest.fixture
 def namespace(project):
     """The runs, videos and variables that the pages mention."""
-    for run in ("demo-paper-r0.3-s0", "pouring-paper-r0.3-s0"):
-        shutil.copytree(project / "runs/demo-paper", project / "runs" / run)
+    shutil.copytree(project / "runs/demo-paper-r0.3-s0", project / "runs/pouring-paper-r0.3-s0")
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
-    byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
+    byov.load_run("demo-paper-r0.3-s0").embed_video("head.mp4").write(project / "new.npz")
     return {"features": byov.load_features("demo")["pour_ego_015"]}
 
 
