@@ -187,7 +187,7 @@ class Trainer:
         write_text(self._folder / METRICS_NAME, "".join(lines))
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
         for tracker in self._trackers:
-            tracker.log(metrics, record["step"])
+            tracker(metrics, record["step"])
 
     def _write_model(self, name: str) -> None:
         write_bytes(self._folder / name, model_bytes(self.method, {**self._metadata, "step": self.state.step}))

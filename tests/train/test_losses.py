@@ -242,53 +242,51 @@ def test_ae2_draws_sorted_subsets_and_halves(make_method, make_batches, training
 # ActorObserverNet
 
 
-def naive_means(steps, *, per_video, decay):
+def naive_means(steps, decay):
     """Triplet by triplet: the means c and k of each step's triplets, after all of them."""
-    c, k, found = {}, {}, []
+    c, mean, found = {}, None, []
     for scores, losses, weights, videos in steps:
         for i, video in enumerate(videos.tolist()):
             for head in range(3):
                 h, key = scores[head, i].item(), (head, video)
                 c[key] = log(decay * exp(c[key]) + (1 - decay) * exp(h)) if key in c else h
-        for loss, weight, video in zip(losses.tolist(), weights.tolist(), videos.tolist(), strict=True):
-            group = video if per_video else 0
-            mean, total = k.get(group, (loss, weight))
-            if group in k:
+        for loss, weight in zip(losses.tolist(), weights.tolist(), strict=True):
+            if mean is None:
+                mean, total = loss, weight
+            else:
                 after = 0.1 * weight + 0.9 * total
                 mean, total = (0.1 * weight * loss + 0.9 * total * mean) / after, after
-            k[group] = mean, total
         all_c = [[c[head, video] for video in videos.tolist()] for head in range(3)]
-        found.append((all_c, [k[video if per_video else 0][0] for video in videos.tolist()]))
+        found.append((all_c, [mean] * len(videos)))
     return found
 
 
-@pytest.mark.parametrize("per_video", [False, True])
 @pytest.mark.parametrize("decay", [0.95, 0.5])
 @pytest.mark.parametrize(("n", "videos"), [(1, 1), (6, 3), (7, 50)])
-def test_running_means_equal_one_update_after_another(n, videos, per_video, decay):
-    means = RunningMeans(videos, per_video=per_video, decay=decay).double()
+def test_running_means_equal_one_update_after_another(n, videos, decay):
+    means = RunningMeans(videos, decay).double()
     steps = []
     for step in range(4):
         losses, weights = torch.rand(2, n, generator=seeded(step), dtype=torch.float64) + 0.1
         index = torch.randint(videos, (n,), generator=seeded(step))
         steps.append((vectors(3, n, seed=step), losses, weights, index))
-    for step, (c, k) in zip(steps, naive_means(steps, per_video=per_video, decay=decay), strict=True):
+    for step, (c, k) in zip(steps, naive_means(steps, decay), strict=True):
         scores, losses, weights, index = step
         expected = torch.tensor(c, dtype=torch.float64)
         torch.testing.assert_close(means.update_scores(scores, index), expected, rtol=0, atol=1e-12)
-        assert means.update_losses(losses, weights, index).tolist() == pytest.approx(k, rel=1e-12)
+        assert means.update_losses(losses, weights).tolist() == pytest.approx(k, rel=1e-12)
 
 
 def test_running_means_are_kept_in_training_mode_only():
     heads, videos = ScoreHeads(8), torch.arange(9) % 3
     frames = [vectors(9, 8, seed=i, dtype=torch.float32) for i in range(3)]
-    means = RunningMeans(4, per_video=True).eval()
+    means = RunningMeans(4).eval()
     assert not means.state_dict()
     before = {name: tensor.clone() for name, tensor in means.named_buffers()}
     first = weighted_triplet_loss(*frames, heads(*frames), videos, means)
     assert all(torch.equal(tensor, before[name]) for name, tensor in means.named_buffers())
     assert torch.equal(weighted_triplet_loss(*frames, heads(*frames), videos, means.train()), first)
-    assert (means.weights > 0).tolist() == [True, True, True, False]
+    assert (means.scores > -torch.inf).all(dim=0).tolist() == [True, True, True, False]
 
 
 def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches, training_data):

@@ -101,7 +101,7 @@ def test_same_time_frames():
 def test_earlier_frames_are_within_the_window():
     generator, apart = rng(), set()
     for _ in range(200):
-        anchors, positives = draw_earlier(video(60), 8, WHOLE, 5, generator)
+        anchors, positives = draw_earlier(video(60), 8, WHOLE, generator)
         apart |= set((anchors.rows - positives.rows)[anchors.rows >= 5].tolist())
         assert (positives.rows >= 0).all()
     assert apart == {1, 2, 3, 4, 5}
@@ -130,23 +130,23 @@ def test_synchronized_videos_give_the_same_frames_within_the_span():
 def test_two_crops_overlap():
     generator, orders = rng(), set()
     for _ in range(500):
-        first, second = draw_two_crops(video(100), 10, 0.2, generator)
+        first, second = draw_two_crops(video(100), 10, generator)
         assert all(10 <= crop.end - crop.first <= 15 for crop in (first, second))
         assert abs(first.first - second.first) <= 8
         orders.add(np.sign(second.first - first.first))
     assert orders == {-1, 0, 1}
-    first, second = draw_two_crops(video(30), 80, 0.2, generator)
+    first, second = draw_two_crops(video(30), 80, generator)
     assert (first.first, first.end, first.sampled) == (second.first, second.end, second.sampled) == (0, 30, 30)
 
 
 def test_triplets_have_their_positive_at_the_same_time_and_their_negative_far_away():
     generator = rng()
     for _ in range(100):
-        exo, positive, negative = draw_triplets(video(41), video(81), 8, 4, 0.3, generator)
+        exo, positive, negative = draw_triplets(video(41), video(81), 8, 0.3, generator)
         assert (exo.rows % 4 == 0).all()
         assert (positive.rows * 2 == exo.rows).all()
         assert (np.abs(negative.rows - positive.rows) > 0.3 * 41).all()
-    _, positive, negative = draw_triplets(video(2), video(30), 4, 4, 0.9, generator)
+    _, positive, negative = draw_triplets(video(2), video(30), 4, 0.9, generator)
     assert (positive.rows + negative.rows == 1).all()  # no frame is that far: the farthest
 
 
