@@ -19,6 +19,7 @@ from byov.errors import TrainError
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
+from byov.train import settings as shared
 from byov.train.checkpoint import TrainingState, model_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
@@ -27,18 +28,7 @@ from byov.train.hub import check_sizes
 from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Method
 from byov.train.sampling import BatchSource
-from byov.train.settings import (
-    CHECKPOINT_EVERY,
-    DEFAULT_METHOD,
-    DEFAULT_RATIO,
-    PRELOAD_GIB,
-    TrainSettings,
-    check_names,
-    checked,
-    differences,
-    resolve_settings,
-    settings_of,
-)
+from byov.train.settings import TrainSettings, checked
 from byov.train.trackers import open_trackers
 from byov.train.trainer import Trainer
 from byov.train.validation import Validator
@@ -56,8 +46,8 @@ def train_run(
     resume: bool = False,
     embed_only: bool = False,
     device: Device = "auto",
-    preload_gib: float = PRELOAD_GIB,
-    checkpoint_every: int = CHECKPOINT_EVERY,
+    preload_gib: float = shared.PRELOAD_GIB,
+    checkpoint_every: int = shared.CHECKPOINT_EVERY,
     tensorboard: bool = False,
     wandb: bool = False,
     features_dir: Folder = None,
@@ -105,14 +95,14 @@ def train_run(
     with connection_errors():
         if is_recorded:
             record = runs.read_run(runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name))
-            recorded = settings_of(record)
+            recorded = shared.settings_of(record)
             chosen = _extended(record, recorded, settings) if resume else recorded
             _check_options(record, chosen, settings, dataset=dataset, encoder=encoder, ratio=ratio, method=method)
             data = open_training_data(features_path, record.dataset, record.encoder_folder, record.ratio)
             folder = record.folder
         else:
-            data = open_training_data(features_path, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
-            chosen = resolve_settings(method or DEFAULT_METHOD, data.dataset, settings)
+            data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
+            chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
             folder = runs.run_folder(runs_path, run or name)
         torch_device = processes.device(pick_device(device))
@@ -210,8 +200,8 @@ def _extended(run: runs.RunRecord, recorded: TrainSettings, given: dict[str, Any
 
 def _check_last_validation(state: TrainingState, data: TrainingData, recorded: TrainSettings) -> None:
     """Refuse to extend a run that was validated, and perhaps selected, at an epoch at which a longer run is not."""
-    out_of_turn = recorded.epochs % recorded.validate_every and state.records[-1]["epoch"] == recorded.epochs
-    if out_of_turn and data.of("val"):
+    is_validated = data.of("val") and any(record["epoch"] == recorded.epochs for record in state.records)
+    if is_validated and recorded.epochs % recorded.validate_every:
         raise TrainError(
             f"The run cannot be extended: it was also validated after epoch {recorded.epochs}, which is not a multiple "
             f"of --validate-every {recorded.validate_every}. Start another run."
@@ -229,8 +219,8 @@ def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: di
         if given not in (None, started[name])
     ]
     if not changed:
-        check_names(recorded.method, settings)
-        changed = differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
+        shared.check_names(recorded.method, settings)
+        changed = shared.differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
