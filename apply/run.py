@@ -132,22 +132,13 @@ class Run:
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
 
     def embed(
-        self,
-        video_or_features: "str | os.PathLike[str] | NDArray[Any] | Tensor",
-        *,
-        on_truncated: OnTruncated = "error",
-        on_corrupt: OnCorrupt = "error",
-        progress: Progress = NO_PROGRESS,
-        stop: Stop = never,
+        self, video_or_features: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any
     ) -> NDArray[np.float32]:
         """Embed a video file, or the (T, d) cached features of one video.
 
         Args:
             video_or_features: Path of a video, or features from the encoder that the run was trained on.
-            on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
-            on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
-            progress: Progress of decoding.
-            stop: Checked between batches of frames; if true, Interrupted is raised.
+            **options: For a video, the other arguments of `embed_video`.
 
         Returns:
             (T, D) embeddings of the frames.
@@ -160,9 +151,7 @@ class Run:
         True
         """
         if isinstance(video_or_features, (str, os.PathLike)):
-            return self.embed_video(
-                video_or_features, on_truncated=on_truncated, on_corrupt=on_corrupt, progress=progress, stop=stop
-            ).embedding
+            return self.embed_video(video_or_features, **options).embedding
         features, width = video_or_features, self.model.width
         if len(features.shape) != 2 or not features.shape[0] or features.shape[1] != width:
             raise ApplyError(
@@ -186,7 +175,14 @@ class Run:
     ) -> "EmbeddedVideo":
         """Embed a video file with the run's own encoder and model; returns embeddings and frame times.
 
-        The encoder is loaded with the first video. The arguments are those of `embed`.
+        The encoder is loaded with the first video.
+
+        Args:
+            video: Path of the video.
+            on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
+            on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
+            progress: Progress of decoding.
+            stop: Checked between batches of frames; if true, Interrupted is raised.
 
         >>> video = load_run("demo-paper-r0.3-s0").embed_video("datasets/demo/test/ego/pour_ego_015.mp4")
         >>> len(video.embedding) == len(video.pts_seconds)
@@ -303,16 +299,9 @@ def train_run(
 ) -> Run:
     """Train a method on cached features, keep the best model on the val split and embed all videos with it.
 
-    Args:
-        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`.
-        device: Training device: "auto", "cuda", "mps" or "cpu".
-        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
-        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
-        **options: The other arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress,
-            stop, ...) and the settings of the method: the options of byov-train, with _ for -.
-
-    Raises:
-        Interrupted: `stop` returned True. Resume with `resume=True`; the result is the same as without interruption.
+    The arguments are those of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress, stop, ...)
+    and the settings of the method: the options of byov-train, with _ for -. If `stop` returns True, Interrupted is
+    raised. Resume with `resume=True`; the result is the same as without interruption.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run

@@ -254,12 +254,6 @@ def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source, scale
                 assert clips.padding[item].tolist() == padding
 
 
-def test_preloaded_and_lazy_features_give_the_same_batches(make_source):
-    preloaded, lazy = (make_source(preload=preload, standardize="video", crop=CROP) for preload in (True, False))
-    for step in range(7):
-        assert_equal(preloaded.batch(step), lazy.batch(step))
-
-
 @pytest.mark.parametrize(("first", "end"), [(0, 9), (3, 4), (5, 5)])
 def test_reading_ahead_gives_the_same_batches(make_source, first, end):
     batches = make_source(preload=False)

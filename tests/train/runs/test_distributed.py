@@ -60,36 +60,6 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
             assert len(store.seen) == len(taken) * len(expected)  # only its own videos are read
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("byov", {"recipe": "official"}), ("byov", {"recipe": "cycle", "order_prior": 0.2}), ("timeline", {"clips": 2})],
-)
-@pytest.mark.parametrize("frames", [8, 30])  # 30: more than some videos have
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_losses_and_gradients_are_weighted_means_of_the_parts(write_cache, method, options, frames, world_size):
-    data = open_training_data(write_cache(train=(4, 3)).parent, None, None, 0.3)
-    settings = resolve_settings(
-        method, "toy", {"frames": frames, "latent": 16, "depth": 1, "heads": 2, "batch_size": 4, **options}
-    )
-    model = build_method(data.width, settings)
-    store, sampler = FeatureStore(data, data.of("train"), 2**30), model.sampler(data.of("train"))
-
-    def losses_and_gradients(local):
-        batch = BatchSource(model, sampler, store, local).batch(1)
-        model.zero_grad()
-        losses = model(batch, torch.Generator().manual_seed(5))
-        losses["loss"].backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
-        return [loss.detach() for loss in losses.values()] + gradients, batch[0].items
-
-    whole, items = losses_and_gradients(SINGLE_PROCESS.local_items)
-    parts = [losses_and_gradients(local_items(rank, world_size))[0] for rank in range(world_size)]
-    weights = [len(partition(items, rank, world_size)) / items for rank in range(world_size)]
-    for expected, *found in zip(whole, *parts, strict=True):
-        total = sum(weight * part for weight, part in zip(weights, found, strict=True))
-        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("world_size", [None, "1"])
 def test_without_torchrun_there_is_one_process(monkeypatch, world_size):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
