@@ -27,11 +27,6 @@ MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
 
 
-def partition(count: int, rank: int, world_size: int) -> range:
-    """Return the part of `count` items for a rank; the sizes of the parts differ by at most one."""
-    return range(count * rank // world_size, count * (rank + 1) // world_size)
-
-
 class Processes:
     """The processes that train one run; by default, this process alone.
 
@@ -44,8 +39,11 @@ class Processes:
         self._reports: bool | None = None
 
     def local_items(self, count: int) -> range:
-        """Return which of the `count` items of a batch this process takes; may be empty."""
-        return partition(count, self.rank, self.world_size)
+        """Return which of the `count` items of a batch this process takes; may be empty.
+
+        The sizes of the processes' parts differ by at most one.
+        """
+        return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
         """Return this process's own device of the given type."""

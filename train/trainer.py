@@ -76,14 +76,8 @@ class Trainer:
 
     def resume(self) -> None:
         """Continue from the newest usable checkpoint, or from the beginning if there is none."""
-        state = load_checkpoint(
-            self._folder / CHECKPOINTS_NAME,
-            self.method,
-            self._optimizer,
-            memory=self.method.training_state(),
-            metadata=self._metadata,
-        )
-        self.state = state or self.state
+        checkpoints = self._folder / CHECKPOINTS_NAME
+        self.state = load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
         if self.state.best is not None:
             best = self._folder / MODEL_NAME
             if not best.exists():
@@ -150,7 +144,7 @@ class Trainer:
         fractions = [[len(self._processes.local_items(items)) / items] for _, items in steps]
         values = self._processes.all_reduce(local.view(len(steps), -1) * torch.tensor(fractions, dtype=torch.float64))
         for step, row in enumerate(values.tolist(), start=self.state.step - len(steps)):
-            losses = dict(zip(steps[0][0], row, strict=True))
+            losses: dict[str, float] = dict(zip(steps[0][0], row, strict=True))
             if not math.isfinite(losses["loss"]):
                 raise self._diverged(f"The loss became {losses['loss']}", step)
             for name, value in losses.items():
@@ -197,14 +191,8 @@ class Trainer:
             self._read_losses()
         self._check_weights_finite()
         if self._processes.is_main:
-            save_checkpoint(
-                self._folder / CHECKPOINTS_NAME,
-                self.method,
-                self._optimizer,
-                self.state,
-                memory=self.method.training_state(),
-                metadata=self._metadata,
-            )
+            checkpoints = self._folder / CHECKPOINTS_NAME
+            save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
 
     def _check_weights_finite(self) -> None:
         """The loss is computed before the step: it can be finite when the weights no longer are."""

@@ -1,12 +1,10 @@
 """How a batch is divided among processes; test_torchrun.py runs the processes themselves."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from byov.errors import TrainError
-from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes, partition
+from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
 from byov.train.run import train_run
@@ -24,14 +22,10 @@ class CountingStore(FeatureStore):
         return super().read(video)
 
 
-def local_items(rank, world_size):
-    return partial(partition, rank=rank, world_size=world_size)
-
-
 @pytest.mark.parametrize("items", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_partitions_cover_all_items_evenly(items, world_size):
-    parts = [partition(items, rank, world_size) for rank in range(world_size)]
+    parts = [Processes(rank, world_size).local_items(items) for rank in range(world_size)]
     assert [item for part in parts for item in part] == list(range(items))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -51,8 +45,8 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
     for step in range(whole.steps_per_epoch * 2):
         expected = whole.batch(step)
         for rank in range(world_size):
-            items = partition(expected[0].items, rank, world_size)
-            store, source = batches(local_items(rank, world_size))
+            items = Processes(rank, world_size).local_items(expected[0].items)
+            store, source = batches(Processes(rank, world_size).local_items)
             taken = items or range(1)  # a process without items takes the first, with weight 0
             for clips, of_all in zip(source.batch(step), expected, strict=True):
                 assert torch.equal(clips.features, of_all.features[taken.start : taken.stop])

@@ -215,9 +215,20 @@ def test_a_gradient_that_is_not_finite_is_never_saved(trainer, tmp_path, step, s
         assert all(tensor.isfinite().all() for tensor in load_file(path).values())
 
 
-def make_linear(seed):
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(3, 2)
+class Linear(torch.nn.Linear):
+    """A model with training-only state."""
+
+    def __init__(self, seed, names=("means",)):
+        torch.manual_seed(seed)
+        super().__init__(3, 2)
+        self.state = {name: torch.zeros(2) for name in names}
+
+    def training_state(self):
+        return self.state
+
+
+def make_linear(seed, **state):
+    model = Linear(seed, **state)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(3)).sum().backward()
     optimizer.step()
@@ -227,30 +238,30 @@ def make_linear(seed):
 def test_a_checkpoint_restores_everything_bit_for_bit(tmp_path):
     model, optimizer = make_linear(0)
     state = TrainingState(step=7, records=[{"epoch": 1, "step": 7, "loss": 0.1}], best=0.25)
-    save_checkpoint(tmp_path, model, optimizer, state, memory={"means": torch.tensor([1.5, -torch.inf])})
+    model.state["means"].copy_(torch.tensor([1.5, -torch.inf]))
+    save_checkpoint(tmp_path, model, optimizer, state, {})
     other, other_optimizer = make_linear(1)
-    memory = {"means": torch.zeros(2)}
-    assert load_checkpoint(tmp_path, other, other_optimizer, memory=memory) == state
-    assert memory["means"].tolist() == [1.5, -torch.inf]
+    assert load_checkpoint(tmp_path, other, other_optimizer, {}) == state
+    assert other.state["means"].tolist() == [1.5, -torch.inf]
     for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for key, value in optimizer.state[theirs].items():
             assert torch.equal(other_optimizer.state[ours][key], value)
-    save_checkpoint(tmp_path / "again", other, other_optimizer, state, memory=memory)
+    save_checkpoint(tmp_path / "again", other, other_optimizer, state, {})
     (first,), (again,) = checkpoints(tmp_path), checkpoints(tmp_path / "again")
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_a_checkpoint_of_another_step_or_run_is_not_used(tmp_path):
     model, optimizer = make_linear(0)
-    assert load_checkpoint(tmp_path, model, optimizer) is None
-    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), metadata={"identity": "a"})
-    assert load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}) is not None
+    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is None
+    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), {"identity": "a"})
+    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is not None
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "b"})
+        load_checkpoint(tmp_path, model, optimizer, {"identity": "b"})
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}, memory={"missing": torch.zeros(1)})
+        load_checkpoint(tmp_path, *make_linear(0, names=("missing",)), {"identity": "a"})
     (path,) = checkpoints(tmp_path)
     path.rename(path.with_name("step-000000008.safetensors"))
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"})
+        load_checkpoint(tmp_path, model, optimizer, {"identity": "a"})
