@@ -23,7 +23,7 @@ class Validator:
     """Embeds the val videos, as a whole and as sub-clips, and scores the embeddings."""
 
     def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
-        self._videos, self._store, self._device = videos, store, device
+        self._store, self._device = store, device
         self._whole = [(video, 0, video.frames - 1) for video in videos]
         self._trimmed = [
             (video, *clip) for video in videos for clip in trimmed_clips(dataset, video.view, video.id, video.frames)
