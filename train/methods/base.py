@@ -13,10 +13,10 @@ from torch import Tensor
 
 from byov.cache.features import standardize
 from byov.train import settings as shared
-from byov.train.backbones import ClipEncoder, ClipTransformer, FrameBackbone, FrameHead
+from byov.train.backbones import ClipTransformer, FrameHead
 from byov.train.feature_store import CachedVideo
 from byov.train.hub import HubModel
-from byov.train.networks import Encoder, initialize
+from byov.train.networks import Encoder, FrameBackbone, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
 from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
 
@@ -149,7 +149,7 @@ def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder
 
 def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbone:
     if settings.backbone == "encoder":
-        return ClipEncoder(build_encoder(width, settings.frames, settings))
+        return build_encoder(width, settings.frames, settings)
     if settings.backbone == "transformer":
         return ClipTransformer(width, settings.latent, settings.frames)
     return FrameHead(width, settings.latent, settings.context)
