@@ -94,10 +94,9 @@ def load_features(
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
 
     >>> features = load_features("demo", split="test")
-    >>> features["pour_ego_015"].shape
-    (12, 128)
-    >>> [(video.id, video.view, video.frames) for video in features.videos.values()]
-    [('pour_ego_015', 'ego', 12), ('pour_exo_015', 'exo', 14)]
+    >>> video, array = features.videos["pour_ego_015"], features["pour_ego_015"]
+    >>> video.view, video.split, len(array) == video.frames
+    ('ego', 'test', True)
     """
     data = open_training_data(features_folder(features_dir), dataset, encoder, ratio)
     manifest, store = load_manifest(data.folder.parent / "manifest.json"), FeatureStore(data, (), 0)
@@ -123,7 +122,7 @@ class Run:
         self._features_dir, self._device, self._encoder = features_dir, device, encoder
 
     def __repr__(self) -> str:
-        return f"<run {self.name}: {self.record.recipe} on {self.dataset}>"
+        return f"<run {self.name} of {self.dataset}: {self.record.title or self.record.recipe}>"
 
     @cached_property
     def model(self) -> "Method":
@@ -133,36 +132,26 @@ class Run:
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
 
     def embed(
-        self,
-        video_or_features: "str | os.PathLike[str] | NDArray[Any] | Tensor",
-        *,
-        on_truncated: OnTruncated = "error",
-        on_corrupt: OnCorrupt = "error",
-        progress: Progress = NO_PROGRESS,
-        stop: Stop = never,
+        self, video_or_features: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any
     ) -> NDArray[np.float32]:
         """Embed a video file, or the (T, d) cached features of one video.
 
         Args:
             video_or_features: Path of a video, or features from the encoder that the run was trained on.
-            on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
-            on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
-            progress: Progress of decoding.
-            stop: Checked between batches of frames; if true, Interrupted is raised.
+            **options: For a video, the other arguments of `embed_video`.
 
         Returns:
             (T, D) embeddings of the frames.
 
         >>> run, features = load_run("demo-paper"), byov.load_features("demo")
-        >>> run.embed(features["pour_ego_015"]).shape
-        (12, 32)
-        >>> run.embed("datasets/demo/test/ego/pour_ego_015.mp4").shape
-        (12, 32)
+        >>> embedding = run.embed(features["pour_ego_015"])
+        >>> embedding.shape == (features.videos["pour_ego_015"].frames, run.model.settings.latent)
+        True
+        >>> bool((run.embed("datasets/demo/test/ego/pour_ego_015.mp4") == embedding).all())
+        True
         """
         if isinstance(video_or_features, (str, os.PathLike)):
-            return self.embed_video(
-                video_or_features, on_truncated=on_truncated, on_corrupt=on_corrupt, progress=progress, stop=stop
-            ).embedding
+            return self.embed_video(video_or_features, **options).embedding
         features, width = video_or_features, self.model.width
         if len(features.shape) != 2 or not features.shape[0] or features.shape[1] != width:
             raise ApplyError(
@@ -186,10 +175,18 @@ class Run:
     ) -> "EmbeddedVideo":
         """Embed a video file with the run's own encoder and model; returns embeddings and frame times.
 
-        The encoder is loaded with the first video. The arguments are those of `embed`.
+        The encoder is loaded with the first video.
 
-        >>> load_run("demo-paper").embed_video("datasets/demo/test/ego/pour_ego_015.mp4").pts_seconds[:3].tolist()
-        [0.0, 0.1, 0.2]
+        Args:
+            video: Path of the video.
+            on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
+            on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
+            progress: Progress of decoding.
+            stop: Checked between batches of frames; if true, Interrupted is raised.
+
+        >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/pour_ego_015.mp4")
+        >>> len(video.embedding) == len(video.pts_seconds)
+        True
         """
         path = Path(video)
         if not path.is_file():
@@ -209,8 +206,9 @@ class Run:
             view: Only the videos of this view.
             untrained: The embeddings of the model at its initialization.
 
-        >>> load_run("demo-paper").embeddings("test", view="exo")["pour_exo_015"].shape
-        (14, 32)
+        >>> embeddings = load_run("demo-paper").embeddings("test", view="exo")
+        >>> len(embeddings["pour_exo_015"]) == embeddings.videos["pour_exo_015"].frames
+        True
         """
         reader = self._reader(untrained=untrained)
         by_video = {segment.video.id: segment for segment in segments(reader.manifest, split)}
@@ -285,8 +283,8 @@ def load_run(
         features_dir: The feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
 
     >>> run = load_run("demo-paper")
-    >>> run, run.folder.as_posix(), run.record.column
-    (<run demo-paper: paper on demo>, 'runs/demo-paper', 'merged/0.3')
+    >>> run, run.record.column
+    (<run demo-paper of demo: BYOV, paper>, 'merged/0.3')
     """
     return Run(choose_run(runs_folder(runs_dir), run), features_folder(features_dir), device, encoder)
 
@@ -301,20 +299,13 @@ def train_run(
 ) -> Run:
     """Train a method on cached features, keep the best model on the val split and embed all videos with it.
 
-    Args:
-        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`.
-        device: Training device: "auto", "cuda", "mps" or "cpu".
-        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
-        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
-        **options: The other arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress,
-            stop, ...) and the settings of the method: the options of byov-train, with _ for -.
-
-    Raises:
-        Interrupted: `stop` returned True. Resume with `resume=True`; the result is the same as without interruption.
+    The arguments are those of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress, stop, ...)
+    and the settings of the method: the options of byov-train, with _ for -. If `stop` returns True, Interrupted is
+    raised. Resume with `resume=True`; the result is the same as without interruption.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run
-    <run tiny: paper on demo>
+    <run tiny of demo: BYOV, paper>
     >>> sorted(path.name for path in run.folder.glob("*.safetensors"))
     ['model-last.safetensors', 'model.safetensors']
     """

@@ -3,8 +3,9 @@
 >>> import byov
 >>> byov.extract_features("demo", encoder="random/tiny").failures
 {}
->>> byov.load_run("demo-paper").embeddings("test")["pour_ego_015"].shape
-(12, 32)
+>>> embeddings = byov.load_run("demo-paper").embeddings("test")
+>>> len(embeddings["pour_ego_015"]) == embeddings.videos["pour_ego_015"].frames
+True
 
 docs/python.md documents this API, docs/architecture.md the subpackages.
 """

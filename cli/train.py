@@ -22,22 +22,12 @@ from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
+from byov.train import settings as shared
 from byov.train.distributed import SINGLE_PROCESS, init_processes
 from byov.train.methods.byov import ByovSettings
 from byov.train.run import train_run
-from byov.train.settings import (
-    CHECKPOINT_EVERY,
-    DEFAULT_METHOD,
-    DEFAULT_RATIO,
-    GROUPS,
-    PRELOAD_GIB,
-    SHARED_PRESETS,
-    methods_with,
-    option_name,
-    settings_classes,
-)
 
-SETTINGS = settings_classes()
+SETTINGS = shared.settings_classes()
 SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
@@ -72,8 +62,8 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
-    option, panel, is_pair = option_name(name), _panel(name), get_origin(kind) is tuple
-    prefix = f"{', '.join(methods_with(name))}: " if panel == SEVERAL_METHODS else ""
+    option, panel, is_pair = shared.option_name(name), _panel(name), get_origin(kind) is tuple
+    prefix = f"{', '.join(shared.methods_with(name))}: " if panel == SEVERAL_METHODS else ""
     info = typer.Option(
         f"--{option}/--no-{option}" if kind is bool else f"--{option}",
         help=prefix + description,
@@ -88,10 +78,10 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
 
 def _panel(name: str) -> str | None:
     """Return the help panel of a setting: its group, or its method."""
-    for group, cls in GROUPS.items():
+    for group, cls in shared.GROUPS.items():
         if name in cls.model_fields:
             return group
-    methods = methods_with(name)
+    methods = shared.methods_with(name)
     if len(methods) == 1:
         return f"--method {methods[0]}"
     return None if len(methods) == len(SETTINGS) else SEVERAL_METHODS
@@ -99,8 +89,8 @@ def _panel(name: str) -> str | None:
 
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
-    methods = methods_with(name)
-    presets = [*ByovSettings.RECIPES.items(), *SHARED_PRESETS.items()]
+    methods = shared.methods_with(name)
+    presets = [*ByovSettings.RECIPES.items(), *shared.SHARED_PRESETS.items()]
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
@@ -134,9 +124,9 @@ def _parse_pair(text: str) -> tuple[float, float]:
 @app.command()
 @with_settings
 def train(
-    method: Annotated[str | None, typer.Option(help=METHOD_HELP, show_default=DEFAULT_METHOD)] = None,
+    method: Annotated[str | None, typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD)] = None,
     ratio: Annotated[
-        float | None, typer.Option(help="STM ratio of the cached features.", show_default=str(DEFAULT_RATIO))
+        float | None, typer.Option(help="STM ratio of the cached features.", show_default=str(shared.DEFAULT_RATIO))
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Dataset in the cache.", show_default="the only one")] = None,
     encoder: Annotated[
@@ -145,17 +135,21 @@ def train(
     run: Annotated[
         str | None, typer.Option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
+    ] = False,
     embed_only: Annotated[
         bool, typer.Option("--embed-only", help="Compute the embeddings of a trained run again.")
     ] = False,
     *,
     settings: dict[str, Any],
-    checkpoint_every: Annotated[int, machine_option(min=1, help="Epochs between checkpoints.")] = CHECKPOINT_EVERY,
+    checkpoint_every: Annotated[
+        int, machine_option(min=1, help="Epochs between checkpoints.")
+    ] = shared.CHECKPOINT_EVERY,
     device: Annotated[Device, machine_option(help="Device for training.")] = "auto",
     preload_gib: Annotated[
         float, machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.")
-    ] = PRELOAD_GIB,
+    ] = shared.PRELOAD_GIB,
     tensorboard: Annotated[bool, machine_option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[
         bool, machine_option("--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).")

@@ -1,6 +1,5 @@
-"""Networks that embed the frames of clips, for the methods that can choose one."""
+"""Backbones of the published baselines; BYOV's encoder is the third one."""
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -8,26 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from byov.train.networks import Block, Encoder, Group, Positions
+from byov.train.networks import Block, FrameBackbone, Group, Positions
 from byov.train.sampling import Clips, context_rows
 
 HIDDEN, DROPOUT = 512, 0.1  # published heads of TCC, GTA and CARL
 WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
-
-
-class FrameBackbone(nn.Module):
-    """Maps the frames of clips to vectors."""
-
-    context = 0  # frames back to the context frame that the sampler must provide; 0: none
-    needs_whole_batch: str | None = None  # why a batch cannot be split over processes
-
-    @abstractmethod
-    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
-        """Return (B, T, D) vectors of each, for training."""
-
-    @abstractmethod
-    def embed(self, features: Tensor) -> Tensor:
-        """(T, width) features of a whole clip -> (T, D), without gradients and without dropout."""
 
 
 class FrameHead(FrameBackbone):
@@ -57,21 +41,6 @@ class FrameHead(FrameBackbone):
         x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
-
-
-class ClipEncoder(FrameBackbone):
-    """BYOV's encoder as a backbone."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:  # noqa: ARG002
-        latents: list[Tensor] = self.encoder(clips)
-        return latents
-
-    def embed(self, features: Tensor) -> Tensor:
-        return self.encoder.embed(features)
 
 
 class ClipTransformer(FrameBackbone):

@@ -7,18 +7,21 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from byov.cache.atomic import write_bytes
 from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record
+
+if TYPE_CHECKING:  # imports this module
+    from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case the newest is damaged
@@ -61,35 +64,21 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def save_checkpoint(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: TrainingState,
-    *,
-    memory: Mapping[str, Tensor] | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    folder: Path, model: "Method", optimizer: Optimizer, state: TrainingState, metadata: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint, then delete all but the last two.
-
-    `memory` holds training-only tensors that are not part of the model; `metadata` has the "identity" of the run.
-    """
+    """Write a checkpoint, then delete all but the last two; `metadata` has the "identity" of the run."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= {f"memory.{name}": tensor for name, tensor in (memory or {}).items()}
+    tensors |= {f"memory.{name}": tensor for name, tensor in model.training_state().items()}
     for name, parameter in model.named_parameters():
         tensors |= {f"optimizer.{key}.{name}": tensor for key, tensor in optimizer.state.get(parameter, {}).items()}
-    content = _file_bytes(tensors, {**(metadata or {}), "step": state.step, "state": state.model_dump()})
+    content = _file_bytes(tensors, {**metadata, "step": state.step, "state": state.model_dump()})
     write_bytes(_path(folder, state.step), content)
     for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
 
 
 def load_checkpoint(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    memory: Mapping[str, Tensor] | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    folder: Path, model: "Method", optimizer: Optimizer, metadata: Mapping[str, Any]
 ) -> TrainingState | None:
     """Restore the newest usable checkpoint in place, and return its state; None if there is no checkpoint.
 
@@ -99,12 +88,12 @@ def load_checkpoint(
     for path in paths:
         try:
             file = check_weights(path)
-            if file.identity != (metadata or {}).get("identity"):
+            if file.identity != metadata.get("identity"):
                 raise TrainError(f"{path} belongs to another run ({file.origin})")
             state = TrainingState.model_validate(file.metadata.get("state"))
             if path != _path(folder, state.step):
                 raise TrainError(f"{path} is the checkpoint of step {state.step}")
-            _restore(load_file(path), model, optimizer, memory or {})
+            _restore(load_file(path), model, optimizer)
             return state
         except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
             LOGGER.warning(f"{path.name} is not usable: {_one_line(error)}; falling back to the previous checkpoint")
@@ -136,10 +125,8 @@ def _file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | Non
     return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
 
 
-def _restore(
-    tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, memory: Mapping[str, Tensor]
-) -> None:
-    for name, tensor in memory.items():
+def _restore(tensors: Mapping[str, Tensor], model: "Method", optimizer: Optimizer) -> None:
+    for name, tensor in model.training_state().items():
         tensor.copy_(tensors[f"memory.{name}"])
     prefix = "model."
     model.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})

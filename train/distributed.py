@@ -7,7 +7,7 @@ validates and embeds.
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -27,11 +27,6 @@ MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
 
 
-def partition(count: int, rank: int, world_size: int) -> range:
-    """Return the part of `count` items for a rank; the sizes of the parts differ by at most one."""
-    return range(count * rank // world_size, count * (rank + 1) // world_size)
-
-
 class Processes:
     """The processes that train one run; by default, this process alone.
 
@@ -44,8 +39,11 @@ class Processes:
         self._reports: bool | None = None
 
     def local_items(self, count: int) -> range:
-        """Return which of the `count` items of a batch this process takes; may be empty."""
-        return partition(count, self.rank, self.world_size)
+        """Return which of the `count` items of a batch this process takes; may be empty.
+
+        The sizes of the processes' parts differ by at most one.
+        """
+        return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
         """Return this process's own device of the given type."""
@@ -73,15 +71,9 @@ class Processes:
         """Return the factor of the local loss before `backward`, so that each of a batch's items counts the same."""
         return len(self.local_items(items)) * self.world_size / items  # DistributedDataParallel averages
 
-    def reduce(self, losses: Mapping[str, Tensor], items: int) -> dict[str, float]:
-        """Return the losses over all items of a batch, given the means over the local ones."""
-        fraction = len(self.local_items(items)) / items
-        values = torch.tensor([loss.item() for loss in losses.values()], dtype=torch.float64) * fraction
-        return dict(zip(losses, self._all_reduce(values).tolist(), strict=True))
-
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
-        return bool(self._all_reduce(torch.tensor(int(flag))))
+        return flag if self.world_size == 1 else bool(self.all_reduce(torch.tensor(int(flag))))
 
     def broadcast(self, choose: Callable[[], str]) -> str:
         """Return the result of `choose`, which only the main process calls."""
@@ -101,8 +93,8 @@ class Processes:
         # A sum over the bits of the weights costs next to nothing.
         bits = sum(int(tensor.float().view(torch.int32).sum()) for tensor in model.state_dict().values())
         local = torch.tensor([step, bits % 2**62])
-        smallest = self._all_reduce(local.clone(), dist.ReduceOp.MIN)
-        largest = self._all_reduce(local.clone(), dist.ReduceOp.MAX)
+        smallest = self.all_reduce(local.clone(), dist.ReduceOp.MIN)
+        largest = self.all_reduce(local.clone(), dist.ReduceOp.MAX)
         if not torch.equal(smallest, largest):
             raise Diverged(
                 f"The weights at step {step} differ between the {self.world_size} processes. All processes must read "
@@ -128,7 +120,8 @@ class Processes:
                 self._reports = self.is_main
         return self._reports
 
-    def _all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+    def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+        """Return the sum of the processes' values, or the result of another operation; changes `values`."""
         if self.world_size > 1:
             dist.all_reduce(values, operation)
         return values

@@ -81,16 +81,22 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-
         if not issubclass(method, cls):
             raise TrainError(f"{path}: a model of method {settings.method}, not a {cls.__name__}")
         try:
-            with torch.device("meta"):
-                built = method(config.get("width", 0), settings).state_dict()
-            if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
-                raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
+            check_sizes(weights, method, config.get("width", 0), settings)
             return method(config["width"], settings, config.get("training"))
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise TrainError(f"{path} has sizes that no model can have: {reason}") from None
+
+
+def check_sizes(weights: Path, method: type[HubModel], width: int, settings: TrainSettings) -> None:
+    """Raise TrainError unless a file has the weights of this model, without allocating the model."""
+    try:
+        with torch.device("meta"):
+            built = method(width, settings).state_dict()
+    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise TrainError(f"{weights.with_name(CONFIG_NAME)} has sizes that no model can have: {reason}") from None
+    if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
+        raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
 
 
 def card_text(model: HubModel) -> str:
@@ -105,7 +111,7 @@ tags:
 - video
 - byov
 ---
-# BYOV frame encoder
+# {model.settings.title}
 
 A model with {parameters / 1e6:.3f} million parameters, trained with the method `{model.settings.method}` of byov, an
 implementation of "Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. It maps the frame features of
@@ -133,7 +139,7 @@ embedding = model.embed(features)  # (T, width) cached features of one video →
 ## Settings
 
 ```json
-{model.settings.model_dump_json(indent=1)}
+{model.settings.model_dump_json(indent=1, exclude=model.settings.unused)}
 ```
 """
 

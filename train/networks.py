@@ -4,6 +4,7 @@ Sequences are packed row after row, and each attends to itself only. Linear laye
 makes small batches fast; attention runs once per group of neighboring sequences of the same length.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -218,7 +219,22 @@ class DecoderInput:
     causal: bool = False
 
 
-class Encoder(nn.Module):
+class FrameBackbone(nn.Module):
+    """Maps the frames of clips to vectors."""
+
+    context = 0  # frames back to the context frame that the sampler must provide; 0: none
+    needs_whole_batch: str | None = None  # why a batch cannot be split over processes
+
+    @abstractmethod
+    def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
+        """Return (B, T, D) vectors of each, for training."""
+
+    @abstractmethod
+    def embed(self, features: Tensor) -> Tensor:
+        """(T, width) features of a whole clip -> (T, D), without gradients and without dropout."""
+
+
+class Encoder(FrameBackbone):
     """BYOV's encoder: frame features (width) -> latents (D).
 
     Args:
@@ -250,7 +266,12 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(latent)
 
-    def forward(self, clips: Sequence[Clips], visible: Sequence[Tensor | None] | None = None) -> list[Tensor]:
+    def forward(
+        self,
+        clips: Sequence[Clips],
+        generator: torch.Generator | None = None,  # noqa: ARG002
+        visible: Sequence[Tensor | None] | None = None,
+    ) -> list[Tensor]:
         """Return the latents (B, K, D) of the visible frames (B, K) of each, None for all frames, in one pass."""
         inputs = []
         for clip, frames in zip(clips, visible or [None] * len(clips), strict=True):

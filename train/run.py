@@ -19,25 +19,16 @@ from byov.errors import TrainError
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
-from byov.train.checkpoint import model_bytes
+from byov.train import settings as shared
+from byov.train.checkpoint import TrainingState, model_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.methods import build_method
+from byov.train.hub import check_sizes
+from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Method
 from byov.train.sampling import BatchSource
-from byov.train.settings import (
-    CHECKPOINT_EVERY,
-    DEFAULT_METHOD,
-    DEFAULT_RATIO,
-    PRELOAD_GIB,
-    TrainSettings,
-    check_names,
-    checked,
-    differences,
-    resolve_settings,
-    settings_of,
-)
+from byov.train.settings import TrainSettings, checked
 from byov.train.trackers import open_trackers
 from byov.train.trainer import Trainer
 from byov.train.validation import Validator
@@ -55,8 +46,8 @@ def train_run(
     resume: bool = False,
     embed_only: bool = False,
     device: Device = "auto",
-    preload_gib: float = PRELOAD_GIB,
-    checkpoint_every: int = CHECKPOINT_EVERY,
+    preload_gib: float = shared.PRELOAD_GIB,
+    checkpoint_every: int = shared.CHECKPOINT_EVERY,
     tensorboard: bool = False,
     wandb: bool = False,
     features_dir: Folder = None,
@@ -74,7 +65,8 @@ def train_run(
         dataset: Dataset in the cache. Default: the only one.
         encoder: Encoder in the cache. Default: the only one.
         ratio: STM ratio of the features. Default: 0.3.
-        resume: Continue an interrupted run; options and settings must be those it was started with.
+        resume: Continue an interrupted run; options and settings must be those it was started with, except that
+            `epochs` may be larger if the schedule is constant.
         embed_only: Only write the embeddings of a run again.
         device: Where to train: "auto", "cuda", "mps" or "cpu".
         preload_gib: Hold features of up to this size in memory.
@@ -103,16 +95,21 @@ def train_run(
     with connection_errors():
         if is_recorded:
             record = runs.read_run(runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name))
-            chosen = settings_of(record)
+            recorded = shared.settings_of(record)
+            chosen = _extended(record, recorded, settings) if resume else recorded
             _check_options(record, chosen, settings, dataset=dataset, encoder=encoder, ratio=ratio, method=method)
             data = open_training_data(features_path, record.dataset, record.encoder_folder, record.ratio)
             folder = record.folder
         else:
-            data = open_training_data(features_path, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio)
-            chosen = resolve_settings(method or DEFAULT_METHOD, data.dataset, settings)
+            data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
+            chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
             folder = runs.run_folder(runs_path, run or name)
         torch_device = processes.device(pick_device(device))
+    if is_recorded and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
+        if embed_only:
+            runs.check_model(folder, record.training)
+        check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     model = build_method(data.width, chosen)
     training = training_record(data, model)
     if is_recorded:
@@ -127,7 +124,6 @@ def train_run(
 
     _check_processes(processes, model)
     sampler = model.sampler(data.of("train"))
-    model.reset_training_state(len(sampler.videos))
     shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
@@ -143,16 +139,10 @@ def train_run(
         store = FeatureStore(data, (*data.of("train"), *val), int(preload_gib * 2**30))
         if not store.preloaded:
             LOGGER.info(f"reading {format_size(store.size_bytes)} of features during training (see --preload-gib)")
+        model.start_training(sampler.videos, store.read)
         trainer = Trainer(
             model,
-            BatchSource(
-                sampler,
-                store,
-                seed=chosen.seed,
-                batch_size=chosen.batch_size,
-                prepare=model.prepare,
-                local_items=processes.local_items,
-            ),
+            BatchSource(model, sampler, store, processes.local_items),
             folder=folder,
             device=torch_device,
             validate=Validator(data.dataset, val, store, torch_device) if val else None,
@@ -169,6 +159,10 @@ def train_run(
                     f"{folder.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
                 )
             LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
+        if resume and chosen.epochs > recorded.epochs:
+            _check_last_validation(trainer.state, data, recorded)
+            if processes.is_main:
+                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # it marks a finished run
         if processes.is_main:
             training.pop(runs.FILES_KEY, None)
             _write_config(folder, model, training)  # from here on, the run exists
@@ -190,6 +184,30 @@ def train_run(
     }
 
 
+def _extended(run: runs.RunRecord, recorded: TrainSettings, given: dict[str, Any]) -> TrainSettings:
+    """Return the settings to resume a run with: those recorded, or the same with more epochs."""
+    epochs = given.get("epochs", recorded.epochs)
+    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs}))
+    if extended.epochs <= recorded.epochs:
+        return recorded
+    if extended.schedule != "constant":
+        raise TrainError(
+            f"{run.name} cannot be extended to {epochs} epochs: the learning rates of its {recorded.schedule} schedule "
+            f"depend on the number of epochs, {recorded.epochs}. Start another run with --epochs {epochs}."
+        )
+    return extended
+
+
+def _check_last_validation(state: TrainingState, data: TrainingData, recorded: TrainSettings) -> None:
+    """Refuse to extend a run that was validated, and perhaps selected, at an epoch at which a longer run is not."""
+    is_validated = data.of("val") and any(record["epoch"] == recorded.epochs for record in state.records)
+    if is_validated and recorded.epochs % recorded.validate_every:
+        raise TrainError(
+            f"The run cannot be extended: it was also validated after epoch {recorded.epochs}, which is not a multiple "
+            f"of --validate-every {recorded.validate_every}. Start another run."
+        )
+
+
 def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: dict[str, Any], **options: Any) -> None:
     """Raise TrainError unless the given options and settings are those that a run was started with."""
     started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
@@ -201,8 +219,8 @@ def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: di
         if given not in (None, started[name])
     ]
     if not changed:
-        check_names(recorded.method, settings)
-        changed = differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
+        shared.check_names(recorded.method, settings)
+        changed = shared.differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
@@ -225,7 +243,9 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "column": data.column,
         "videos_sha256": hashlib.sha256(json.dumps(videos).encode()).hexdigest(),
     }
-    decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json")}
+    # With a constant learning rate, a longer run is the continuation of a shorter one.
+    without = {"epochs"} if settings.schedule == "constant" else set()
+    decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json", exclude=without)}
     return features | {
         "encoder": data.identity["encoder"],
         "encoder_revision": data.identity["revision"],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from torch import Tensor
 from byov.cache.layout import VIEWS
 from byov.errors import TrainError
 from byov.train.feature_store import CachedVideo, FeatureStore
+
+if TYPE_CHECKING:  # imports this module
+    from byov.train.methods.base import Method
 
 PREFETCH = 4  # batches read ahead
 
@@ -195,24 +198,17 @@ def context_rows(rows: Tensor, context: int) -> Tensor:
 class BatchSource:
     """The batches of a run by step; the last step of an epoch may have fewer than `batch_size` items.
 
-    `prepare` is applied to the cached features of each clip. `local_items` maps the number of items of a step to the
-    range of those that this process trains on; if that is empty, the first item is used for its shapes.
+    `local_items` maps the number of items of a step to the range of those that this process trains on; if that is
+    empty, the first item is used for its shapes.
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        store: FeatureStore,
-        *,
-        seed: int,
-        batch_size: int,
-        prepare: Callable[[Tensor], Tensor],
-        local_items: Callable[[int], range] = range,
+        self, method: "Method", sampler: Sampler, store: FeatureStore, local_items: Callable[[int], range] = range
     ) -> None:
-        self._sampler, self._store, self._seed = sampler, store, seed
-        self._batch_size, self._prepare, self._local_items = batch_size, prepare, local_items
+        self._method, self._sampler, self._store, self._local_items = method, sampler, store, local_items
+        self._batch_size = method.settings.batch_size
         self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
-        self.steps_per_epoch = -(-sampler.items // batch_size)
+        self.steps_per_epoch = -(-sampler.items // self._batch_size)
 
     def batch(self, step: int) -> Batch:
         """Return the clips of a step's items."""
@@ -220,7 +216,7 @@ class BatchSource:
         first = step_in_epoch * self._batch_size
         items = range(first, min(first + self._batch_size, self._sampler.items))
         local = self._local_items(len(items)) or range(1)
-        draws = [self._sampler.draw(self._seed, epoch, items[number]) for number in local]
+        draws = [self._sampler.draw(self._method.settings.seed, epoch, items[number]) for number in local]
         return tuple(self._clips(clip, first_item=local.start, items=len(items)) for clip in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
@@ -241,7 +237,7 @@ class BatchSource:
         rows, sampled = np.stack([draw.rows for draw in draws]), np.array([draw.sampled for draw in draws])
         features, context = [], []
         for draw in draws:
-            clip = self._prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
+            clip = self._method.prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
             index = torch.from_numpy(draw.rows)
             features.append(clip[index])
             context.append(clip[context_rows(index, self._sampler.context)])

@@ -53,6 +53,10 @@ LearningRate = Annotated[Positive, Field(description="Learning rate.")]
 WeightDecay = Annotated[NonNegative, Field(description="Weight decay.")]
 Warmup = Annotated[NonNegative, Field(description="Epochs of linear learning-rate warm-up.")]
 Schedule = Annotated[Literal["constant", "cosine"], Field(description="Learning-rate schedule after warm-up.")]
+Precision = Annotated[
+    Literal["float32", "bf16"],
+    Field(description="Arithmetic of the networks in training; bf16: bfloat16 autocast. Losses are always float32."),
+]
 ClipGrad = Annotated[Positive | None, Field(description="Maximum gradient norm.")]
 Select = Annotated[
     Literal["retrieval", "trimmed", "both", "tau", "last"],
@@ -100,6 +104,7 @@ class OptimizerSettings(Record):
     warmup: Warmup = 0.0
     schedule: Schedule = "constant"
     clip_grad: ClipGrad = None
+    precision: Precision = "float32"
 
 
 class ValidationSettings(Record):
@@ -122,6 +127,11 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
     def label(self) -> str:
         """Short name of the method or recipe, for run names."""
         return self.method
+
+    @property
+    def unused(self) -> set[str]:
+        """Settings without effect on this variant."""
+        return set()
 
     @property
     def title(self) -> str:

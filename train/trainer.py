@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from byov.cache.atomic import write_bytes, write_text
 from byov.cache.digests import check_weights
@@ -17,11 +18,13 @@ from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.train.checkpoint import TrainingState, load_checkpoint, model_bytes, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
+from byov.train.networks import at_least_float32
 from byov.train.sampling import Batch, BatchSource
 from byov.train.settings import OptimizerSettings
 from byov.train.trackers import Tracker
 
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
@@ -69,17 +72,12 @@ class Trainer:
         self._batches, self._device, self._processes = batches, device, processes
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
         self._folder, self._trackers, self._metadata = folder, trackers, dict(metadata or {})
+        self._unread: list[tuple[dict[str, Tensor], int]] = []  # losses and items of the steps since they were read
 
     def resume(self) -> None:
         """Continue from the newest usable checkpoint, or from the beginning if there is none."""
-        state = load_checkpoint(
-            self._folder / CHECKPOINTS_NAME,
-            self.method,
-            self._optimizer,
-            memory=self.method.training_state(),
-            metadata=self._metadata,
-        )
-        self.state = state or self.state
+        checkpoints = self._folder / CHECKPOINTS_NAME
+        self.state = load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
         if self.state.best is not None:
             best = self._folder / MODEL_NAME
             if not best.exists():
@@ -99,9 +97,10 @@ class Trainer:
         first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
-                loss = self._train_step(batch)
+                self._train_step(batch)
                 epoch, step_of_epoch = divmod(self.state.step, steps_per_epoch)
-                bar.advance(latest=f"epoch={epoch}, loss={loss:.4f}")
+                is_read = step_of_epoch == 0 or self.state.step % READ_LOSSES_EVERY == 0
+                bar.advance(latest=f"epoch={epoch}, loss={self._read_losses():.4f}" if is_read else "")
                 if step_of_epoch == 0:
                     score = self._end_epoch(epoch)
                     if score is not None:
@@ -118,8 +117,8 @@ class Trainer:
             if self.state.best is None:
                 self._write_model(MODEL_NAME)
 
-    def _train_step(self, batch: Batch) -> float:
-        """Take one optimizer step; returns the loss."""
+    def _train_step(self, batch: Batch) -> None:
+        """Take one optimizer step."""
         settings, step, items = self._settings, self.state.step, batch[0].items
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self._batches.steps_per_epoch)
@@ -127,11 +126,8 @@ class Trainer:
         generator = torch.Generator().manual_seed(int(seed))
 
         batch = tuple(clips.to(self._device) for clips in batch)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
             losses = self._model(batch, generator)
-        values = self._processes.reduce(losses, items)
-        if not math.isfinite(values["loss"]):
-            raise self._diverged(f"The loss became {values['loss']}")
         (losses["loss"] * self._processes.loss_weight(items)).backward()
         if settings.clip_grad is not None:
             torch.nn.utils.clip_grad_norm_(self.method.parameters(), settings.clip_grad)
@@ -139,9 +135,21 @@ class Trainer:
         self._optimizer.zero_grad()
 
         self.state.step += 1
-        for name, value in values.items():
-            self.state.loss_sums[name] = self.state.loss_sums.get(name, 0.0) + value
-        return values["loss"]
+        self._unread.append(({name: loss.detach() for name, loss in losses.items()}, items))
+
+    def _read_losses(self) -> float:
+        """Add the losses of the steps since the last call to the sums of the epoch; returns the last loss."""
+        steps, self._unread = self._unread, []
+        local = torch.stack([at_least_float32(loss) for losses, _ in steps for loss in losses.values()]).cpu().double()
+        fractions = [[len(self._processes.local_items(items)) / items] for _, items in steps]
+        values = self._processes.all_reduce(local.view(len(steps), -1) * torch.tensor(fractions, dtype=torch.float64))
+        for step, row in enumerate(values.tolist(), start=self.state.step - len(steps)):
+            losses: dict[str, float] = dict(zip(steps[0][0], row, strict=True))
+            if not math.isfinite(losses["loss"]):
+                raise self._diverged(f"The loss became {losses['loss']}", step)
+            for name, value in losses.items():
+                self.state.loss_sums[name] = self.state.loss_sums.get(name, 0.0) + value
+        return losses["loss"]
 
     def _end_epoch(self, epoch: int) -> float | None:
         """Record the epoch; validate and checkpoint if it is time to. Returns the score if there is one."""
@@ -173,30 +181,24 @@ class Trainer:
         write_text(self._folder / METRICS_NAME, "".join(lines))
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
         for tracker in self._trackers:
-            tracker.log(metrics, record["step"])
+            tracker(metrics, record["step"])
 
     def _write_model(self, name: str) -> None:
         write_bytes(self._folder / name, model_bytes(self.method, {**self._metadata, "step": self.state.step}))
 
     def _save_checkpoint(self) -> None:
+        if self._unread:
+            self._read_losses()
         self._check_weights_finite()
         if self._processes.is_main:
-            save_checkpoint(
-                self._folder / CHECKPOINTS_NAME,
-                self.method,
-                self._optimizer,
-                self.state,
-                memory=self.method.training_state(),
-                metadata=self._metadata,
-            )
+            checkpoints = self._folder / CHECKPOINTS_NAME
+            save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
 
     def _check_weights_finite(self) -> None:
         """The loss is computed before the step: it can be finite when the weights no longer are."""
         if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
-            raise self._diverged("The weights are no longer finite")
+            raise self._diverged("The weights are no longer finite", self.state.step)
 
-    def _diverged(self, what: str) -> Diverged:
-        epoch = self.state.step // self._batches.steps_per_epoch
-        return Diverged(
-            f"{what} at step {self.state.step} (epoch {epoch}). Start another run with a lower --lr or --clip-grad 1."
-        )
+    def _diverged(self, what: str, step: int) -> Diverged:
+        epoch = step // self._batches.steps_per_epoch
+        return Diverged(f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or --clip-grad 1.")

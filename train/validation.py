@@ -1,11 +1,9 @@
 """Validation metrics during training, computed by the evaluator's own functions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
@@ -21,65 +19,54 @@ K = 10  # map@10, as in the paper's main table
 TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
 
 
-@dataclass(frozen=True)
-class EmbeddedClip:
-    """Embeddings of a video or of one of its sub-clips."""
-
-    video: CachedVideo
-    embedding: NDArray[np.float32]  # (T, D)
-    labels: tuple[int, ...] | None  # phase of each frame
-
-
 class Validator:
     """Embeds the val videos, as a whole and as sub-clips, and scores the embeddings."""
 
     def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
-        self._dataset, self._videos, self._store, self._device = dataset, videos, store, device
+        self._store, self._device = store, device
+        self._whole = [(video, 0, video.frames - 1) for video in videos]
+        self._trimmed = [
+            (video, *clip) for video in videos for clip in trimmed_clips(dataset, video.view, video.id, video.frames)
+        ]
 
     def __call__(self, model: Method) -> dict[str, float]:
         """Return metric → value, without the metrics that the views and labels of the split do not allow."""
-        whole, clips = [], []
         model.eval()
-        for video in self._videos:
-            features = torch.from_numpy(self._store.read(video)).to(self._device)
-            whole.append(_embed(model, video, features, 0, video.frames))
-            for first, last in trimmed_clips(self._dataset, video.view, video.id, video.frames):
-                clips.append(_embed(model, video, features, first, last + 1))
+        whole, trimmed = self._embed(model, self._whole), self._embed(model, self._trimmed)
         model.train()
         by_direction = cross_view_map(whole)
         metrics = {f"map@{K}_{direction}": value for direction, value in by_direction.items()}
         metrics["retrieval"] = _mean(by_direction.values())
-        metrics["trimmed"] = _mean(cross_view_map(clips).values())
-        metrics["tau"] = _value(tau_for_selection(_concatenate(whole), stride=TAU_STRIDE))
+        metrics["trimmed"] = _mean(cross_view_map(trimmed).values())
+        metrics["tau"] = _value(tau_for_selection(whole, stride=TAU_STRIDE))
         metrics["both"] = _mean((metrics["retrieval"], metrics["trimmed"]))
         return {name: value for name, value in metrics.items() if value is not None}
 
+    def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
+        """Embed clips, given by their first and last frame."""
+        embeddings, labels = [], []
+        for video, first, last in clips:
+            features = torch.from_numpy(self._store.read(video)[first : last + 1]).to(self._device)
+            embedding = model.embed(features).cpu()
+            if not embedding.isfinite().all():
+                raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
+            embeddings.append(embedding.numpy())
+            labels.append((video.labels or (UNLABELED,) * video.frames)[first : last + 1])
+        return Frames(
+            np.concatenate(embeddings),
+            np.concatenate(labels),
+            np.array([len(embedding) for embedding in embeddings]),
+            np.array([video.view == "ego" for video, _, _ in clips]),
+            tuple(video.id for video, _, _ in clips),
+        )
 
-def cross_view_map(clips: Sequence[EmbeddedClip]) -> dict[str, float | None]:
+
+def cross_view_map(frames: Frames) -> dict[str, float | None]:
     """Return map@10 of ego queries in exo frames and the reverse; None without labels or without one of the views."""
-    labeled = [clip for clip in clips if clip.labels is not None and max(clip.labels) > UNLABELED]
-    if not labeled:
+    if frames.labels is None or frames.labels.max() == UNLABELED:
         return dict.fromkeys(CROSS_VIEW)
-    scores = mean_average_precision(_concatenate(labeled).labeled_frames, (K,), CROSS_VIEW)
+    scores = mean_average_precision(frames.labeled_frames, (K,), CROSS_VIEW)
     return {direction: _value(scores[direction][K]) for direction in CROSS_VIEW}
-
-
-def _embed(model: Method, video: CachedVideo, features: torch.Tensor, first: int, end: int) -> EmbeddedClip:
-    embedding = model.embed(features[first:end]).cpu()
-    if not embedding.isfinite().all():
-        raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
-    return EmbeddedClip(video, embedding.numpy(), None if video.labels is None else video.labels[first:end])
-
-
-def _concatenate(clips: Sequence[EmbeddedClip]) -> Frames:
-    labels = [clip.labels for clip in clips if clip.labels is not None]
-    return Frames(
-        np.concatenate([clip.embedding for clip in clips]),
-        np.concatenate(labels) if len(labels) == len(clips) else None,
-        np.array([len(clip.embedding) for clip in clips]),
-        np.array([clip.video.view == "ego" for clip in clips]),
-        tuple(clip.video.id for clip in clips),
-    )
 
 
 def _value(score: float | Missing) -> float | None:

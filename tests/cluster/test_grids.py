@@ -1,6 +1,7 @@
 """Grids: their runs, the names of runs, and invalid files."""
 
 import pytest
+from tests.factories import write_cache
 
 from byov.cluster.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
 from byov.errors import SweepError
@@ -35,6 +36,12 @@ def test_every_combination_is_a_run(folders):
 )
 def test_names_list_settings_that_are_not_defaults(names, grid, name):
     assert names(**grid) == [name]
+
+
+def test_the_presets_of_an_inferred_dataset_apply(tmp_path):
+    write_cache(tmp_path, {("test", "ego", "a"): 20, ("test", "exo", "b"): 20}, dataset="tennis_forehand")
+    (run,) = plan_runs([parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")], tmp_path)
+    assert (run.settings.frames, run.settings.subset) == (20, 10)
 
 
 def test_names_do_not_depend_on_the_rest_of_the_grid(names):

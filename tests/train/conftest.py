@@ -146,8 +146,7 @@ def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
         videos = training_data.of("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
         assert store.preloaded == preload
-        method.reset_training_state(len(videos))
-        seed, batch_size = method.settings.seed, method.settings.batch_size
-        return BatchSource(method.sampler(videos), store, seed=seed, batch_size=batch_size, prepare=method.prepare)
+        method.start_training(videos, store.read)
+        return BatchSource(method, method.sampler(videos), store)
 
     return make

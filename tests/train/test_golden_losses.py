@@ -113,11 +113,10 @@ def test_actor_observer_triplets():
     assert_golden(golden, losses.sum(), **gradients)
 
 
-@pytest.mark.parametrize("case", ["weighted", "weighted_per_video"])
-def test_two_steps_of_weighted_triplets(case):
-    golden, constants = ACTOR_OBSERVER[case]
+def test_two_steps_of_weighted_triplets():
+    golden, constants = ACTOR_OBSERVER["weighted"]
     assert constants["final_decay"] == LOSS_DECAY
-    means = RunningMeans(4, per_video=case == "weighted_per_video", decay=constants["decay"]).double()
+    means = RunningMeans(4, decay=constants["decay"]).double()
     heads = ScoreHeads(16).double()
     parameters = {"ego_weight": heads.ego.weight, "ego_bias": heads.ego.bias, "scales": heads.scales}
     parameters |= {"exo_weight": heads.exo.weight, "exo_bias": heads.exo.bias}

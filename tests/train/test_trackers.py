@@ -45,7 +45,7 @@ def log(tmp_path):
     def write(*records):
         with open_trackers(tmp_path / "toy", {"lr": 0.1}, tensorboard=False, wandb=True) as (tracker,):
             for step, metrics in records:
-                tracker.log(metrics, step)
+                tracker(metrics, step)
 
     return write
 

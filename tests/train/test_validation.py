@@ -1,4 +1,4 @@
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,52 +8,36 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
 from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
-from byov.train.feature_store import CachedVideo, FeatureStore, open_training_data
-from byov.train.validation import EmbeddedClip, Validator, cross_view_map
+from byov.train.feature_store import FeatureStore, open_training_data
+from byov.train.validation import Validator, cross_view_map
 
 CPU = torch.device("cpu")
 
 
-def random_clips(lengths, seed=0, phases=3, width=6):
+def random_frames(lengths, labeled=True):
     """Videos with embeddings that weakly depend on their labels; the first half is ego."""
-    random = np.random.default_rng(seed)
-    clips = []
-    for number, length in enumerate(lengths):
-        view = "ego" if number < len(lengths) / 2 else "exo"
-        labels = np.sort(random.integers(phases, size=length))
-        embedding = (random.normal(size=(length, width)) + 0.7 * labels[:, None]).astype(np.float32)
-        video = CachedVideo(str(number), view, "val", length, tuple(labels.tolist()), Path("none"), "")
-        clips.append(EmbeddedClip(video, embedding, video.labels))
-    return clips
+    random, count = np.random.default_rng(0), sum(lengths)
+    labels = np.concatenate([np.sort(random.integers(3, size=length)) for length in lengths])
+    embeddings = (random.normal(size=(count, 6)) + 0.7 * labels[:, None]).astype(np.float32)
+    is_ego = np.arange(len(lengths)) < len(lengths) / 2
+    names = tuple(map(str, range(len(lengths))))
+    return Frames(embeddings, labels if labeled else np.full(count, -1), np.array(lengths), is_ego, names)
 
 
-def frames_of(clips):
-    return Frames(
-        embeddings=np.concatenate([clip.embedding for clip in clips]),
-        labels=np.concatenate([clip.labels for clip in clips]),
-        lengths=np.array([len(clip.embedding) for clip in clips]),
-        is_ego=np.array([clip.video.view == "ego" for clip in clips]),
-        names=tuple(clip.video.id for clip in clips),
-    )
+def joined(first, second):
+    pairs = [(getattr(first, name), getattr(second, name)) for name in ("embeddings", "labels", "lengths", "is_ego")]
+    return Frames(*(np.concatenate(pair) for pair in pairs), first.names + second.names)
 
 
 def test_retrieval_needs_both_views_and_labels():
     nothing = {"ego2exo": None, "exo2ego": None}
-    clips = random_clips((10, 10, 12, 9))
-    assert cross_view_map(clips[:2]) == nothing
-    assert cross_view_map([]) == nothing
-    unlabeled = [EmbeddedClip(clip.video, clip.embedding, None) for clip in clips]
+    frames = random_frames((10, 10, 12, 9))
+    unlabeled = random_frames((10, 10, 12, 9), labeled=False)
+    assert cross_view_map(frames.of_view(True)) == nothing
     assert cross_view_map(unlabeled) == nothing
-    # unlabeled videos are ignored
-    assert cross_view_map([*clips, *unlabeled]) == cross_view_map(clips)
-    # and unlabeled frames
-    partly = [
-        EmbeddedClip(clip.video, np.concatenate([clip.embedding[:4], clip.embedding]), (-1,) * 4 + clip.labels)
-        for clip in clips
-    ]
-    bare = [EmbeddedClip(clip.video, clip.embedding, (-1,) * len(clip.embedding)) for clip in clips]
-    assert cross_view_map([*partly, *bare]) == cross_view_map(clips)
-    assert cross_view_map(bare) == nothing
+    assert cross_view_map(joined(frames, unlabeled)) == cross_view_map(frames)  # unlabeled videos are ignored
+    partly = replace(frames, labels=np.where(frames.index_in_video < 4, -1, frames.labels))
+    assert cross_view_map(partly) == cross_view_map(partly.labeled_frames)
 
 
 def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
@@ -62,15 +46,18 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
     model = make_method(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
 
-    whole, clips = [], []
-    for video in videos:
-        features = torch.from_numpy(store.read(video))
-        labels = video.labels
-        whole.append(EmbeddedClip(video, model.embed(features).numpy(), labels))
-        for first, last in trimmed_clips("demo", video.view, video.id, video.frames):
-            embedding = model.embed(features[first : last + 1]).numpy()
-            clips.append(EmbeddedClip(video, embedding, labels[first : last + 1]))
-    standard, trimmed = (mean_average_precision(frames_of(items), ks=[10]) for items in (whole, clips))
+    def scored(clips):
+        embeddings = [model.embed(store.read(video)[first : last + 1]).numpy() for video, first, last in clips]
+        labels = [video.labels[first : last + 1] for video, first, last in clips]
+        is_ego = np.array([video.view == "ego" for video, *_ in clips])
+        lengths, names = np.array([len(each) for each in labels]), tuple(video.id for video, *_ in clips)
+        return Frames(np.concatenate(embeddings), np.concatenate(labels), lengths, is_ego, names)
+
+    whole = scored([(video, 0, video.frames - 1) for video in videos])
+    clips = scored(
+        [(video, *clip) for video in videos for clip in trimmed_clips("demo", video.view, video.id, video.frames)]
+    )
+    standard, trimmed = (mean_average_precision(frames, ks=[10]) for frames in (whole, clips))
     retrieval = (standard["ego2exo"][10] + standard["exo2ego"][10]) / 2
     cut = (trimmed["ego2exo"][10] + trimmed["exo2ego"][10]) / 2
     assert metrics == pytest.approx(
@@ -80,7 +67,7 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
             "retrieval": retrieval,
             "trimmed": cut,
             "both": (retrieval + cut) / 2,
-            "tau": evaluators_tau(frames_of(whole))["all"].value,
+            "tau": evaluators_tau(whole)["all"].value,
         },
         abs=1e-6,
     )

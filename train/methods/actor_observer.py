@@ -14,11 +14,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
-from byov.train.settings import Fraction, Size
+from byov.train.settings import Fraction
 
+EVERY = 4  # exo frames are multiples of this; published code
 SMALL = 1e-5  # added to divisors; published code
 LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
 
@@ -31,11 +32,8 @@ class ActorObserverSettings(BackboneMethodSettings):
 
     method: Literal["actor-observer"] = "actor-observer"
     weighted: bool = Field(True, description="Weight triplets by learned scores.")
-    every: Size = 4  # exo frames are multiples of this
     # ours; published: 10 s, which is 0.3 of an average Charades-Ego video
     far: Fraction = Field(0.3, description="Smallest distance of a negative, as a fraction of the ego video.")
-    decay: Fraction = 0.95  # decay of the running means of the scores
-    means: Literal["all", "video"] = "all"  # one running mean of the losses, or one per video
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}
     NO_CROP = "actor-observer compares whole videos"
@@ -52,20 +50,17 @@ class ActorObserver(BackboneMethod):
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
         if settings.weighted:
             self.needs_whole_batch = "its weights depend on all triplets of a step (--no-weighted does without them)"
-        self.reset_training_state(0)
+        self.means = RunningMeans(0)
+
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:  # noqa: ARG002
+        self.means = RunningMeans(len(videos))
 
     def training_state(self) -> dict[str, Tensor]:
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
 
-    def reset_training_state(self, num_videos: int) -> None:
-        per_video = self.settings.means == "video"
-        self.means = RunningMeans(num_videos, per_video=per_video, decay=self.settings.decay)
-
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_synchronized(videos, "actor-observer compares the two")
-        return Sampler(
-            videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.every, s.far, rng), self.backbone.context
-        )
+        return Sampler(videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.far, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         z, counted = self.backbone(clips, generator), ~clips[0].padding
@@ -78,15 +73,13 @@ class ActorObserver(BackboneMethod):
         return {"loss": weighted_triplet_loss(exo, positive, negative, scores, videos, self.means)}
 
 
-def draw_triplets(
-    ego: CachedVideo, exo: CachedVideo, frames: int, every: int, far: float, rng: np.random.Generator
-) -> list[Draw]:
+def draw_triplets(ego: CachedVideo, exo: CachedVideo, frames: int, far: float, rng: np.random.Generator) -> list[Draw]:
     """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these.
 
     Negatives are farther than the fraction `far` of the video, or as far as possible.
     """
-    choices = -(-exo.frames // every)
-    rows = draw_rows(choices, frames, rng) * every
+    choices = -(-exo.frames // EVERY)
+    rows = draw_rows(choices, frames, rng) * EVERY
     positives = same_time_frames(rows, exo, ego)
     negatives = []
     for row in positives:
@@ -120,7 +113,7 @@ def weighted_triplet_loss(
     near, far, x, y, z = _EqualizeGradients.apply(*distances, *ratios)  # type: ignore[no-untyped-call]
     weights: Tensor = x * y * z
     losses = _softplus(near - far)
-    mean = means.update_losses(losses, weights, videos)
+    mean = means.update_losses(losses, weights)
     return ((losses - mean) * weights).sum() * len(weights) / (weights.sum() + SMALL)
 
 
@@ -152,15 +145,15 @@ class RunningMeans(nn.Module):
     """
 
     scores: Tensor  # (3, videos) c; minus infinity: not seen yet
-    losses: Tensor  # (videos,) or (1,) S
-    weights: Tensor  # (videos,) or (1,) W; 0: not seen yet
+    losses: Tensor  # (1,) S
+    weights: Tensor  # (1,) W; 0: not seen yet
 
-    def __init__(self, videos: int, *, per_video: bool = False, decay: float = 0.95) -> None:
+    def __init__(self, videos: int, decay: float = 0.95) -> None:  # published code
         super().__init__()
-        self.per_video, self.decay = per_video, decay
+        self.decay = decay
         self.register_buffer("scores", torch.full((3, videos), -torch.inf), persistent=False)
-        for name in ("losses", "weights"):
-            self.register_buffer(name, torch.zeros(videos if per_video else 1), persistent=False)
+        self.register_buffer("losses", torch.zeros(1), persistent=False)
+        self.register_buffer("weights", torch.zeros(1), persistent=False)
 
     @torch.no_grad()
     def update_scores(self, scores: Tensor, videos: Tensor) -> Tensor:
@@ -173,16 +166,16 @@ class RunningMeans(nn.Module):
         return after
 
     @torch.no_grad()
-    def update_losses(self, losses: Tensor, weights: Tensor, videos: Tensor) -> Tensor:
-        """(n,) losses l, (n,) weights w, (n,) video indices -> (n,) means k."""
-        groups = videos if self.per_video else torch.zeros_like(videos)
-        before = self.weights[groups]
-        fractions, kept, last = _update_fractions(groups, before > 0, LOSS_DECAY, before.dtype)
+    def update_losses(self, losses: Tensor, weights: Tensor) -> Tensor:
+        """(n,) losses l, (n,) weights w -> (n,) means k, all equal."""
+        same = torch.zeros_like(losses, dtype=torch.int64)
+        before = self.weights[same]
+        fractions, kept, last = _update_fractions(same, before > 0, LOSS_DECAY, before.dtype)
         fractions = fractions * weights
         all_weights = kept * before + fractions.sum(dim=1)
-        all_losses = kept * self.losses[groups] + (fractions * losses).sum(dim=1)
-        self._store(self.weights, all_weights, groups, last)
-        self._store(self.losses, all_losses, groups, last)
+        all_losses = kept * self.losses[same] + (fractions * losses).sum(dim=1)
+        self._store(self.weights, all_weights, same, last)
+        self._store(self.losses, all_losses, same, last)
         return all_losses / all_weights
 
     def _store(self, state: Tensor, after: Tensor, videos: Tensor, last: Tensor) -> None:

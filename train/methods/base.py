@@ -13,15 +13,16 @@ from torch import Tensor
 
 from byov.cache.features import standardize
 from byov.train import settings as shared
-from byov.train.backbones import ClipEncoder, ClipTransformer, FrameBackbone, FrameHead
+from byov.train.backbones import ClipTransformer, FrameHead
 from byov.train.feature_store import CachedVideo
 from byov.train.hub import HubModel
-from byov.train.networks import Encoder, initialize
+from byov.train.networks import Encoder, FrameBackbone, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
 from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
 
 Losses = dict[str, Tensor]
 Features = Tensor | NDArray[Any]  # NumPy arrays are moved to the model's device
+ReadFeatures = Callable[[CachedVideo], NDArray[np.float16]]
 
 
 class Method(HubModel):
@@ -30,12 +31,12 @@ class Method(HubModel):
     settings_class: ClassVar[type[TrainSettings]]
     needs_whole_batch: str | None = None  # why a batch cannot be split over several processes
 
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
+        """Set up the training-only state from the training videos; `read` returns their (T, width) features."""
+
     def training_state(self) -> dict[str, Tensor]:
         """Return training-only state, saved in checkpoints but not in the model file."""
         return {}
-
-    def reset_training_state(self, num_videos: int) -> None:
-        """Allocate the training-only state for a number of training videos."""
 
     @abstractmethod
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
@@ -84,12 +85,17 @@ class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
     def has_encoder(self) -> bool:
         return self.backbone == "encoder"
 
+    @property
+    def unused(self) -> set[str]:
+        of_encoder = set() if self.has_encoder else EncoderSettings.model_fields.keys() - {"latent"}
+        return of_encoder | (set() if self.backbone == "frame" else {"context"})
+
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> Self:
-        encoder_only = dict.fromkeys(sorted(EncoderSettings.model_fields.keys() - {"latent"}), "encoder")
-        for name, backbone in (encoder_only | {"context": "frame"}).items():
-            if self.backbone != backbone and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is an option of the {backbone} backbone; the backbone is {self.backbone}")
+        for name in sorted(self.unused):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                owner = "frame" if name == "context" else "encoder"
+                raise ValueError(f"{name} is an option of the {owner} backbone; the backbone is {self.backbone}")
         if self.NO_CROP and self.crop != shared.WHOLE_VIDEO:
             raise ValueError(f"{self.NO_CROP}; leave --crop out")
         return self
@@ -143,7 +149,7 @@ def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder
 
 def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbone:
     if settings.backbone == "encoder":
-        return ClipEncoder(build_encoder(width, settings.frames, settings))
+        return build_encoder(width, settings.frames, settings)
     if settings.backbone == "transformer":
         return ClipTransformer(width, settings.latent, settings.frames)
     return FrameHead(width, settings.latent, settings.context)

@@ -116,7 +116,7 @@ class Byov(Method):
         full = [None, None] if s.cross_view or s.cycle else []
         msm, mcm = visible_msm if s.self_view else [], visible_mcm if s.cross_view else []
         visible = [*full, *msm, *mcm]
-        z = self.encoder(clips * (len(visible) // 2), visible)
+        z = self.encoder(clips * (len(visible) // 2), visible=visible)
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
         # Decode the mask-filled tokens of MSM (eq. 4), and of MCM with the other view as context (eq. 7), in one pass.

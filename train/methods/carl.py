@@ -16,6 +16,7 @@ from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Loss
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
+OVERLAP = 0.2  # smallest overlap of the crops, as a fraction; published code
 SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published code
 
 
@@ -28,7 +29,6 @@ class CarlSettings(BackboneMethodSettings):
     method: Literal["carl"] = "carl"
     variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
     temperature: shared.Temperature = 0.1
-    overlap: shared.Fraction = 0.2  # smallest overlap of the crops
     feature_dropout: shared.FeatureDropout = 0.0  # ours: cached features rule out image augmentation
     backbone: shared.Backbone = "transformer"
     frames: shared.Frames = 80
@@ -60,7 +60,7 @@ class Carl(BackboneMethod):
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_one(videos)
-        return Sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, s.overlap, rng), self.backbone.context)
+        return Sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
@@ -72,12 +72,12 @@ class Carl(BackboneMethod):
         return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
 
 
-def draw_two_crops(video: CachedVideo, frames: int, overlap: float, rng: np.random.Generator) -> list[Draw]:
+def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) -> list[Draw]:
     """Draw frames from two overlapping parts of a video, each 1 to 1.5 times as long as a clip."""
     length = min(video.frames, frames)
     lengths = [min(video.frames, ceil(length * rng.uniform(1, 1.5))) for _ in range(2)]
     start = int(rng.integers(video.frames - lengths[0] + 1))
-    reach = int((1 - overlap) * length)
+    reach = int((1 - OVERLAP) * length)
     low, high = max(0, start - reach), min(video.frames - lengths[1], start + reach)
     starts = [start, int(rng.integers(min(low, high), high + 1))]
     return [

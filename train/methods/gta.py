@@ -11,7 +11,7 @@ from byov.train.methods import base
 from byov.train.methods.base import Losses, hide_padding, mean_over_items
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch
-from byov.train.settings import Fraction, Positive, Temperature
+from byov.train.settings import Positive, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
 UNNORMALIZED_SCALE = 0.01  # AE2's code
@@ -27,8 +27,6 @@ class GtaSettings(base.PairSettings):
     # published code
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
-    smoothing: Fraction = 0.1  # label smoothing of the cycles
-    path_weight: float = 0.1  # weight of the alignment costs
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"unnormalized": {True: "unnormalized"}}
 
@@ -52,8 +50,6 @@ class Gta(base.PairMethod):
             *(clip.padding for clip in clips),
             gamma=s.gamma,
             temperature=s.temperature,
-            label_smoothing=s.smoothing,
-            alignment_weight=s.path_weight,
             scale=UNNORMALIZED_SCALE if s.unnormalized else 1.0,
         )
         return {"loss": cycle + alignment, "cycle": cycle, "alignment": alignment}
@@ -68,8 +64,8 @@ def gta_losses(
     *,
     gamma: float = 0.1,
     temperature: float = 0.1,
-    label_smoothing: float = 0.1,
-    alignment_weight: float = 0.1,
+    label_smoothing: float = 0.1,  # published code
+    alignment_weight: float = 0.1,  # published code
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Cycle and alignment losses of GTA, whose sum is its loss.

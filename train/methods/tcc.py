@@ -13,7 +13,7 @@ from byov.train.methods import base
 from byov.train.methods.base import Losses, hide_padding, mean_over_items
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch
-from byov.train.settings import Fraction, NonNegative, Temperature
+from byov.train.settings import NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
 Similarity = Literal["l2", "dot"]
@@ -30,10 +30,8 @@ class TccSettings(base.PairSettings):
     method: Literal["tcc"] = "tcc"
     # published code
     tcc_loss: CycleLoss = Field("variance", description="Loss of a cycle's end point.")
-    similarity: Similarity = "l2"
     temperature: Temperature = 0.1
     variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance.")
-    smoothing: Fraction = 0.1  # label smoothing of the classification loss
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"tcc_loss": {"mse": "mse", "classification": "classification"}}
 
@@ -54,10 +52,8 @@ class Tcc(base.PairMethod):
                 clips[home].padding,
                 clips[away].padding,
                 loss=s.tcc_loss,
-                similarity=s.similarity,
                 temperature=s.temperature,
                 variance_weight=s.variance_weight,
-                label_smoothing=s.smoothing,
             )
             for home, away in ((0, 1), (1, 0))
         )
@@ -73,10 +69,10 @@ def tcc_loss(
     away_padding: Tensor,
     *,
     loss: CycleLoss = "variance",
-    similarity: Similarity = "l2",
+    similarity: Similarity = "l2",  # published code
     temperature: float = 0.1,
     variance_weight: float = 0.001,
-    label_smoothing: float = 0.1,
+    label_smoothing: float = 0.1,  # published code
 ) -> Tensor:
     """Mean loss of the cycles from each frame of `home` to `away` and back.
 

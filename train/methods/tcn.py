@@ -15,7 +15,12 @@ from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, hide_padding, mean_over_items
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
-from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative, Size
+from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative
+
+WINDOW = 5  # single-view n-pairs: a positive is at most this many frames earlier; TCC authors' code
+SPAN = 580  # multi-view: the frames of an item lie within this many; TCN authors' code
+POSITIVE_RADIUS = 6  # single-view triplets: positives are at most this many frames apart; TCN authors' code
+NEGATIVE_RADIUS = 12  # and negatives more than this many
 
 
 class TcnSettings(BackboneMethodSettings):
@@ -30,13 +35,8 @@ class TcnSettings(BackboneMethodSettings):
     )
     # n-pairs: the TCC authors' code and the TCN authors' published settings
     tcn_loss: Literal["npairs", "triplet"] = Field("npairs", description="N-pairs or semi-hard triplet loss.")
-    window: Size = 5  # single-view n-pairs: a positive is at most this many frames earlier; TCC authors' code
-    span: Size = 580  # multi-view: the frames of an item lie within this many; TCN authors' code
-    regularization: float = 0.002  # TCC authors' code
     # the TCN authors' code
     margin: NonNegative = Field(0.2, description="Margin of reversed clips, or of negatives.")
-    positive_radius: Size = 6  # single-view triplets: positives are at most this many frames apart,
-    negative_radius: Size = 12  # negatives more than this many; TCN authors' code
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
         "tcn": {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"},
@@ -57,7 +57,7 @@ class TcnSettings(BackboneMethodSettings):
     def _clips_suit_the_loss(self) -> Self:
         if self.tcn != "single" and self.crop != WHOLE_VIDEO:
             raise ValueError(f"--tcn {self.tcn} compares whole videos; leave --crop out")
-        apart = self.negative_radius + 1
+        apart = NEGATIVE_RADIUS + 1
         if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
             raise ValueError(f"single-view triplets need two frames {apart} apart; give --frames {apart + 1} or more")
         return self
@@ -79,11 +79,11 @@ class Tcn(BackboneMethod):
             pick_video = sampling.pick_one(videos)
             if s.tcn_loss == "triplet":
                 return Sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)], context)
-            draw_item = lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, s.window, rng)  # noqa: E731
+            draw_item = lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, rng)  # noqa: E731
             return Sampler(videos, draw_item, context)
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
-            pick, span = sampling.pick_synchronized(videos, reason), s.span
+            pick, span = sampling.pick_synchronized(videos, reason), SPAN
         else:
             reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
             pick, span = sampling.pick_views(videos, reason), LARGEST
@@ -97,10 +97,9 @@ class Tcn(BackboneMethod):
                 labels = clips[1].index
                 swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
                 anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
-            loss = npairs(anchors, positives, clips[0].padding, regularization=s.regularization, labels=labels)
-            return {"loss": loss}
+            return {"loss": npairs(anchors, positives, clips[0].padding, labels=labels)}
         if s.tcn == "single":
-            times, radii = clips[0].frame, (s.positive_radius, s.negative_radius)
+            times, radii = clips[0].frame, (POSITIVE_RADIUS, NEGATIVE_RADIUS)
         else:  # a short exo video has one frame for several ego frames: to these it is one moment
             times, radii = clips[1].index.repeat(1, 2), (0, 0)
         positive, negative = positive_and_negative(times, *radii)
@@ -109,12 +108,10 @@ class Tcn(BackboneMethod):
         return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)}
 
 
-def draw_earlier(
-    video: CachedVideo, frames: int, crop: tuple[float, float], window: int, rng: np.random.Generator
-) -> list[Draw]:
-    """Draw anchors, and for each a frame up to `window` frames earlier within the clip."""
+def draw_earlier(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> list[Draw]:
+    """Draw anchors, and for each a frame up to 5 frames earlier within the clip."""
     anchors = sampling.draw_clip(video, frames, crop, rng)
-    earlier = anchors.rows - rng.integers(1, window + 1, len(anchors.rows))
+    earlier = anchors.rows - rng.integers(1, WINDOW + 1, len(anchors.rows))
     return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
 
 
@@ -147,7 +144,7 @@ def npairs(
     positives: Tensor,
     padding: Tensor,
     *,
-    regularization: float = 0.002,
+    regularization: float = 0.002,  # TCC authors' code
     labels: Tensor | None = None,
 ) -> Tensor:
     """N-pairs loss: cross-entropy of each anchor finding its positive among those of its item.

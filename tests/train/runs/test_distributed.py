@@ -1,12 +1,10 @@
 """How a batch is divided among processes; test_torchrun.py runs the processes themselves."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from byov.errors import TrainError
-from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes, partition
+from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
 from byov.train.run import train_run
@@ -24,14 +22,10 @@ class CountingStore(FeatureStore):
         return super().read(video)
 
 
-def local_items(rank, world_size):
-    return partial(partition, rank=rank, world_size=world_size)
-
-
 @pytest.mark.parametrize("items", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_partitions_cover_all_items_evenly(items, world_size):
-    parts = [partition(items, rank, world_size) for rank in range(world_size)]
+    parts = [Processes(rank, world_size).local_items(items) for rank in range(world_size)]
     assert [item for part in parts for item in part] == list(range(items))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -45,49 +39,19 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
 
     def batches(local):
         store, sampler = CountingStore(data, (), 0), model.sampler(data.of("train"))
-        return store, BatchSource(sampler, store, seed=0, batch_size=3, prepare=model.prepare, local_items=local)
+        return store, BatchSource(model, sampler, store, local)
 
     _, whole = batches(SINGLE_PROCESS.local_items)
     for step in range(whole.steps_per_epoch * 2):
         expected = whole.batch(step)
         for rank in range(world_size):
-            items = partition(expected[0].items, rank, world_size)
-            store, source = batches(local_items(rank, world_size))
+            items = Processes(rank, world_size).local_items(expected[0].items)
+            store, source = batches(Processes(rank, world_size).local_items)
             taken = items or range(1)  # a process without items takes the first, with weight 0
             for clips, of_all in zip(source.batch(step), expected, strict=True):
                 assert torch.equal(clips.features, of_all.features[taken.start : taken.stop])
                 assert (clips.first_item, clips.items) == (taken.start, of_all.items)
             assert len(store.seen) == len(taken) * len(expected)  # only its own videos are read
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("byov", {"recipe": "official"}), ("byov", {"recipe": "cycle", "order_prior": 0.2}), ("timeline", {"clips": 2})],
-)
-@pytest.mark.parametrize("frames", [8, 30])  # 30: more than some videos have
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_losses_and_gradients_are_weighted_means_of_the_parts(write_cache, method, options, frames, world_size):
-    data = open_training_data(write_cache(train=(4, 3)).parent, None, None, 0.3)
-    settings = resolve_settings(
-        method, "toy", {"frames": frames, "latent": 16, "depth": 1, "heads": 2, "batch_size": 4, **options}
-    )
-    model = build_method(data.width, settings)
-    store, sampler = FeatureStore(data, data.of("train"), 2**30), model.sampler(data.of("train"))
-
-    def losses_and_gradients(local):
-        batch = BatchSource(sampler, store, seed=0, batch_size=4, prepare=model.prepare, local_items=local).batch(1)
-        model.zero_grad()
-        losses = model(batch, torch.Generator().manual_seed(5))
-        losses["loss"].backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
-        return [loss.detach() for loss in losses.values()] + gradients, batch[0].items
-
-    whole, items = losses_and_gradients(SINGLE_PROCESS.local_items)
-    parts = [losses_and_gradients(local_items(rank, world_size))[0] for rank in range(world_size)]
-    weights = [len(partition(items, rank, world_size)) / items for rank in range(world_size)]
-    for expected, *found in zip(whole, *parts, strict=True):
-        total = sum(weight * part for weight, part in zip(weights, found, strict=True))
-        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("world_size", [None, "1"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.train.runs.conftest import make_cache
 from tests.train.runs.run_files import contents, records
 
 import byov.train
@@ -21,6 +22,7 @@ from byov.train.checkpoint import load_weights
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
+from byov.train.run import train_run
 from byov.train.sampling import BatchSource
 from byov.train.settings import settings_of
 
@@ -110,11 +112,11 @@ def test_a_run_is_reproducible_bit_for_bit(byov_train, tiny, reference, run, opt
 def training_loss(model, data):
     """Mean loss over the first batches of training."""
     videos = data.of("train")
-    model.reset_training_state(len(videos))
+    store = FeatureStore(data, videos, 2**30)
+    model.start_training(videos, store.read)
     if model.settings.method == "actor-observer":
         model.heads = None  # with them, the loss is relative to its own running mean
-    store, settings = FeatureStore(data, videos, 2**30), model.settings
-    batches = BatchSource(model.sampler(videos), store, seed=0, batch_size=settings.batch_size, prepare=model.prepare)
+    batches = BatchSource(model, model.sampler(videos), store)
     with torch.no_grad():
         losses = [model(batches.batch(step), torch.Generator().manual_seed(step))["loss"] for step in range(12)]
     return torch.stack(losses).mean()
@@ -134,7 +136,13 @@ def test_a_run_of_every_method_learns_and_evaluates(reference_of_each, each_meth
 
 @pytest.mark.parametrize(
     ("option", "same"),
-    [(("--seed", 1), False), (("--clip-grad", 0.01), False), (("--ratio", 1.0), False), (("--clip-grad", 1e9), True)],
+    [
+        (("--seed", 1), False),
+        (("--clip-grad", 0.01), False),
+        (("--ratio", 1.0), False),
+        (("--clip-grad", 1e9), True),
+        (("--precision", "bf16"), False),
+    ],
     ids=str,
 )
 def test_settings_change_the_model(byov_train, tiny, reference, run, option, same):
@@ -178,6 +186,14 @@ def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
     assert "random--tiny at ratio 0.3" in ran.err
     assert "retrieval 0." in ran.out
     assert "32 embedding files" in ran.out
+
+
+def test_the_presets_of_an_inferred_dataset_apply(tmp_path):
+    make_cache(tmp_path / "tennis", dataset="tennis_forehand")
+    options = {"method": "ae2-alignment", "frames": 20, "latent": 8, "epochs": 1}
+    train_run("toy", features_dir=tmp_path / "tennis", runs_dir=tmp_path / "runs", **options)
+    settings = settings_of(read_run(tmp_path / "runs", "toy"))
+    assert (settings.frames, settings.subset) == (20, 10)
 
 
 def test_json_is_one_object_on_standard_output(byov_train, tiny, run):

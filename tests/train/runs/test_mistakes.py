@@ -157,14 +157,6 @@ def test_two_processes_do_not_train_one_run(start_train, refused, tiny, referenc
     assert contents(run) == contents(reference)
 
 
-@pytest.mark.usefixtures("cache")
-def test_two_processes_do_not_start_one_run(start_train, refused, tiny):
-    first = start_train(*START, *tiny, pause_before=("config.json", 1))
-    assert first.paused()
-    assert "another process" in refused(*START, *tiny)
-    assert first.finish().code == 0
-
-
 @pytest.mark.parametrize("options", [("--lr", "1e30"), ("--lr", "1e39", "--batch-size", "4")])
 @pytest.mark.usefixtures("cache")
 def test_a_diverged_run_is_stopped(refused, tiny, run, options):

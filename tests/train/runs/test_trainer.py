@@ -2,11 +2,13 @@
 
 import math
 import threading
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests.train.runs.run_files import contents, records
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.train.checkpoint import TrainingState, checkpoints, load_checkpoint, save_checkpoint
@@ -23,10 +25,8 @@ PADDING = torch.zeros(1, FRAMES, dtype=torch.bool)
 class RandomBatches:
     """Batches by step; requests a stop during a chosen step."""
 
-    steps_per_epoch = STEPS_PER_EPOCH
-
-    def __init__(self, stop: threading.Event, stop_at: int | None):
-        self._stop, self._stop_at = stop, stop_at
+    def __init__(self, stop: threading.Event, stop_at: int | None, steps_per_epoch: int):
+        self._stop, self._stop_at, self.steps_per_epoch = stop, stop_at, steps_per_epoch
 
     def ahead(self, first_step, end_step):
         for step in range(first_step, end_step):
@@ -71,15 +71,24 @@ def score(model):
 @pytest.fixture
 def trainer(tmp_path):
     def make(
-        stop=None, *, loss=noisy_loss, stop_at=None, select="score", folder=tmp_path, validate=score, epochs=EPOCHS
+        stop=None,
+        *,
+        loss=noisy_loss,
+        stop_at=None,
+        select="score",
+        folder=tmp_path,
+        validate=score,
+        steps_per_epoch=STEPS_PER_EPOCH,
+        **settings,
     ):
-        settings = ByovSettings(epochs=epochs, lr=1e-2, weight_decay=0, validate_every=1, seed=3, latent=8, heads=2)
+        usual = {"epochs": EPOCHS, "lr": 1e-2, "weight_decay": 0, "validate_every": 1, "seed": 3}
+        settings = ByovSettings(**(usual | {"latent": 8, "heads": 2} | settings))
         with torch.random.fork_rng():
             torch.manual_seed(0)
             method = Learner(settings, loss)
         return Trainer(
             method,
-            RandomBatches(stop or threading.Event(), stop_at),
+            RandomBatches(stop or threading.Event(), stop_at, steps_per_epoch),
             folder=folder,
             device=torch.device("cpu"),
             validate=validate,
@@ -90,8 +99,10 @@ def trainer(tmp_path):
     return make
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("stop_at", range(TOTAL))
-def test_interrupted_at_any_step_it_ends_the_same(trainer, tmp_path, stop_at):
+def test_interrupted_at_any_step_it_ends_the_same(trainer, tmp_path, stop_at, precision):
+    trainer = partial(trainer, precision=precision)
     whole = trainer(folder=tmp_path / "whole")
     whole.train()
     stop = threading.Event()
@@ -104,6 +115,25 @@ def test_interrupted_at_any_step_it_ends_the_same(trainer, tmp_path, stop_at):
     resumed.train()
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert resumed.state == whole.state
+
+
+class ScalarReads(TorchDispatchMode):
+    """Counts reads of single numbers, each of which waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_losses_are_not_read_at_every_step(trainer, tmp_path):
+    counts = []
+    for steps in (4, 40):
+        with ScalarReads() as reads:
+            trainer(folder=tmp_path / str(steps), steps_per_epoch=steps).train()
+        counts.append(reads.count)
+    assert counts[0] == counts[1]
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(trainer, tmp_path):
@@ -185,9 +215,20 @@ def test_a_gradient_that_is_not_finite_is_never_saved(trainer, tmp_path, step, s
         assert all(tensor.isfinite().all() for tensor in load_file(path).values())
 
 
-def make_linear(seed):
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(3, 2)
+class Linear(torch.nn.Linear):
+    """A model with training-only state."""
+
+    def __init__(self, seed, names=("means",)):
+        torch.manual_seed(seed)
+        super().__init__(3, 2)
+        self.state = {name: torch.zeros(2) for name in names}
+
+    def training_state(self):
+        return self.state
+
+
+def make_linear(seed, **state):
+    model = Linear(seed, **state)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(3)).sum().backward()
     optimizer.step()
@@ -197,30 +238,30 @@ def make_linear(seed):
 def test_a_checkpoint_restores_everything_bit_for_bit(tmp_path):
     model, optimizer = make_linear(0)
     state = TrainingState(step=7, records=[{"epoch": 1, "step": 7, "loss": 0.1}], best=0.25)
-    save_checkpoint(tmp_path, model, optimizer, state, memory={"means": torch.tensor([1.5, -torch.inf])})
+    model.state["means"].copy_(torch.tensor([1.5, -torch.inf]))
+    save_checkpoint(tmp_path, model, optimizer, state, {})
     other, other_optimizer = make_linear(1)
-    memory = {"means": torch.zeros(2)}
-    assert load_checkpoint(tmp_path, other, other_optimizer, memory=memory) == state
-    assert memory["means"].tolist() == [1.5, -torch.inf]
+    assert load_checkpoint(tmp_path, other, other_optimizer, {}) == state
+    assert other.state["means"].tolist() == [1.5, -torch.inf]
     for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for key, value in optimizer.state[theirs].items():
             assert torch.equal(other_optimizer.state[ours][key], value)
-    save_checkpoint(tmp_path / "again", other, other_optimizer, state, memory=memory)
+    save_checkpoint(tmp_path / "again", other, other_optimizer, state, {})
     (first,), (again,) = checkpoints(tmp_path), checkpoints(tmp_path / "again")
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_a_checkpoint_of_another_step_or_run_is_not_used(tmp_path):
     model, optimizer = make_linear(0)
-    assert load_checkpoint(tmp_path, model, optimizer) is None
-    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), metadata={"identity": "a"})
-    assert load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}) is not None
+    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is None
+    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), {"identity": "a"})
+    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is not None
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "b"})
+        load_checkpoint(tmp_path, model, optimizer, {"identity": "b"})
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"}, memory={"missing": torch.zeros(1)})
+        load_checkpoint(tmp_path, *make_linear(0, names=("missing",)), {"identity": "a"})
     (path,) = checkpoints(tmp_path)
     path.rename(path.with_name("step-000000008.safetensors"))
     with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, metadata={"identity": "a"})
+        load_checkpoint(tmp_path, model, optimizer, {"identity": "a"})
