@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -42,7 +42,8 @@ class EmbeddedVideo:
     def write(self, path: Path, view: str | None = None) -> None:
         """Write an .npz file, or an HDF5 file as in a run, depending on the suffix of the path."""
         if path.suffix.lower() != ".npz":
-            write_embedding(path, self.embedding, self.pts_seconds, self.source, view=view)
+            source = replace(self.source, view=view or "")
+            write_embedding(path, self.embedding, self.pts_seconds, source)
             return
         texts: dict[str, Any] = {name: getattr(self.source, name) for name in ("run", "model_sha256", "video")}
         if view is not None:
@@ -117,6 +118,7 @@ class RunEmbedder:
             run=run.name,
             model_sha256=self._model_sha256,
             dataset=NO_DATASET,
+            view="",
             video=job.video.path.stem,
             encoder=run.encoder,
             encoder_revision=_recorded(run, "encoder_revision"),

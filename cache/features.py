@@ -9,8 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
-from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, STORED_DTYPE, RowWriter, read_dataclass, read_header_attributes
-from byov.cache.layout import ratio_key
+from byov.cache.hdf5 import (
+    DTYPES,
+    EXTRACT_AGAIN,
+    SCHEMA_VERSION,
+    STORED_DTYPE,
+    RowWriter,
+    read_dataclass,
+    read_digest,
+    read_header_attributes,
+)
+from byov.cache.layout import ratio_key, video_path
 from byov.errors import CacheError
 
 MAX_TOKENS = 2**16  # `order` stores token indices in 16 bits
@@ -22,6 +31,8 @@ AnyArray = TypeVar("AnyArray")
 class Provenance:
     """What a video's features were computed from and with."""
 
+    video: str
+    view: str
     encoder: str
     encoder_revision: str
     encoder_sha256: str
@@ -112,6 +123,20 @@ def read_header(path: Path) -> Header:
     attributes = read_header_attributes(path)
     provenance = read_dataclass(Provenance, path, attributes)
     return read_dataclass(Header, path, attributes, path=path, provenance=provenance)
+
+
+def video_header(folder: Path, view: str, video: str) -> Header:
+    """Read the header of a video's file in an encoder's folder; raise CacheError if it is of another video."""
+    header = read_header(video_path(folder, view, video))
+    if (header.provenance.view, header.provenance.video) != (view, video):
+        found = f"{header.provenance.view}/{header.provenance.video}"
+        raise CacheError(f"{header.path}: features of {found}, not of {view}/{video}; {EXTRACT_AGAIN}")
+    return header
+
+
+def video_digest(folder: Path, view: str, video: str, column: str) -> str:
+    """Return the digest of a column of a video's file; raise CacheError if the file is of another video."""
+    return read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def check_same_identity(header: Header, other: Header) -> None:

@@ -37,7 +37,7 @@ def _options(
 @app.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
     """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
-    entries = [(run, read_progress(run), size_bytes(run.folder)) for run in _all_runs(runs_dir)]
+    entries = [(run, _progress(run), size_bytes(run.folder)) for run in _all_runs(runs_dir)]
     if as_json:
         print(json.dumps([_summary(*entry) for entry in entries], indent=1))
         return
@@ -113,7 +113,7 @@ def prune(
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else _all_runs(runs_dir)
     finished = []
     for run in records:
-        progress = read_progress(run)
+        progress = _progress(run)
         if progress.state == "finished":
             finished += [run] if cached_runs.checkpoint_files(run) else []
         elif runs:
@@ -137,6 +137,13 @@ def _all_runs(runs_dir: Path) -> list[RunRecord]:
         except CacheError as error:
             note(f"{name}: skipped ({error})")
     return runs
+
+
+def _progress(run: RunRecord) -> RunProgress:
+    progress = read_progress(run)
+    if progress.damaged:
+        note(f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; restore it from a copy")
+    return progress
 
 
 def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
@@ -166,11 +173,11 @@ def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]
 
 def _facts(run: RunRecord) -> dict[str, Any]:
     """Return everything in which two runs can differ: data, progress, validation scores, settings."""
-    progress = read_progress(run)
-    digest, validation = run.training.get("videos_sha256"), run.training.get("validation")
+    progress, validation = _progress(run), run.training.get("validation")
     return {
         **{key: run.training.get(key) for key in DATA_KEYS},
-        "train and val videos, features, labels": digest[:12] if isinstance(digest, str) else None,
+        "train and val features": run.features_sha256[:12],
+        "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
         "selected by": progress.metric,  # differs from the setting if the val split has no labels
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},

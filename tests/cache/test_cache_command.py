@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.factories import make_provenance
+from tests.factories import make_provenance, make_training
 
 from byov import __version__
 from byov.cache.digests import seal_json
@@ -20,10 +20,6 @@ from byov.cache.manifest import load_manifest
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 COMMAND = Path(sys.executable).with_name("byov-cache")
-TRAINING = {
-    **{"dataset": "demo", "encoder": "random/tiny", "encoder_folder": "random--tiny", "column": "merged/0.3"},
-    **{"recipe": "paper", "seed": 0, "untrained_sha256": "ab" * 32},
-}
 
 
 def test_ls(byov_cache, features_dir):
@@ -99,7 +95,7 @@ def test_show(byov_cache, encoder_folder):
 def test_verify_reports_files_without_a_digest(byov_cache, features_dir, tmp_path):
     assert byov_cache("verify", "demo", "--features-dir", features_dir).out == "4 files checked, 0 bad\n"
     (tmp_path / "runs" / "long").mkdir(parents=True)
-    (tmp_path / "runs" / "long" / "config.json").write_bytes(seal_json({"training": TRAINING}))
+    (tmp_path / "runs" / "long" / "config.json").write_bytes(seal_json({"training": make_training()}))
     (tmp_path / "runs" / "long" / "metrics.jsonl").write_text('{"epoch": 0}\n')
     report = byov_cache("verify", "--json", "--features-dir", features_dir).json
     assert (report["checked"], report["bad"], report["remedies"]) == (6, {}, {})

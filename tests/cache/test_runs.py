@@ -2,6 +2,7 @@ import json
 import os
 
 import pytest
+from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
 from byov.cache.digests import seal_json
@@ -18,26 +19,15 @@ from byov.cache.runs import (
 )
 from byov.errors import CacheError
 
-TRAINING = {
-    "dataset": "demo",
-    "encoder": "openai/clip-vit-base-patch16",
-    "encoder_folder": "openai--clip-vit-base-patch16",
-    "column": "merged/0.3",
-    "recipe": "paper",
-    "seed": 3,
-    "untrained_sha256": "ab" * 32,
-}
-
 
 @pytest.fixture
 def write_run(tmp_path):
-    """write_run(name, **changes): a run with TRAINING in its config.json; None leaves a key out."""
+    """write_run(name, **changes): a run without models; None leaves a key of its training record out."""
 
     def write(name="first", *, age_seconds=0, **changes):
-        training = {key: value for key, value in (TRAINING | changes).items() if value is not None}
         path = tmp_path / name / "config.json"
         path.parent.mkdir(parents=True)
-        path.write_bytes(seal_json({"width": 768, "settings": {"latent": 256}, "training": training}))
+        path.write_bytes(seal_json({"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}))
         os.utime(path, (1_000_000 - age_seconds,) * 2)
         return tmp_path
 
@@ -48,7 +38,7 @@ def test_run_is_read_from_its_config(write_run):
     runs = write_run("pour 1")
     record = read_run(runs, "pour 1")
     assert (record.name, record.folder, record.ratio) == ("pour 1", runs / "pour 1", 0.3)
-    assert TRAINING.items() <= record.model_dump().items()
+    assert make_training().items() <= record.model_dump().items()
     assert record.settings == {"latent": 256}
     assert record.label == ("recipe", "paper")
     assert read_run(runs, f"{runs}/pour 1/").name == "pour 1"  # as completed by a shell

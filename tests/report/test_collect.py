@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
+from tests.factories import make_training
 
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, VideoEntry
@@ -336,11 +337,8 @@ def curves_of(tmp_path):
     def read(text, select="retrieval"):
         if text is not None:
             (tmp_path / "metrics.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
-        texts = dict.fromkeys(("dataset", "encoder", "encoder_folder", "recipe", "untrained_sha256"), "x")
         training = {"settings": {"select": select}} if select else {}
-        return read_curves(
-            RunRecord(name="r", folder=tmp_path, column="merged/0.3", seed=0, training=training, **texts)
-        )
+        return read_curves(RunRecord(name="r", folder=tmp_path, training=training, **make_training()))
 
     return read
 

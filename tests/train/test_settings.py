@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.factories import make_training
 
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
@@ -115,9 +116,8 @@ def test_limits_are_allowed(given):
 
 
 def run_with(settings):
-    texts = ("dataset", "encoder", "encoder_folder", "column", "recipe", "untrained_sha256")
     training = {"settings": settings, "versions": {"byov": "1.0"}}
-    return RunRecord(name="a", folder=Path("runs/a"), seed=0, training=training, **dict.fromkeys(texts, "x"))
+    return RunRecord(name="a", folder=Path("runs/a"), training=training, **make_training())
 
 
 def stored(settings):
