@@ -218,6 +218,8 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: st
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
             raise StaleError(f"{path}: replaced while it was in use; run the command again")
+        if name not in _column_names(file):
+            raise ValueError(f"{name} is not stored in it")
         dataset = _open_dataset(file, name)
         values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
         if values.size:
@@ -241,11 +243,11 @@ def read_digest(path: Path, name: str, remedy: str = EXTRACT_AGAIN, **expected: 
 
 
 def _column_digest(file: h5py.File, path: Path, name: str) -> str:
-    names = _column_names(file)
-    if name not in names:
+    digests: dict[str, str] = json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))
+    if name not in digests:
         advice = f"; run byov-extract --ratios {name.removeprefix('merged/')}" if name.startswith("merged/") else ""
-        raise CacheError(f"{path}: no {name}; it contains {', '.join(names)}{advice}")
-    return str(json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))[name])
+        raise CacheError(f"{path}: no {name}; it contains {', '.join(sorted(digests))}{advice}")
+    return digests[name]
 
 
 # The low-level interface of h5py: the high-level one follows links, and takes several times as long per file.

@@ -113,6 +113,7 @@ class RunEmbeddings(EmbeddingReader):
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
         self._first: EmbeddingProvenance | None = None
+        self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
 
     def check_files(self, wanted: Sequence[Segment], split: str) -> None:
@@ -123,7 +124,10 @@ class RunEmbeddings(EmbeddingReader):
 
     def check(self, segment: Segment) -> EmbeddingProvenance:
         """Return the provenance of a segment's embeddings; raise StaleError if they are not up to date."""
-        return check_current(self.path(segment), self.run, self._features_dir, self.model_sha256)
+        path = self.path(segment)
+        if path not in self._checked:
+            self._checked[path] = check_current(path, self.run, self._features_dir, self.model_sha256)
+        return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
         folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=segment.clip is not None)

@@ -376,15 +376,14 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
     return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
 
 
-def scope_of_runs(
-    scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
-) -> Scope:
+def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
     """Raise EvaluationError or StaleError if a run lacks embeddings or they are out of date, before anything is scored.
 
     Unless the protocols are explicit, the trimmed one is dropped if a run lacks sub-clips.
     """
-    for run in runs:
-        reader = RunEmbeddings(runs_dir, features_dir, run.name)
+    for reader in readers:
+        if not isinstance(reader, RunEmbeddings) or reader.untrained:
+            continue
         if NEED_TRAINING & set(scope.tasks):
             reader.check_files(segments(reader.manifest, "train"), "train")
         for protocol in scope.protocols:

@@ -215,9 +215,9 @@ def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
     scope = scope_of_all(manifest, split, EvaluationOptions())
-    scope = scope_of_runs(scope, *folders, runs, explicit=False)
     frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
     readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
+    scope = scope_of_runs(scope, readers, explicit=False)
     return tuple(compare(manifest, readers, scope, progress).tables())
 
 
