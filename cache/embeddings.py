@@ -92,12 +92,12 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
 
 
 def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]:
-    """Return what config.json records of the data: digests of the features, and of the labels and pairs.
+    """Return what config.json records of the data: digests of the features, and of the labels, pairs and order.
 
     Takes videos with the digests of their features; test videos do not count.
     """
     used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
-    features = [(video.split, video.view, video.id, sha256) for video, sha256 in used]
+    features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
     labels = [(video.split, video.view, video.id, video.labels, video.pair) for video, _ in used]
     return {"features_sha256": json_sha256(features), "labels_sha256": json_sha256(labels)}
 
@@ -105,8 +105,8 @@ def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]
 def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) -> str | None:
     """Raise StaleError if a run was trained or selected on other features than those of the cache.
 
-    Returns a note if only the labels or pairs have changed: they do not change the scores of the model, but may change
-    which model is selected.
+    Returns a note if only labels, pairs or the order of videos have changed: the model is not out of date, but another
+    one might have been selected.
     """
     folder = features_dir / run.dataset / run.encoder_folder
     videos = [video for video in manifest.videos if video.split != "test"]
@@ -119,4 +119,4 @@ def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) 
             "byov-train --config run.toml --run NAME"
         )
     changed = digests["labels_sha256"] != run.labels_sha256
-    return f"{run.name}: labels or pairs of the train and val videos changed after training" if changed else None
+    return f"{run.name}: labels, pairs or order of the train and val videos changed after training" if changed else None

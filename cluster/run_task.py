@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted, StaleError
 from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, versions
-from byov.evaluate.protocols import Protocol, segments
+from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
 from byov.evaluate.tasks import task_of
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
@@ -215,13 +216,15 @@ def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[s
 
 
 def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return a digest of the digests recorded in all files that are scored; raise StaleError if one is out of date."""
+    """Return a joint digest of all files that may be scored; raise StaleError if one of them is out of date."""
     column: str = getattr(reader, "column", "embedding")
-    wanted = segments(reader.manifest, "train")
-    wanted += [one for protocol in scope.protocols for one in segments(reader.manifest, scope.split, protocol)]
+    files = {
+        reader.path(segment): segment
+        for split, protocol in product(("train", scope.split), PROTOCOLS)
+        for segment in segments(reader.manifest, split, protocol)
+    }
     digests = []
-    for segment in wanted:
-        path = reader.path(segment)
+    for path, segment in files.items():
         if path is not None and path.is_file():
             if isinstance(reader, RunEmbeddings):
                 reader.check(segment)

@@ -243,7 +243,7 @@ def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels
     decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
     decisive["features_sha256"] = "features or list of train and val videos"
     if same_labels:
-        decisive["labels_sha256"] = "labels or pairs of train and val videos"
+        decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
     for name, what in decisive.items():
         if run.training.get(name) != current[name]:
             raise TrainError(f"The {what} of {run.dataset} changed since {run.name} was started. Start another run.")

@@ -9,6 +9,7 @@ import pytest
 from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
+from byov.cache.digests import file_sha256
 from byov.cache.runs import read_progress, read_run, size_bytes, unfinished
 from byov.cli.runs import main
 
@@ -178,6 +179,20 @@ def test_damaged_metrics_have_no_epoch(text, write_run, runs_dir):
     (folder / "metrics.jsonl").write_bytes(text.encode("latin-1"))
     run = read_run(runs_dir, "half")
     assert (read_progress(run).epoch, read_progress(run).best, unfinished(run)) == (None, None, None)
+
+
+def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
+    folder = write_run("done")
+    metrics = folder / "metrics.jsonl"
+    config = json.loads((folder / "config.json").read_text())
+    config["training"]["files_sha256"] = {"metrics.jsonl": file_sha256(metrics)}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert [(run["epoch"], run["best"]) for run in byov_runs("--json").json] == [(4, 0.8)]
+    metrics.write_text(metrics.read_text().replace("0.8", "0.9", 1))
+    ran = byov_runs("--json")
+    assert [(run["state"], run["epoch"], run["best"]) for run in ran.json] == [("finished", None, None)]
+    assert "done: epoch and best score unknown, metrics.jsonl is damaged" in ran.err
+    assert "0.9" not in byov_runs().out
 
 
 def test_non_finite_scores_are_ignored(byov_runs, write_run):

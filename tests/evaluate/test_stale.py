@@ -139,4 +139,4 @@ def test_changed_labels_are_noted_and_not_averaged(byov_eval, write_run, folder,
     manifest.save(path)
     code, out, _ = byov_eval("--run", "first", "--run", "second", "--task", "tau")
     assert (code, "Mean of" in out) == (0, False)
-    assert "first: labels or pairs of the train and val videos changed after training" in out
+    assert "first: labels, pairs or order of the train and val videos changed after training" in out
