@@ -265,8 +265,8 @@ def test_train_videos_only_and_no_train_videos(project):
 
 def test_a_compared_run_without_embeddings_is_in_the_tables_only(project, caplog):
     caplog.set_level("INFO")
-    shutil.copytree(project.run, project.runs_dir / "second")
     project.keep_videos(*TRAIN, "test_ego_1", "test_exo_0")
+    shutil.copytree(project.run, project.runs_dir / "second")
     second = read_run(project.runs_dir, "second")
     first, other = project.collect(compared=[second]).vectors
     assert (first.name, other.name) == ("first", "second")

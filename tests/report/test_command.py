@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from byov.cache.runs import read_run
+from byov.cache.digests import seal_json
+from byov.cache.runs import read_config, read_run
 from byov.data.demo import write_demo
 from byov.report.collect import collect
 from byov.report.figures import write_figures
@@ -90,6 +91,9 @@ def test_an_unfinished_run_is_flagged(quick, byov_report):
     metrics = quick.run / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     (quick.run / "model-last.safetensors").unlink()
+    config = read_config(quick.run)
+    del config["training"]["files_sha256"]
+    (quick.run / "config.json").write_bytes(seal_json(config))
     assert byov_report(quick).code == 0
     header, _, rest = (quick.run / "report.html").read_text().partition("</header>")
     scores, _, footer = rest.partition("<footer")
