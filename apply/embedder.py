@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.runs import RunRecord, model_digest
+from byov.cache.runs import RunRecord, check_model
 from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy
 from byov.device import Device
@@ -69,7 +69,7 @@ class RunEmbedder:
             raise ApplyError(f"{run.config}: unknown preprocessing {preprocessing!r}.")
         self._resize = cast(Resize, resize)
         self._name = _recorded_encoder(run) if encoder is None else parse_encoder(encoder)
-        self._model_sha256 = model_digest(run.folder, run.training)
+        self._model_sha256 = check_model(run.folder, run.training).sha256
         self._encoder = load_encoder(self._name, resize=self._resize, device=device, progress=progress)
         for what, trained_on, loaded in (
             ("weights", _recorded(run, "encoder_sha256"), self._encoder.sha256),

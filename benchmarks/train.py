@@ -167,7 +167,7 @@ def write_cache(features: Path, videos: int) -> TrainingData:
         merged = rng.normal(size=(VIDEO_FRAMES, WIDTH)).astype(np.float16)
         order = np.tile(np.arange(4, dtype=np.uint16), (VIDEO_FRAMES, 1))
         writer.append({0.3: merged}, order, None, np.arange(VIDEO_FRAMES) / 30)
-        provenance = Provenance("random/bench", "", "0", "none", "float32", "none", name, 0, "0", "0")
+        provenance = Provenance(name, view, "random/bench", "", "0", "none", "float32", "none", name, 0, "0", "0")
         writer.finish(provenance, fps=30.0, truncated=False)
         entries.append(VideoEntry(name, view, "train", VIDEO_FRAMES, 30.0, None, None, f"p{index // 2}"))
     Manifest("bench", (), (), tuple(entries)).save(features / "bench" / "manifest.json")

@@ -9,16 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
-from byov.cache.hdf5 import (
-    DTYPES,
-    EXTRACT_AGAIN,
-    SCHEMA_VERSION,
-    STORED_DTYPE,
-    RowWriter,
-    read_dataclass,
-    read_digest,
-    read_header_attributes,
-)
+from byov.cache import hdf5
+from byov.cache.hdf5 import DTYPES, EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
 from byov.cache.layout import ratio_key, video_path
 from byov.errors import CacheError
 
@@ -87,7 +79,7 @@ class FeatureWriter:
             columns["cls"] = ((width,), STORED_DTYPE)
         columns["order"] = ((tokens,), DTYPES["order"])
         columns["pts_seconds"] = ((), DTYPES["pts_seconds"])
-        self._rows = RowWriter(path, columns)
+        self._rows = hdf5.RowWriter(path, columns)
 
     @property
     def frames(self) -> int:
@@ -120,9 +112,9 @@ class FeatureWriter:
 
 def read_header(path: Path) -> Header:
     """Read the header of a feature file, checked against its digest."""
-    attributes = read_header_attributes(path)
-    provenance = read_dataclass(Provenance, path, attributes)
-    return read_dataclass(Header, path, attributes, path=path, provenance=provenance)
+    attributes = hdf5.read_header_attributes(path)
+    provenance = hdf5.read_dataclass(Provenance, path, attributes)
+    return hdf5.read_dataclass(Header, path, attributes, path=path, provenance=provenance)
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:
@@ -136,7 +128,7 @@ def video_header(folder: Path, view: str, video: str) -> Header:
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
     """Return the digest of a column of a video's file; raise CacheError if the file is of another video."""
-    return read_digest(video_path(folder, view, video), column, view=view, video=video)
+    return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def check_same_identity(header: Header, other: Header) -> None:

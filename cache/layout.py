@@ -14,7 +14,6 @@ import numpy as np
 from byov.errors import CacheError
 
 VIEWS = ("ego", "exo")
-SPLITS = ("train", "val", "test")
 CLIPS_PER_VIDEO = 2
 SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
 

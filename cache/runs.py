@@ -188,11 +188,6 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     return found
 
 
-def model_digest(run: Path, training: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a run's model after checking it; embeddings files record the same digest."""
-    return check_model(run, training).sha256
-
-
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
     """Compare a file with its digest in config.json; return whether there is one, as in a finished run."""
     recorded = _recorded_digest(training, path.name)

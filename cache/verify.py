@@ -6,51 +6,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from byov.cache import runs
 from byov.cache.digests import check_seal, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
 from byov.cache.layout import cached_files, embedded_clips, encoder_folders, manifest_path, video_path
 from byov.cache.manifest import VideoEntry, load_index, load_manifest
-from byov.cache.runs import (
-    CONFIG_NAME,
-    FILES_KEY,
-    LAST_MODEL_NAME,
-    METRICS_NAME,
-    MODEL_NAME,
-    RunRecord,
-    check_file,
-    check_model,
-    checkpoint_files,
-    embedding_path,
-    embeddings_folder,
-    read_run,
-)
+from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
 RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
-@dataclass(frozen=True)
-class EncoderSummary:
-    """Contents of one encoder's folder of a dataset."""
-
-    dataset: str
-    encoder: str
-    folder: Path
-    cached_videos: int
-    dataset_videos: int
-    dataset_pairs: int
-    frames: int
-    ratios: tuple[str, ...]  # ratios that every file has
-    disk_bytes: int
-    unreadable: int
-    failures: int
-
-
-def summarize(folder: Path) -> EncoderSummary:
-    """Summarize an encoder's folder; files that are in the index and did not change are not opened."""
+def summarize(folder: Path) -> dict[str, Any]:
+    """Count what an encoder's folder has; files that are in the index and did not change are not opened."""
     manifest, index = load_manifest(folder.parent / "manifest.json"), load_index(folder.parent)
     indexed = index.files.get(folder.name, {})
     encoder = index.identities.get(folder.name, {}).get("encoder", "")
@@ -67,19 +39,19 @@ def summarize(folder: Path) -> EncoderSummary:
         ratios.append(frozenset(found.ratios))
         frames += found.frames
         disk_bytes += file.st_size
-    return EncoderSummary(
-        dataset=folder.parent.name,
-        encoder=encoder or folder.name,
-        folder=folder,
-        cached_videos=len(ratios),
-        dataset_videos=len(manifest.videos),
-        dataset_pairs=len({video.pair for video in manifest.videos} - {None}),
-        frames=frames,
-        ratios=tuple(sorted(frozenset.intersection(*ratios), key=float)) if ratios else (),
-        disk_bytes=disk_bytes,
-        unreadable=unreadable,
-        failures=len(read_failures(folder)),
-    )
+    return {
+        "dataset": folder.parent.name,
+        "encoder": encoder or folder.name,
+        "folder": str(folder),
+        "cached_videos": len(ratios),
+        "dataset_videos": len(manifest.videos),
+        "dataset_pairs": len({video.pair for video in manifest.videos} - {None}),
+        "frames": frames,
+        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # that every file has
+        "disk_bytes": disk_bytes,
+        "unreadable": unreadable,
+        "failures": len(read_failures(folder)),
+    }
 
 
 def failures_path(folder: Path) -> Path:
@@ -165,7 +137,9 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
     for path in present:
         yield _run_check(path, EXTRACT_AGAIN, check)
     if present:
-        failed = read_failures(folder)
+        failed: dict[str, str] = {}
+        with suppress(CacheError):  # a damaged list of failures makes no file missing
+            failed = read_failures(folder)
         expected = [path for path, count in frames.items() if count and path.stem not in failed]
         yield from _check_absent(folder, expected, present, "run byov-extract")
 
@@ -181,7 +155,7 @@ def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | Non
     """Check all files of a run; nothing if it was trained on another dataset."""
     config = runs_dir / name / CONFIG_NAME
     try:
-        run = read_run(runs_dir, name)
+        run = runs.read_run(runs_dir, name)
     except CacheError as error:
         yield Checked(config, _without_path(error, config), RESTORE)
         return
@@ -206,14 +180,14 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
     remedies = {
         MODEL_NAME: RESTORE,
         LAST_MODEL_NAME: f"delete it and write it again with {resume}",
-        METRICS_NAME: "restore it from a copy; only the curves of the report need it",
+        METRICS_NAME: f"write it again with {resume}, or restore it from a copy",
     }
 
     def check(path: Path) -> bool:
         if path.name == METRICS_NAME:
-            return check_file(path, run.training)
+            return runs.check_file(path, run.training)
         if path.name in remedies:
-            return check_model(run.folder, run.training, path.name).sealed
+            return runs.check_model(run.folder, run.training, path.name).sealed
         found = check_weights(path)
         if found.identity != run.training.get("identity"):
             raise CacheError(f"{path}: a checkpoint of another run ({found.origin})")
@@ -222,7 +196,7 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
     for name, remedy in remedies.items():
         if (run.folder / name).exists() or (name == MODEL_NAME and FILES_KEY in run.training):
             yield _run_check(run.folder / name, remedy, check)
-    for path in checkpoint_files(run):
+    for path in runs.checkpoint_files(run):
         yield _run_check(path, f"delete it; {resume} continues from the previous one", check)
 
 
@@ -230,7 +204,7 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
     """Check a run's embeddings, and that none is missing; folders other than embeddings/ may be deleted."""
     trained, remedy = None, f"byov-train --run {run.name} --embed-only"
     with suppress(CacheError):  # _verify_models reports it
-        trained = check_model(run.folder, run.training).sha256
+        trained = runs.check_model(run.folder, run.training).sha256
 
     def check(path: Path) -> bool:
         for column in ("embedding", "pts_seconds"):
@@ -240,13 +214,13 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
 
     features = features_dir / run.dataset / run.encoder_folder
     for untrained, trimmed in product((False, True), repeat=2):
-        folder = embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
+        folder = runs.embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
         present = list(cached_files(folder))
         for path in present:
             yield _run_check(path, remedy, check)
         if FILES_KEY in run.training and (folder.is_dir() or not (untrained or trimmed)):
             expected = [
-                embedding_path(folder, video.view, video.id, clip)
+                runs.embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
                 for clip in embedded_clips(run.dataset, video.view, video.id, video.split, video.frames)

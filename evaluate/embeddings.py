@@ -15,7 +15,7 @@ from byov.cache.features import Header, check_same_identity, read_header, standa
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run, unfinished_text
+from byov.cache.runs import check_model, embedding_path, embeddings_folder, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
@@ -104,7 +104,9 @@ class RunEmbeddings(EmbeddingReader):
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
         self.untrained = untrained
-        self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder, self.run.training)
+        self.model_sha256 = self.run.untrained_sha256
+        if not untrained:
+            self.model_sha256 = check_model(self.run.folder, self.run.training).sha256
         self.manifest = read_manifest(features_dir, self.run.dataset)
         self._features_dir = features_dir
         self._training_note = None if untrained else check_training_data(self.run, features_dir, self.manifest)

@@ -41,8 +41,7 @@ LOGGER = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
-SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column", "features_sha256")
-SAME_BUT_FOR_SEED += ("trained_on",)
+SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"
 TRIMMED = (
     "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "

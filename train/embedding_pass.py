@@ -10,7 +10,7 @@ import torch
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import embedded_clips
-from byov.cache.runs import embedding_path, embeddings_folder, model_digest
+from byov.cache.runs import check_model, embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.train.feature_store import FeatureStore, TrainingData
@@ -34,7 +34,7 @@ def embed_videos(
     Files of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises Diverged
     if an embedding is not finite, and Interrupted if `stop` returns true before a video.
     """
-    digest = model_digest(run, training)  # before loading: its errors are the clearest
+    digest = check_model(run, training).sha256  # before loading: its errors are the clearest
     models = [
         (False, digest, Method.from_pretrained(run).to(device).eval()),
         (True, training["untrained_sha256"], build_method(data.width, settings).to(device).eval()),

@@ -13,7 +13,6 @@ from byov.cache.runs import (
     embeddings_folder,
     is_training,
     list_runs,
-    model_digest,
     read_config,
     read_run,
 )
@@ -117,9 +116,9 @@ def test_embedding_paths(tmp_path):
 
 def test_model_must_match_the_digest_in_config(tmp_path):
     with pytest.raises(CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"):
-        model_digest(tmp_path, {})
+        check_model(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    digest = model_digest(tmp_path, {})
+    digest = check_model(tmp_path, {}).sha256
     assert check_model(tmp_path, {"files_sha256": {"model.safetensors": digest}}).sha256 == digest
     with pytest.raises(CacheError, match=f"SHA-256 {digest[:12]}, config.json records cdcdcdcdcdcd"):
         check_model(tmp_path, {"files_sha256": {"model.safetensors": "cd" * 32}})

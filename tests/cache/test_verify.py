@@ -28,13 +28,14 @@ def test_summary_of_incomplete_and_damaged_files(encoder_folder, edit_h5):
     (encoder_folder / "ego" / "004.h5").write_text("damaged")
     (encoder_folder / "ego" / "dangling.h5").symlink_to("nowhere")
     summary = summarize(encoder_folder)
-    assert (summary.unreadable, summary.cached_videos, summary.frames, summary.ratios) == (2, 2, 67, ("1.0",))
+    expected = {"unreadable": 2, "cached_videos": 2, "frames": 67, "ratios": ["1.0"]}
+    assert expected.items() <= summary.items()
 
 
 def test_summary_of_an_empty_folder(features_dir):
     (features_dir / "demo" / "other").mkdir()
     summary = summarize(features_dir / "demo" / "other")
-    assert (summary.encoder, summary.cached_videos, summary.dataset_videos, summary.ratios) == ("other", 0, 3, ())
+    assert {"encoder": "other", "cached_videos": 0, "dataset_videos": 3, "ratios": []}.items() <= summary.items()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a":' * 100_000])
