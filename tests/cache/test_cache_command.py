@@ -1,7 +1,6 @@
 """byov-cache; in a process of its own where standard output matters."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -102,40 +101,13 @@ def test_verify_reports_files_without_a_digest(byov_cache, features_dir, tmp_pat
     assert report["without_digest"] == ["runs/long/metrics.jsonl"]  # it gets one when training ends
 
 
-def flipped(path, flip, _):
-    flip(path, "merged/0.3")
-
-
-def truncated(path, *_):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def mixed(path, _, write):
-    write(path, 64, preprocessing="crop 336")
-
-
-def of_other_length(path, _, write):
-    write(path, 63)
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (flipped, "not a readable cache file"),
-        (truncated, "not a readable cache file"),
-        (mixed, "preprocessing 'crop 336', but 004.h5 has 'squash 224'"),
-        (of_other_length, "63 frames, 64 in the manifest"),
-    ],
-)
-def test_verify_names_the_bad_file_and_fails(
-    byov_cache, features_dir, encoder_folder, flip_data_byte, write_features, damage, reason
-):
+def test_verify_names_the_bad_file_and_fails(byov_cache, features_dir, encoder_folder):
     shutil.copytree(features_dir / "demo", features_dir / "other")
     bad = encoder_folder / "exo" / "004.h5"
-    damage(bad, flip_data_byte, write_features)
+    bad.write_bytes(bad.read_bytes()[:-1000])
     ran = byov_cache("verify", "--json", "--features-dir", features_dir)
     assert (ran.json["checked"], list(ran.json["bad"]), ran.code) == (8, [str(bad)], 1)
-    assert ran.json["bad"][str(bad)].startswith(reason)
+    assert ran.json["bad"][str(bad)].startswith("not a readable cache file")
     assert "byov-extract" in ran.json["remedies"][str(bad)]
     assert byov_cache("verify", "other", "--features-dir", features_dir).code == 0
 

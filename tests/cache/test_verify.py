@@ -67,8 +67,6 @@ def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
         ("preprocessing", "preprocessing"),
         ("compute_dtype", "compute type"),
         ("decoder", None),
-        ("source_sha256", None),
-        ("byov_version", None),
     ],
 )
 def test_verify_finds_mixed_identities(encoder_folder, write_features, field, what):
