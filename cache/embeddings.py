@@ -83,11 +83,12 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
         "column": run.column,
         "column_sha256": video_digest(folder, view, video, run.column),
     }
+    reasons = {"model_sha256": "the model", "column_sha256": f"{run.column} in {features}"}
     for key, value in expected.items():
         found = str(getattr(source, key))
         if found != value:
-            remedy = f"embed again with byov-train --run {run.name} --embed-only"
-            raise StaleError(f"{path}: {key} is {found!r}, expected {value!r}; {remedy}")
+            reason = f"{reasons[key]} has changed" if key in reasons else f"{key} is {found!r}, expected {value!r}"
+            raise StaleError(f"{path}: {reason}; embed again with byov-train --run {run.name} --embed-only")
     return source
 
 

@@ -74,7 +74,7 @@ def test_absent_embeddings_name_the_command(run_reader, runs_dir):
 
 def test_embeddings_of_another_model_are_rejected(run_reader, runs_dir):
     (runs_dir / "first" / "model.safetensors").write_bytes(b"trained on")
-    with pytest.raises(StaleError, match=r"model_sha256 is .*; .*--embed-only"):
+    with pytest.raises(StaleError, match=r"the model has changed; .*--embed-only"):
         run_reader().frames("test")
 
 
