@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.runs import RunRecord, model_digest
+from byov.cache.runs import RunRecord, check_model
 from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy
 from byov.device import Device
@@ -42,7 +42,8 @@ class EmbeddedVideo:
     def write(self, path: Path, view: str | None = None) -> None:
         """Write an .npz file, or an HDF5 file as in a run, depending on the suffix of the path."""
         if path.suffix.lower() != ".npz":
-            write_embedding(path, self.embedding, self.pts_seconds, self.source, view=view)
+            source = replace(self.source, view=view or "")
+            write_embedding(path, self.embedding, self.pts_seconds, source)
             return
         texts: dict[str, Any] = {name: getattr(self.source, name) for name in ("run", "model_sha256", "video")}
         if view is not None:
@@ -68,7 +69,7 @@ class RunEmbedder:
             raise ApplyError(f"{run.config}: unknown preprocessing {preprocessing!r}.")
         self._resize = cast(Resize, resize)
         self._name = _recorded_encoder(run) if encoder is None else parse_encoder(encoder)
-        self._model_sha256 = model_digest(run.folder, run.training)
+        self._model_sha256 = check_model(run.folder, run.training).sha256
         self._encoder = load_encoder(self._name, resize=self._resize, device=device, progress=progress)
         for what, trained_on, loaded in (
             ("weights", _recorded(run, "encoder_sha256"), self._encoder.sha256),
@@ -117,6 +118,7 @@ class RunEmbedder:
             run=run.name,
             model_sha256=self._model_sha256,
             dataset=NO_DATASET,
+            view="",
             video=job.video.path.stem,
             encoder=run.encoder,
             encoder_revision=_recorded(run, "encoder_revision"),

@@ -7,7 +7,6 @@ python benchmarks/extract.py decode     one of: compute light decode memory reru
 import multiprocessing
 import os
 import runpy
-import shutil
 import sys
 import tempfile
 import time
@@ -176,20 +175,17 @@ def bench_rerun(root: Path, videos: int = 10_000) -> None:
     source.touch()
     os.truncate(source, size)
     encoder, rows = parse_encoder("random/tiny"), np.zeros((30, 16))
-    writer = FeatureWriter(root / "one.h5", (0.3,), 4, 16, has_cls=False)
-    writer.append({0.3: rows}, np.zeros((30, 4)), None, np.arange(30) / 30)
     identity = (encoder.id, encoder.revision or "", "none", "squash 32", "float32", "none")
-    writer.finish(
-        Provenance(*identity, source.name, size, file_sha256(source), fingerprint(source)), fps=30.0, truncated=False
-    )
+    made_from = (source.name, size, file_sha256(source), fingerprint(source))
     lines = ["path,view,split,events"]
     for number in range(videos):
         name, view = f"v{number:05d}", ("ego", "exo")[number % 2]
         source.with_stem(name).touch()
         os.truncate(source.with_stem(name), size)
         path = root / "features" / "many" / "random--tiny" / view / f"{name}.h5"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / "one.h5", path)
+        writer = FeatureWriter(path, (0.3,), 4, 16, has_cls=False)
+        writer.append({0.3: rows}, np.zeros((30, 4)), None, np.arange(30) / 30)
+        writer.finish(Provenance(name, view, *identity, *made_from), fps=30.0, truncated=False)
         lines.append(f"{name}.mp4,{view},train,0.3;0.6")
     table = root / "videos" / "many.csv"
     table.write_text("\n".join(lines) + "\n")

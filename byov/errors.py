@@ -17,6 +17,10 @@ class CacheError(ByovError):
     """Raised if a file of the cache or of a run cannot be used."""
 
 
+class StaleError(CacheError):
+    """Raised if a file was computed from other features, or with another model, than the present ones."""
+
+
 class EncoderError(ByovError):
     """Raised if a frame encoder cannot be loaded or used."""
 

@@ -122,13 +122,8 @@ class WeightsFile:
     path: Path
     sha256: str
     sealed: bool  # False for a file that byov did not write
+    identity: str | None  # of the run that wrote the file
     metadata: dict[str, Any]  # written by byov: identity of the run, method, seed, step; {} if not sealed
-
-    @property
-    def identity(self) -> str | None:
-        """Identity of the run that wrote the file."""
-        identity = self.metadata.get("identity")
-        return identity if isinstance(identity, str) else None
 
     @property
     def origin(self) -> str:
@@ -150,7 +145,7 @@ def check_weights(path: Path) -> WeightsFile:
         raise CacheError(f"{path}: {error}") from None
     except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
-    return WeightsFile(path, hashlib.sha256(content).hexdigest(), is_sealed, metadata)
+    return WeightsFile(path, hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata)
 
 
 def _safetensors_metadata(content: bytes) -> dict[str, Any]:

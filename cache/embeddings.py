@@ -1,5 +1,6 @@
-"""Embedding files: one per video, or sub-clip, of a run."""
+"""Embedding files, one per video or sub-clip of a run, and the check that they and their run are up to date."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -7,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
+from byov.cache.digests import json_sha256
+from byov.cache.features import video_digest
 from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, read_array, read_dataclass, read_header_attributes
+from byov.cache.layout import video_path
+from byov.cache.manifest import Manifest, VideoEntry
+from byov.cache.runs import RunRecord
+from byov.errors import StaleError
 
 EMBED_AGAIN = "write it again with byov-train --run NAME --embed-only"
 
@@ -19,6 +26,7 @@ class EmbeddingProvenance:
     run: str
     model_sha256: str  # digest of the model file
     dataset: str
+    view: str  # "" in files of byov-embed without --view
     video: str
     encoder: str
     encoder_revision: str
@@ -32,18 +40,13 @@ class EmbeddingProvenance:
 
 
 def write_embedding(
-    path: Path,
-    embedding: NDArray[np.float32],
-    pts_seconds: NDArray[np.float64],
-    source: EmbeddingProvenance,
-    *,
-    view: str | None = None,
+    path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingProvenance
 ) -> None:
-    """Write the embeddings (T, D) and frame times (T,) of a video, and its view if the folder is not named after it."""
+    """Write the embeddings (T, D) and frame times (T,) of a video."""
     columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
     with RowWriter(path, columns) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
-        rows.finish(asdict(source) | ({} if view is None else {"view": view}) | {"complete": True})
+        rows.finish(asdict(source) | {"complete": True})
 
 
 def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance]:
@@ -57,7 +60,64 @@ def read_source(path: Path) -> EmbeddingProvenance:
     return read_dataclass(EmbeddingProvenance, path, read_header_attributes(path, EMBED_AGAIN), EMBED_AGAIN)
 
 
-def read_view(path: Path) -> str | None:
-    """Return the view recorded in an embeddings file; None in the files of a run, whose folder is the view."""
-    view = read_header_attributes(path, EMBED_AGAIN).get("view")
-    return None if view is None else str(view)
+def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None) -> EmbeddingProvenance:
+    """Return the provenance of a file of a run's embeddings.
+
+    Raises StaleError unless the file has embeddings of the video and frames that it is named after, computed from the
+    present features with the given model (None to skip this comparison).
+    """
+    source, view, video, first_frame = read_source(path), path.parent.name, path.stem, "0"
+    if path.parents[1].name.endswith("-trimmed"):
+        video, _, clip = video.rpartition("@")
+        first_frame = clip.partition("-")[0]
+    folder = features_dir / run.dataset / run.encoder_folder
+    features = video_path(folder, view, video)
+    if not features.is_file():
+        raise StaleError(f"{path}: cannot be checked without {features}; run byov-extract --dataset {run.dataset}")
+    expected = {
+        "model_sha256": model_sha256 or source.model_sha256,
+        "dataset": run.dataset,
+        "view": view,
+        "video": video,
+        "first_frame": first_frame,
+        "column": run.column,
+        "column_sha256": video_digest(folder, view, video, run.column),
+    }
+    reasons = {"model_sha256": "the model", "column_sha256": f"{run.column} in {features}"}
+    for key, value in expected.items():
+        found = str(getattr(source, key))
+        if found != value:
+            reason = f"{reasons[key]} has changed" if key in reasons else f"{key} is {found!r}, expected {value!r}"
+            raise StaleError(f"{path}: {reason}; embed again with byov-train --run {run.name} --embed-only")
+    return source
+
+
+def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]:
+    """Return what config.json records of the data: digests of the features, and of the labels, pairs and order.
+
+    Takes videos with the digests of their features; test videos do not count.
+    """
+    used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
+    features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
+    labels = [(video.split, video.view, video.id, video.labels, video.pair) for video, _ in used]
+    return {"features_sha256": json_sha256(features), "labels_sha256": json_sha256(labels)}
+
+
+def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) -> str | None:
+    """Raise StaleError if a run was trained or selected on other features than those of the cache.
+
+    Returns a note if only labels, pairs or the order of videos have changed: the model is not out of date, but another
+    one might have been selected.
+    """
+    folder = features_dir / run.dataset / run.encoder_folder
+    videos = [video for video in manifest.videos if video.split != "test"]
+    cached = [video for video in videos if video_path(folder, video.view, video.id).is_file()]
+    digests = training_digests((video, video_digest(folder, video.view, video.id, run.column)) for video in cached)
+    if digests["features_sha256"] != run.features_sha256:
+        raise StaleError(
+            f"{run.name} was not trained on the train and val features that {folder} has now ({len(cached)} of "
+            f"{len(videos)} videos); restore them, or train it again: byov-runs settings {run.name} > run.toml, "
+            "byov-train --config run.toml --run NAME"
+        )
+    changed = digests["labels_sha256"] != run.labels_sha256
+    return f"{run.name}: labels, pairs or order of the train and val videos changed after training" if changed else None

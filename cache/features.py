@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov import __version__
-from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, STORED_DTYPE, RowWriter, read_dataclass, read_header_attributes
-from byov.cache.layout import ratio_key
+from byov.cache import hdf5
+from byov.cache.hdf5 import DTYPES, EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
+from byov.cache.layout import ratio_key, video_path
 from byov.errors import CacheError
 
 MAX_TOKENS = 2**16  # `order` stores token indices in 16 bits
@@ -22,6 +23,8 @@ AnyArray = TypeVar("AnyArray")
 class Provenance:
     """What a video's features were computed from and with."""
 
+    video: str
+    view: str
     encoder: str
     encoder_revision: str
     encoder_sha256: str
@@ -76,7 +79,7 @@ class FeatureWriter:
             columns["cls"] = ((width,), STORED_DTYPE)
         columns["order"] = ((tokens,), DTYPES["order"])
         columns["pts_seconds"] = ((), DTYPES["pts_seconds"])
-        self._rows = RowWriter(path, columns)
+        self._rows = hdf5.RowWriter(path, columns)
 
     @property
     def frames(self) -> int:
@@ -109,9 +112,23 @@ class FeatureWriter:
 
 def read_header(path: Path) -> Header:
     """Read the header of a feature file, checked against its digest."""
-    attributes = read_header_attributes(path)
-    provenance = read_dataclass(Provenance, path, attributes)
-    return read_dataclass(Header, path, attributes, path=path, provenance=provenance)
+    attributes = hdf5.read_header_attributes(path)
+    provenance = hdf5.read_dataclass(Provenance, path, attributes)
+    return hdf5.read_dataclass(Header, path, attributes, path=path, provenance=provenance)
+
+
+def video_header(folder: Path, view: str, video: str) -> Header:
+    """Read the header of a video's file in an encoder's folder; raise CacheError if it is of another video."""
+    header = read_header(video_path(folder, view, video))
+    if (header.provenance.view, header.provenance.video) != (view, video):
+        found = f"{header.provenance.view}/{header.provenance.video}"
+        raise CacheError(f"{header.path}: features of {found}, not of {view}/{video}; {EXTRACT_AGAIN}")
+    return header
+
+
+def video_digest(folder: Path, view: str, video: str, column: str) -> str:
+    """Return the digest of a column of a video's file; raise CacheError if the file is of another video."""
+    return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def check_same_identity(header: Header, other: Header) -> None:

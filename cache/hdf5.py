@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from byov.cache.atomic import PartialFile, creation
 from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.layout import ratio_key
-from byov.errors import CacheError
+from byov.errors import CacheError, StaleError
 
 Dataclass = TypeVar("Dataclass")
 SCHEMA_VERSION = 1  # feature and embedding files
@@ -209,10 +209,17 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
 
 
-def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN) -> NDArray[Any]:
-    """Return a column ("merged/0.3", "cls", "order", "pts_seconds" or "embedding"), checked against its digest."""
+def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
+    """Return a column ("merged/0.3", "cls", "order", "pts_seconds" or "embedding"), checked against its digest.
+
+    With `sha256`, raise StaleError if the column has another digest, since the file was replaced.
+    """
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
+        if sha256 not in (None, digest):
+            raise StaleError(f"{path}: replaced while it was in use; run the command again")
+        if name not in _column_names(file):
+            raise ValueError(f"{name} is not stored in it")
         dataset = _open_dataset(file, name)
         values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
         if values.size:
@@ -222,17 +229,25 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN) -> NDArray
         return values
 
 
-def read_digest(path: Path, name: str) -> str:
-    """Return the SHA-256 of a column as recorded in the file."""
-    with open_file(path) as file:
+def read_digest(path: Path, name: str, remedy: str = EXTRACT_AGAIN, **expected: str) -> str:
+    """Return the recorded SHA-256 of a column, several times faster than reading the header.
+
+    Raises CacheError if one of the `expected` attributes has another value.
+    """
+    with open_file(path, remedy) as file:
+        for key, value in expected.items():
+            found = _read_attribute(h5py.h5a.open(file.id, key.encode()))
+            if found != value:
+                raise CacheError(f"{path}: {key} is {found!r}, expected {value!r}; {remedy}")
         return _column_digest(file, path, name)
 
 
 def _column_digest(file: h5py.File, path: Path, name: str) -> str:
-    names = _column_names(file)
-    if name not in names:
-        raise CacheError(f"{path}: no {name}; it contains {', '.join(names)}")
-    return str(json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))[name])
+    digests: dict[str, str] = json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))
+    if name not in digests:
+        advice = f"; run byov-extract --ratios {name.removeprefix('merged/')}" if name.startswith("merged/") else ""
+        raise CacheError(f"{path}: no {name}; it contains {', '.join(sorted(digests))}{advice}")
+    return digests[name]
 
 
 # The low-level interface of h5py: the high-level one follows links, and takes several times as long per file.

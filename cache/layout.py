@@ -4,14 +4,18 @@ features/<dataset>/manifest.json
 features/<dataset>/<encoder slug>/<view>/<video>.h5
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from byov.errors import CacheError
 
 VIEWS = ("ego", "exo")
-SPLITS = ("train", "val", "test")
+CLIPS_PER_VIDEO = 2
+SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
 
 # Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
@@ -82,3 +86,23 @@ def selected_tokens(tokens: int, ratio: float) -> int:
 def clip_name(video_id: str, first: int, last: int) -> str:
     """Return the file stem of a sub-clip's embeddings; frames `first` to `last`, both inclusive."""
     return f"{video_id}@{first}-{last}"
+
+
+def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0) -> list[tuple[int, int]]:
+    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length.
+
+    Very short videos may have fewer than CLIPS_PER_VIDEO.
+    """
+    name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
+    random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
+    clips = set()
+    for _ in range(CLIPS_PER_VIDEO):
+        length = max(1, round(frames * random.uniform(SHORTEST, LONGEST)))
+        first = int(random.integers(frames - length + 1))
+        clips.add((first, first + length - 1))
+    return sorted(clips)
+
+
+def embedded_clips(dataset: str, view: str, video_id: str, split: str, frames: int) -> list[tuple[int, int] | None]:
+    """Return what a run embeds of a video: all of it (None) and, unless it is a train video, its sub-clips."""
+    return [None, *(trimmed_clips(dataset, view, video_id, frames) if split != "train" else [])]

@@ -47,6 +47,8 @@ class RunRecord(Record, extra="ignore"):
     title: str = ""  # name of the method in tables
     seed: int
     untrained_sha256: str  # digest of the model at initialization
+    features_sha256: str  # of the train and val videos; see `training_digests`
+    labels_sha256: str
     training: dict[str, Any]  # the complete record
 
     @property
@@ -186,11 +188,6 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     return found
 
 
-def model_digest(run: Path, training: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a run's model after checking it; embeddings files record the same digest."""
-    return check_model(run, training).sha256
-
-
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
     """Compare a file with its digest in config.json; return whether there is one, as in a finished run."""
     recorded = _recorded_digest(training, path.name)
@@ -208,6 +205,7 @@ class RunProgress:
     epochs: int | None  # epochs in total
     metric: str | None  # metric by which the model is selected
     best: float | None  # best value of the metric on the val split
+    damaged: bool = False  # metrics.jsonl does not match its digest, and is not read
 
     @property
     def description(self) -> str:
@@ -220,7 +218,11 @@ class RunProgress:
 
 def read_progress(run: RunRecord) -> RunProgress:
     """Read a run's progress from metrics.jsonl."""
-    records, epochs = read_metrics(run.folder / METRICS_NAME), run.settings.get("epochs")
+    records, epochs, damaged = list[dict[str, Any]](), run.settings.get("epochs"), False
+    try:
+        records = read_metrics(run)
+    except CacheError:
+        damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
     total = epochs if type(epochs) is int else None
     # A shared run may come without its last model. With a checkpoint, that model is still to be written.
@@ -231,7 +233,7 @@ def read_progress(run: RunRecord) -> RunProgress:
     wanted = str(run.settings.get("select"))
     metric = next((name for name in (wanted, "tau") if any(name in record for record in records)), None)
     scores = [record[metric] for record in records if record["epoch"] > 0 and metric in record]
-    return RunProgress(state, epoch, total, metric, max(scores, default=None))
+    return RunProgress(state, epoch, total, metric, max(scores, default=None), damaged)
 
 
 def unfinished(run: RunRecord) -> str | None:
@@ -289,9 +291,11 @@ def prune_checkpoints(run: RunRecord) -> int:
     return freed
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the readable lines of metrics.jsonl, with their finite numbers."""
+def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
+    """Return the readable lines of metrics.jsonl, with their finite numbers; raise CacheError if it is damaged."""
+    path = run.folder / METRICS_NAME
     try:
+        check_file(path, run.training)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return []

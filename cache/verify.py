@@ -1,55 +1,28 @@
 """Summary and complete check of the cache and the runs."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from byov.cache import runs
 from byov.cache.digests import check_seal, check_weights
-from byov.cache.embeddings import EMBED_AGAIN, read_embedding
-from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
+from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
-from byov.cache.layout import cached_files, encoder_folders
-from byov.cache.manifest import load_index, load_manifest
-from byov.cache.runs import (
-    CONFIG_NAME,
-    LAST_MODEL_NAME,
-    METRICS_NAME,
-    MODEL_NAME,
-    RunRecord,
-    check_file,
-    check_model,
-    checkpoint_files,
-    embeddings_folder,
-    list_runs,
-    read_run,
-)
+from byov.cache.layout import cached_files, embedded_clips, encoder_folders, manifest_path, video_path
+from byov.cache.manifest import VideoEntry, load_index, load_manifest
+from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
 RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
-@dataclass(frozen=True)
-class EncoderSummary:
-    """Contents of one encoder's folder of a dataset."""
-
-    dataset: str
-    encoder: str
-    folder: Path
-    cached_videos: int
-    dataset_videos: int
-    dataset_pairs: int
-    frames: int
-    ratios: tuple[str, ...]  # ratios that every file has
-    disk_bytes: int
-    unreadable: int
-    failures: int
-
-
-def summarize(folder: Path) -> EncoderSummary:
-    """Summarize an encoder's folder; files that are in the index and did not change are not opened."""
+def summarize(folder: Path) -> dict[str, Any]:
+    """Count what an encoder's folder has; files that are in the index and did not change are not opened."""
     manifest, index = load_manifest(folder.parent / "manifest.json"), load_index(folder.parent)
     indexed = index.files.get(folder.name, {})
     encoder = index.identities.get(folder.name, {}).get("encoder", "")
@@ -66,19 +39,19 @@ def summarize(folder: Path) -> EncoderSummary:
         ratios.append(frozenset(found.ratios))
         frames += found.frames
         disk_bytes += file.st_size
-    return EncoderSummary(
-        dataset=folder.parent.name,
-        encoder=encoder or folder.name,
-        folder=folder,
-        cached_videos=len(ratios),
-        dataset_videos=len(manifest.videos),
-        dataset_pairs=len({video.pair for video in manifest.videos} - {None}),
-        frames=frames,
-        ratios=tuple(sorted(frozenset.intersection(*ratios), key=float)) if ratios else (),
-        disk_bytes=disk_bytes,
-        unreadable=unreadable,
-        failures=len(read_failures(folder)),
-    )
+    return {
+        "dataset": folder.parent.name,
+        "encoder": encoder or folder.name,
+        "folder": str(folder),
+        "cached_videos": len(ratios),
+        "dataset_videos": len(manifest.videos),
+        "dataset_pairs": len({video.pair for video in manifest.videos} - {None}),
+        "frames": frames,
+        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # that every file has
+        "disk_bytes": disk_bytes,
+        "unreadable": unreadable,
+        "failures": len(read_failures(folder)),
+    }
 
 
 def failures_path(folder: Path) -> Path:
@@ -107,25 +80,30 @@ class Checked:
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
-    """Compare every file of the cache and of the runs with its digest; or those of one dataset only."""
-    for manifest in _manifests(features_dir, dataset):
-        yield _run_check(manifest, "run byov-extract again", _check_manifest)
-        for folder in encoder_folders(features_dir, manifest.parent.name):
-            yield from verify_folder(folder)
-    for name in list_runs(runs_dir) if runs_dir.is_dir() else []:
-        yield from verify_run(runs_dir, name, dataset)
+    """Compare every file of the cache and of the runs with its digests; or those of one dataset only."""
+    for folder in _dataset_folders(features_dir, dataset):
+        yield _run_check(folder / "manifest.json", "run byov-extract again", _check_manifest)
+        for encoder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            yield from verify_folder(encoder)
+    names = {path.parent.name for path in runs_dir.glob("[!.]*/*") if path.name in (CONFIG_NAME, MODEL_NAME)}
+    for name in sorted(names):
+        yield from verify_run(runs_dir, name, features_dir, dataset)
 
 
 def count_files(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> int:
     """Return about how many files verify_all will check, for a progress bar."""
-    folders = [manifest.parent for manifest in _manifests(features_dir, dataset)]
-    in_runs = sum(1 for _ in runs_dir.rglob("*.h5")) if runs_dir.is_dir() else 0
-    return sum(1 + sum(1 for _ in folder.rglob("*.h5")) for folder in folders) + in_runs
+    folders = [*_dataset_folders(features_dir, dataset), runs_dir]
+    return len(folders) + sum(1 for folder in folders for _ in folder.rglob("*.h5"))
 
 
-def _manifests(features_dir: Path, dataset: str | None) -> list[Path]:
-    encoder_folders(features_dir, dataset)  # raises if there is no such cache
-    return [path for path in sorted(features_dir.glob("*/manifest.json")) if dataset in (None, path.parent.name)]
+def _dataset_folders(features_dir: Path, dataset: str | None) -> list[Path]:
+    """Return the folders with a manifest or features, since the manifest may have been deleted."""
+    folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
+    folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
+    chosen = [folder for folder in folders if dataset in (None, folder.name)]
+    if not chosen:
+        encoder_folders(features_dir, dataset)  # raises if there is no such cache
+    return chosen
 
 
 def _check_manifest(path: Path) -> bool:
@@ -134,88 +112,121 @@ def _check_manifest(path: Path) -> bool:
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
-    """Check the feature files of an encoder's folder."""
-    manifest = folder.parent / "manifest.json"
+    """Check the feature files of an encoder's folder, and that no video of the manifest lacks one."""
     try:
-        frames = {Path(video.view, f"{video.id}.h5"): video.frames for video in load_manifest(manifest).videos}
+        videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
-        if not manifest.exists():
-            raise
-        frames = None  # verify_all reports it
+        videos = None  # verify_all reports it
+    frames = {video_path(folder, video.view, video.id): video.frames for video in videos or ()}
     first: Header | None = None
 
     def check(path: Path) -> bool:
         nonlocal first
-        header, name = read_header(path), path.relative_to(folder)
+        header = video_header(folder, path.parent.name, path.stem)
         for column in header.columns:
             read_array(path, column)
         check_same_identity(header, first or header)
-        if frames is not None and name not in frames:
+        if videos is not None and path not in frames:
             raise CacheError(f"{path}: not in the manifest")
-        if frames is not None and frames[name] != header.frames:
-            raise CacheError(f"{path}: {header.frames} frames, {frames[name]} in the manifest")
+        if videos is not None and frames[path] != header.frames:
+            raise CacheError(f"{path}: {header.frames} frames, {frames[path]} in the manifest")
         first = first or header
         return True
 
-    for path in cached_files(folder):
+    present = list(cached_files(folder))
+    for path in present:
         yield _run_check(path, EXTRACT_AGAIN, check)
+    if present:
+        failed: dict[str, str] = {}
+        with suppress(CacheError):  # a damaged list of failures makes no file missing
+            failed = read_failures(folder)
+        expected = [path for path, count in frames.items() if count and path.stem not in failed]
+        yield from _check_absent(folder, expected, present, "run byov-extract")
 
 
-def verify_run(runs_dir: Path, name: str, dataset: str | None = None) -> Iterator[Checked]:
+def _check_absent(folder: Path, expected: Sequence[Path], present: Sequence[Path], remedy: str) -> Iterator[Checked]:
+    absent = [path for path in expected if path not in set(present)]
+    if absent:
+        problem = f"{len(absent)} of {len(expected)} files are missing (first: {absent[0].relative_to(folder)})"
+        yield Checked(folder, problem, remedy)
+
+
+def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
     """Check all files of a run; nothing if it was trained on another dataset."""
     config = runs_dir / name / CONFIG_NAME
     try:
-        run = read_run(runs_dir, name)
+        run = runs.read_run(runs_dir, name)
     except CacheError as error:
         yield Checked(config, _without_path(error, config), RESTORE)
         return
     if dataset not in (None, run.dataset):
         return
-    yield Checked(config, covered=check_seal(config.read_bytes()))
+    manifest = None
+    with suppress(CacheError):  # verify_all reports it
+        manifest = load_manifest(manifest_path(features_dir, run.dataset))
+
+    def check(path: Path) -> bool:
+        if manifest and FILES_KEY in run.training:
+            check_training_data(run, features_dir, manifest)
+        return check_seal(path.read_bytes())
+
+    yield _run_check(config, "", check)
     yield from _verify_models(run)
-    yield from _verify_embeddings(run)
+    yield from _verify_embeddings(run, features_dir, manifest.videos if manifest else ())
 
 
 def _verify_models(run: RunRecord) -> Iterator[Checked]:
     resume = f"byov-train --run {run.name} --resume"
-    remedies = {MODEL_NAME: RESTORE, LAST_MODEL_NAME: f"delete it and write it again with {resume}"}
+    remedies = {
+        MODEL_NAME: RESTORE,
+        LAST_MODEL_NAME: f"delete it and write it again with {resume}",
+        METRICS_NAME: f"write it again with {resume}, or restore it from a copy",
+    }
 
-    def check_checkpoint(path: Path) -> bool:
+    def check(path: Path) -> bool:
+        if path.name == METRICS_NAME:
+            return runs.check_file(path, run.training)
+        if path.name in remedies:
+            return runs.check_model(run.folder, run.training, path.name).sealed
         found = check_weights(path)
         if found.identity != run.training.get("identity"):
             raise CacheError(f"{path}: a checkpoint of another run ({found.origin})")
         return found.sealed
 
-    def check_weights_file(path: Path) -> bool:
-        return check_model(run.folder, run.training, path.name).sealed
-
     for name, remedy in remedies.items():
-        if (run.folder / name).exists():
-            yield _run_check(run.folder / name, remedy, check_weights_file)
-    for path in checkpoint_files(run):
-        yield _run_check(path, f"delete it; {resume} continues from the previous one", check_checkpoint)
-    if (run.folder / METRICS_NAME).exists():
-        remedy = "restore it from a copy; only the curves of the report need it"
-        yield _run_check(run.folder / METRICS_NAME, remedy, lambda path: check_file(path, run.training))
+        if (run.folder / name).exists() or (name == MODEL_NAME and FILES_KEY in run.training):
+            yield _run_check(run.folder / name, remedy, check)
+    for path in runs.checkpoint_files(run):
+        yield _run_check(path, f"delete it; {resume} continues from the previous one", check)
 
 
-def _verify_embeddings(run: RunRecord) -> Iterator[Checked]:
-    try:
-        trained: str | None = check_model(run.folder, run.training).sha256
-    except CacheError:
-        trained = None  # _verify_models reports it
+def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[VideoEntry]) -> Iterator[Checked]:
+    """Check a run's embeddings, and that none is missing; folders other than embeddings/ may be deleted."""
+    trained, remedy = None, f"byov-train --run {run.name} --embed-only"
+    with suppress(CacheError):  # _verify_models reports it
+        trained = runs.check_model(run.folder, run.training).sha256
+
+    def check(path: Path) -> bool:
+        for column in ("embedding", "pts_seconds"):
+            read_array(path, column, remedy=EMBED_AGAIN)
+        check_current(path, run, features_dir, run.untrained_sha256 if "untrained" in path.parents[1].name else trained)
+        return True
+
+    features = features_dir / run.dataset / run.encoder_folder
     for untrained, trimmed in product((False, True), repeat=2):
-        check = partial(_check_embedding, model_sha256=run.untrained_sha256 if untrained else trained)
-        for path in cached_files(embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)):
-            yield _run_check(path, f"byov-train --run {run.name} --embed-only", check)
-
-
-def _check_embedding(path: Path, model_sha256: str | None) -> bool:
-    _, source = read_embedding(path)
-    read_array(path, "pts_seconds", remedy=EMBED_AGAIN)
-    if model_sha256 is not None and source.model_sha256 != model_sha256:
-        raise CacheError(f"{path}: of model {source.model_sha256[:12]}, the run's is {model_sha256[:12]}")
-    return True
+        folder = runs.embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
+        present = list(cached_files(folder))
+        for path in present:
+            yield _run_check(path, remedy, check)
+        if FILES_KEY in run.training and (folder.is_dir() or not (untrained or trimmed)):
+            expected = [
+                runs.embedding_path(folder, video.view, video.id, clip)
+                for video in videos
+                if video.frames and video_path(features, video.view, video.id).is_file()
+                for clip in embedded_clips(run.dataset, video.view, video.id, video.split, video.frames)
+                if (clip is not None) == trimmed
+            ]
+            yield from _check_absent(folder, expected, present, remedy)
 
 
 def _run_check(path: Path, remedy: str, check: Callable[[Path], bool]) -> Checked:

@@ -3,14 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
-from byov.cache.verify import EncoderSummary, count_files, summarize, verify_all
+from byov.cache.verify import count_files, summarize, verify_all
 from byov.cli import common
 from byov.cli.common import UsageError
 from byov.cli.terminal import PROGRESS, rich_table, table_console
@@ -30,7 +30,7 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
     """List cached datasets and encoders with videos, frames, STM ratios and size."""
     summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
     if as_json:
-        print(json.dumps([asdict(summary) for summary in summaries], indent=1, default=str))
+        print(json.dumps(summaries, indent=1))
         return
     if not summaries:
         print(printable(f"No features in {features_dir}."))
@@ -39,12 +39,12 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
     table_console().print(rich_table(headings, [_row(summary) for summary in summaries]))
 
 
-def _row(summary: EncoderSummary) -> list[str]:
-    counts = {"pairs": summary.dataset_pairs, "unreadable": summary.unreadable, "failed": summary.failures}
-    videos = f"{summary.cached_videos}/{summary.dataset_videos}"
-    videos += "".join(f", {count} {name}" for name, count in counts.items() if count)
-    ratios, size = " ".join(summary.ratios), format_size(summary.disk_bytes)
-    return [summary.dataset, summary.encoder, videos, f"{summary.frames:,}", ratios, size]
+def _row(summary: dict[str, Any]) -> list[str]:
+    videos = f"{summary['cached_videos']}/{summary['dataset_videos']}"
+    for key, name in {"dataset_pairs": "pairs", "unreadable": "unreadable", "failures": "failed"}.items():
+        videos += f", {summary[key]} {name}" if summary[key] else ""
+    ratios, size = " ".join(summary["ratios"]), format_size(summary["disk_bytes"])
+    return [summary["dataset"], summary["encoder"], videos, f"{summary['frames']:,}", ratios, size]
 
 
 @app.command()

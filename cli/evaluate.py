@@ -129,13 +129,13 @@ def evaluate(
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
-    scope = scope_of_runs(scope, runs_dir, features_dir, runs, explicit=protocol is not None)
     baselines: list[tuple[str, str]] = []
     if task == ALL and not features:
         baselines = frozen_columns(features_dir, name, [record.column for record in runs])
         if not any(folder.startswith("random--") for folder, _ in baselines):
             note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
     readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
+    scope = scope_of_runs(scope, readers, explicit=protocol is not None)
     results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     print_and_save(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)

@@ -37,15 +37,15 @@ def _options(
 @app.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
     """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
-    entries = [(run, read_progress(run), size_bytes(run.folder)) for run in _all_runs(runs_dir)]
+    entries = [_summary(run) for run in _all_runs(runs_dir)]
     if as_json:
-        print(json.dumps([_summary(*entry) for entry in entries], indent=1))
+        print(json.dumps(entries, indent=1))
         return
     if not entries:
         print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
         return
     headings = ("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size")
-    table_console().print(rich_table(headings, [_row(*entry) for entry in entries]))
+    table_console().print(rich_table(headings, [_row(entry) for entry in entries]))
 
 
 @app.command()
@@ -113,7 +113,7 @@ def prune(
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else _all_runs(runs_dir)
     finished = []
     for run in records:
-        progress = read_progress(run)
+        progress = _progress(run)
         if progress.state == "finished":
             finished += [run] if cached_runs.checkpoint_files(run) else []
         elif runs:
@@ -139,14 +139,15 @@ def _all_runs(runs_dir: Path) -> list[RunRecord]:
     return runs
 
 
-def _row(run: RunRecord, progress: RunProgress, size: int) -> list[str]:
-    recipe = "" if run.recipe == run.method else run.recipe
-    epoch = "-" if progress.epoch is None else f"{progress.epoch} of {progress.epochs or '?'}"
-    best = "-" if progress.best is None else f"{progress.metric} {progress.best:.4f}"
-    return [run.name, run.method, recipe, run.dataset, epoch, progress.state, best, format_size(size)]
+def _progress(run: RunRecord) -> RunProgress:
+    progress = read_progress(run)
+    if progress.damaged:
+        note(f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; see byov-cache verify")
+    return progress
 
 
-def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]:
+def _summary(run: RunRecord) -> dict[str, Any]:
+    progress = _progress(run)
     return {
         "run": run.name,
         "method": run.method,
@@ -155,22 +156,25 @@ def _summary(run: RunRecord, progress: RunProgress, size: int) -> dict[str, Any]
         "encoder": run.encoder,
         "column": run.column,
         "seed": run.seed,
-        "state": progress.state,
-        "epoch": progress.epoch,
-        "epochs": progress.epochs,
-        "metric": progress.metric,
-        "best": progress.best,
-        "bytes": size,
+        **{key: getattr(progress, key) for key in ("state", "epoch", "epochs", "metric", "best")},
+        "bytes": size_bytes(run.folder),
     }
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    epoch = "-" if run["epoch"] is None else f"{run['epoch']} of {run['epochs'] or '?'}"
+    best = "-" if run["best"] is None else f"{run['metric']} {run['best']:.4f}"
+    names = (run["run"], run["method"], run["recipe"] or "", run["dataset"])
+    return [*names, epoch, run["state"], best, format_size(run["bytes"])]
 
 
 def _facts(run: RunRecord) -> dict[str, Any]:
     """Return everything in which two runs can differ: data, progress, validation scores, settings."""
-    progress = read_progress(run)
-    digest, validation = run.training.get("videos_sha256"), run.training.get("validation")
+    progress, validation = _progress(run), run.training.get("validation")
     return {
         **{key: run.training.get(key) for key in DATA_KEYS},
-        "train and val videos, features, labels": digest[:12] if isinstance(digest, str) else None,
+        "train and val features": run.features_sha256[:12],
+        "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
         "selected by": progress.metric,  # differs from the setting if the val split has no labels
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},

@@ -4,28 +4,28 @@ runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its mo
 runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
 """
 
-import hashlib
 import json
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from byov.cache.atomic import write_bytes, write_text
-from byov.cache.digests import file_sha256, read_sealed_json, seal_json
+from byov.cache.digests import file_sha256, json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path
 from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training
 from byov.cluster.grids import PlannedRun
 from byov.device import Device
-from byov.errors import ByovError, Diverged, Interrupted
+from byov.errors import ByovError, Diverged, Interrupted, StaleError
 from byov.evaluate.embeddings import EmbeddingReader, RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, versions
-from byov.evaluate.protocols import Protocol, segments
+from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
 from byov.evaluate.tasks import task_of
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
@@ -77,6 +77,8 @@ class RunTask:
             self._score(stop)
         except Interrupted:
             return RunStatus(self.name, "stopped")
+        except StaleError as error:  # Not recorded: the next sweep scores the run once it is up to date.
+            return RunStatus(self.name, "failed", str(error))
         except OSError as error:  # A problem of this machine, so the next sweep retries the run without --retry.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
         except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
@@ -214,10 +216,17 @@ def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[s
 
 
 def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return the digest of a run's model, or of the digests recorded in feature files."""
-    if isinstance(reader, RunEmbeddings):
-        return reader.model_sha256
-    column: str = getattr(reader, "column", "")
-    paths = [reader.path(segment) for split in ("train", scope.split) for segment in segments(reader.manifest, split)]
-    digests = [read_digest(path, column) for path in paths if path is not None and path.is_file()]
-    return hashlib.sha256(repr((reader.name, digests)).encode()).hexdigest()
+    """Return a joint digest of all files that may be scored; raise StaleError if one of them is out of date."""
+    column: str = getattr(reader, "column", "embedding")
+    files = {
+        reader.path(segment): segment
+        for split, protocol in product(("train", scope.split), PROTOCOLS)
+        for segment in segments(reader.manifest, split, protocol)
+    }
+    digests = []
+    for path, segment in files.items():
+        if path is not None and path.is_file():
+            if isinstance(reader, RunEmbeddings):
+                reader.check(segment)
+            digests.append((segment.name, read_digest(path, column)))
+    return json_sha256([reader.name, digests])

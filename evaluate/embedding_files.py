@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.digests import file_sha256
-from byov.cache.embeddings import read_embedding, read_view
+from byov.cache.embeddings import read_embedding
 from byov.cache.layout import VIEWS
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
@@ -170,8 +170,7 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
         text |= {"video": source.video, "run": source.run, "model_sha256": source.model_sha256}
-        if (view := read_view(path)) is not None:
-            text["view"] = view
+        text |= {"view": source.view} if source.view else {}
     else:
         with _npz(path) as arrays:
             embedding = np.ascontiguousarray(_array(arrays, "embedding", "f", 2), np.float32)

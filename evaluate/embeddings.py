@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.embeddings import EmbeddingProvenance, read_embedding
-from byov.cache.features import Header, check_same_identity, read_header, standardize
-from byov.cache.hdf5 import read_array, read_digest
+from byov.cache.embeddings import EMBED_AGAIN, EmbeddingProvenance, check_current, check_training_data
+from byov.cache.features import Header, check_same_identity, read_header, standardize, video_header
+from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import embedding_path, embeddings_folder, model_digest, read_run, unfinished_text
+from byov.cache.runs import check_model, embedding_path, embeddings_folder, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
@@ -104,37 +104,44 @@ class RunEmbeddings(EmbeddingReader):
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
         self.untrained = untrained
-        self.model_sha256 = self.run.untrained_sha256 if untrained else model_digest(self.run.folder, self.run.training)
+        self.model_sha256 = self.run.untrained_sha256
+        if not untrained:
+            self.model_sha256 = check_model(self.run.folder, self.run.training).sha256
         self.manifest = read_manifest(features_dir, self.run.dataset)
+        self._features_dir = features_dir
+        self._training_note = None if untrained else check_training_data(self.run, features_dir, self.manifest)
         self._title = row_title(self.run.title, self.run.encoder) if self.run.title else ""
         self.name = f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
-        self._first: EmbeddingProvenance | None = None  # all other files must agree with the first
+        self._first: EmbeddingProvenance | None = None
+        self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
+
+    def check_files(self, wanted: Sequence[Segment], split: str) -> None:
+        """Raise EvaluationError if some segments have no file, and StaleError if a file is not up to date."""
+        self.require_files(wanted, split)
+        for segment in wanted:
+            self.check(segment)
+
+    def check(self, segment: Segment) -> EmbeddingProvenance:
+        """Return the provenance of a segment's embeddings; raise StaleError if they are not up to date."""
+        path = self.path(segment)
+        if path not in self._checked:
+            self._checked[path] = check_current(path, self.run, self._features_dir, self.model_sha256)
+        return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
         folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=segment.clip is not None)
         return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        path = self.path(segment)
-        embedding, provenance = read_embedding(path)
-        self._first = self._first or provenance
-        expected = {
-            "model_sha256": self.model_sha256,
-            "dataset": self.run.dataset,
-            "video": segment.video.id,
-            "column": self.run.column,
-            "first_frame": segment.first,
-            **{key: getattr(self._first, key) for key in ("encoder", "encoder_sha256", "preprocessing")},
-        }
-        for key, value in expected.items():
-            if (found := getattr(provenance, key)) != value:
-                raise EvaluationError(f"{path}: {key} is {found!r}, expected {value!r}; {self.remedy}")
+        path, source = self.path(segment), self.check(segment)
+        embedding: NDArray[np.float32] = read_array(path, "embedding", remedy=EMBED_AGAIN)
         if len(embedding) != len(segment):
             raise EvaluationError(f"{path}: {len(embedding)} embeddings for {len(segment)} frames; {self.remedy}")
-        self._features_sha256[segment.video.view, segment.video.id] = provenance.column_sha256
+        self._first = self._first or source
+        self._features_sha256[segment.video.view, segment.video.id] = source.column_sha256
         return embedding
 
     def origin(self) -> dict[str, Any]:
@@ -150,11 +157,13 @@ class RunEmbeddings(EmbeddingReader):
             "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
             **{key: getattr(self._first, key) for key in kept if self._first},
             "features_sha256": _joint_digest(self._features_sha256),
+            "trained_on": {"features_sha256": self.run.features_sha256, "labels_sha256": self.run.labels_sha256},
         }
 
     def notes(self) -> tuple[str, ...]:
         unfinished = None if self.untrained else unfinished_text(self.run)
-        return () if unfinished is None else (f"{self.run.name}: {unfinished}",)
+        notes = (unfinished and f"{self.run.name}: {unfinished}", self._training_note)
+        return tuple(note for note in notes if note)
 
 
 class CachedFeatures(EmbeddingReader):
@@ -182,14 +191,14 @@ class CachedFeatures(EmbeddingReader):
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
-        header = read_header(path)
+        header = video_header(self.folder, segment.video.view, segment.video.id)
         check_same_identity(header, self._first)
         if header.frames != segment.video.frames:
             raise EvaluationError(
                 f"{path}: {header.frames} frames, but {segment.video.frames} in the manifest; run byov-extract again"
             )
         features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
-        self._features_sha256[segment.video.view, segment.video.id] = read_digest(path, self.column)
+        self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
         if self.standardized:
             require_finite(features, segment.name)  # one bad frame would spoil all others
             features = standardize(features.astype(np.float64)).astype(np.float32)

@@ -41,7 +41,7 @@ LOGGER = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
-SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "encoder_sha256", "preprocessing", "column")
+SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"
 TRIMMED = (
     "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
@@ -375,20 +375,19 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
     return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
 
 
-def scope_of_runs(
-    scope: Scope, runs_dir: Path, features_dir: Path, runs: Sequence[RunRecord], *, explicit: bool
-) -> Scope:
-    """Raise EvaluationError if a run lacks embeddings, before anything is scored.
+def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
+    """Raise EvaluationError or StaleError if a run lacks embeddings or they are out of date, before anything is scored.
 
     Unless the protocols are explicit, the trimmed one is dropped if a run lacks sub-clips.
     """
-    for run in runs:
-        reader = RunEmbeddings(runs_dir, features_dir, run.name)
+    for reader in readers:
+        if not isinstance(reader, RunEmbeddings) or reader.untrained:
+            continue
         if NEED_TRAINING & set(scope.tasks):
-            reader.require_files(segments(reader.manifest, "train"), "train")
+            reader.check_files(segments(reader.manifest, "train"), "train")
         for protocol in scope.protocols:
             try:
-                reader.require_files(segments(reader.manifest, scope.split, protocol), scope.split)
+                reader.check_files(segments(reader.manifest, scope.split, protocol), scope.split)
             except EvaluationError as error:
                 if explicit or protocol == "standard":
                     raise

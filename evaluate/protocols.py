@@ -3,38 +3,17 @@
 standard: whole videos. trimmed: two sub-clips of each test video in its place. Training videos are whole in both.
 """
 
-import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
-from byov.cache.layout import clip_name
+from byov.cache.layout import CLIPS_PER_VIDEO, LONGEST, SHORTEST, clip_name, trimmed_clips
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
 
 Protocol = Literal["standard", "trimmed"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 ScoredSplit = Literal["test", "val"]
-CLIPS_PER_VIDEO = 2
-SHORTEST, LONGEST = 0.3, 0.6  # fraction of the video's length
-SEED = 0
-TRIMMED_CLIPS = {"seed": SEED, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
-
-
-def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = SEED) -> list[tuple[int, int]]:
-    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length.
-
-    Very short videos may have fewer than CLIPS_PER_VIDEO.
-    """
-    name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
-    random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
-    clips = set()
-    for _ in range(CLIPS_PER_VIDEO):
-        length = max(1, round(frames * random.uniform(SHORTEST, LONGEST)))
-        first = int(random.integers(frames - length + 1))
-        clips.add((first, first + length - 1))
-    return sorted(clips)
+TRIMMED_CLIPS = {"seed": 0, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
 
 
 def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown: dict[str, Any] = {"source_name": "", "source_bytes": 0, "source_sha256": "", "source_fingerprint": ""}
+    unknown: dict[str, Any] = {"source_bytes": 0}
+    unknown |= dict.fromkeys(("video", "view", "source_name", "source_sha256", "source_fingerprint"), "")
     return Provenance(
         encoder=encoder.name.id,
         encoder_revision=encoder.name.revision or "",
@@ -212,7 +213,7 @@ def _decode(
     if file_state(path) != state:
         raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
     yield {
-        "provenance": _provenance(encoder, source_name=path.name, **source),
+        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, source_name=path.name, **source),
         "fps": reader.fps,
         "truncated": reader.truncated,
         "corrupt_frames": reader.corrupt_frames,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from byov.cache.digests import file_sha256, fingerprint
-from byov.cache.features import Provenance, read_header
+from byov.cache.features import Provenance, read_header, video_header
 from byov.cache.hdf5 import read_array, stored_rows
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
@@ -156,7 +156,7 @@ class CacheReader:
             identity, change = self._identity, ""
             indexed = known if known.annotation_sha256 == annotation else replace(known, annotation_sha256=annotation)
         else:
-            header = read_header(path)
+            header = video_header(self.folder, video.view, video.id)
             identity = header.provenance.identity()
             change = _source_change(header.provenance, video.path, source, file, verify=verify_source)
             facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)

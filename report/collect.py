@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.apply.align import nearest
-from byov.cache.embeddings import read_source
-from byov.cache.features import Header, read_header
-from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.layout import VIEWS, video_path
+from byov.cache.features import Header, video_header
+from byov.cache.hdf5 import read_array
+from byov.cache.layout import VIEWS
 from byov.cache.manifest import Manifest, VideoEntry, read_sources
-from byov.cache.runs import METRICS_NAME, RunRecord, check_file, read_metrics
+from byov.cache.runs import METRICS_NAME, RunRecord, read_metrics
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
@@ -83,15 +82,8 @@ class SplitEmbeddings:
         return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
 
     def feature_header(self, video: int) -> Header:
-        """Return the header of a video's features; raise CacheError if they changed since the run embedded them."""
-        segment, run = self.segments[video], self.reader.run
-        path = video_path(self.feature_folder, segment.video.view, segment.video.id)
-        header, embedded = read_header(path), read_source(self.reader.path(segment))
-        keys = ("encoder", "encoder_sha256", "preprocessing")
-        same = all(getattr(header.provenance, key) == getattr(embedded, key) for key in keys)
-        if not same or read_digest(path, run.column) != embedded.column_sha256 or header.frames != len(segment):
-            raise CacheError(f"{path}: these are not the features that {run.name} embedded; {self.reader.remedy}")
-        return header
+        """Return the header of a video's features."""
+        return video_header(self.feature_folder, self.segments[video].video.view, self.segments[video].video.id)
 
 
 def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Unavailable:
@@ -219,9 +211,9 @@ def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
     scope = scope_of_all(manifest, split, EvaluationOptions())
-    scope = scope_of_runs(scope, *folders, runs, explicit=False)
     frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
     readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
+    scope = scope_of_runs(scope, readers, explicit=False)
     return tuple(compare(manifest, readers, scope, progress).tables())
 
 
@@ -300,8 +292,6 @@ def project(
 
     run = data.reader.run
     features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
-    for video in range(len(data.segments)):
-        data.feature_header(video)  # raises if the features have changed
     embeddings = {f"Frozen: {features.name}": read(features)}
     with suppress(CacheError, EvaluationError):  # the embeddings of the untrained model may have been deleted
         embeddings["Untrained"] = read(RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True))
@@ -393,14 +383,12 @@ def _vectors(
 
 def read_curves(run: RunRecord) -> content.Curves | Unavailable:
     """Read a run's losses and validation scores from metrics.jsonl."""
-    path = run.folder / METRICS_NAME
-    records = read_metrics(path)
-    if not records:
-        return Unavailable(f"the run has no {METRICS_NAME}, or it is damaged")
     try:
-        check_file(path, run.training)
+        records = read_metrics(run)
     except CacheError as error:
         return Unavailable(f"{METRICS_NAME} is damaged ({error})")
+    if not records:
+        return Unavailable(f"the run has no {METRICS_NAME}, or it is damaged")
     names = dict.fromkeys(name for record in records for name in record)
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
     if not losses and not names.keys() & VALIDATION:

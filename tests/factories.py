@@ -11,9 +11,9 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from byov.cache.embeddings import EmbeddingProvenance, write_embedding
-from byov.cache.features import FeatureWriter, Provenance
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest
+from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
+from byov.cache.features import FeatureWriter, Provenance, video_digest
+from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
 CLIP = "openai/clip-vit-base-patch16"
@@ -88,6 +88,8 @@ def write_video(
 
 def make_provenance(**changes: Any) -> Provenance:
     values: dict[str, Any] = {
+        "video": "a",
+        "view": "ego",
         "encoder": CLIP,
         "encoder_revision": "",
         "encoder_sha256": "ab" * 32,
@@ -111,7 +113,11 @@ def write_features(
     fps: float = 30.0,
     **provenance: Any,
 ) -> Path:
-    """Write one feature file; merged: ratio → (T, width) features. Other keywords change its provenance."""
+    """Write the feature file of the video that it is named after; merged: ratio → (T, width) features.
+
+    Other keywords change its provenance.
+    """
+    provenance = {"video": path.stem, "view": path.parent.name} | provenance
     frames, width = next(iter(merged.values())).shape
     order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
     writer = FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None)
@@ -178,6 +184,7 @@ def make_embedding_provenance(**changes: Any) -> EmbeddingProvenance:
         "run": "first",
         "model_sha256": "ab" * 32,
         "dataset": "demo",
+        "view": "ego",
         "video": "a",
         "encoder": CLIP,
         "encoder_revision": "",
@@ -190,13 +197,29 @@ def make_embedding_provenance(**changes: Any) -> EmbeddingProvenance:
     return EmbeddingProvenance(**(values | changes))
 
 
+def make_training(**changes: Any) -> dict[str, Any]:
+    """Return the "training" record of a run's config.json; None leaves a key out."""
+    record = {
+        "dataset": "demo",
+        "encoder": CLIP,
+        "encoder_folder": CLIP.replace("/", "--"),
+        "column": "merged/0.3",
+        "recipe": "paper",
+        "seed": 3,
+        "untrained_sha256": UNTRAINED_SHA256,
+        "features_sha256": "ab" * 32,
+        "labels_sha256": "cd" * 32,
+    } | changes
+    return {key: value for key, value in record.items() if value is not None}
+
+
 def write_run(
     runs_dir: Path,
-    manifest: Manifest | Path,
+    features_dir: Path,
+    manifest: Manifest,
     name: str = "first",
     *,
     seed: int = 0,
-    encoder: str = CLIP,
     width: int = 16,
     clips: Mapping[str, Sequence[tuple[int, int]]] | None = None,
     embedded: bool = True,
@@ -206,32 +229,27 @@ def write_run(
     """Write a run that was never trained: config.json, a model file and embeddings that follow the labels.
 
     Args:
-        manifest: Manifest of the dataset, or its path.
+        features_dir: Cache with features of encoder CLIP.
+        manifest: Manifest of the dataset.
         clips: Video id → sub-clips (first and last frame) to embed on their own as well.
         embedded: Whether to write embeddings, of the model and of the untrained one (which ignore the labels).
         training: Changes to the "training" record of config.json.
         provenance: Changes to the provenance of every embeddings file.
     """
-    manifest = load_manifest(manifest) if isinstance(manifest, Path) else manifest
     folder, model = runs_dir / name, f"model {name}".encode()
-    record = {
-        "dataset": manifest.dataset,
-        "encoder": encoder,
-        "encoder_folder": encoder.replace("/", "--"),
-        "column": "merged/0.3",
-        "recipe": "paper",
-        "seed": seed,
-        "untrained_sha256": UNTRAINED_SHA256,
-    } | dict(training or {})
+    features = features_dir / manifest.dataset / CLIP.replace("/", "--")
+    digests = {video: video_digest(features, video.view, video.id, "merged/0.3") for video in manifest.videos}
+    record = make_training(dataset=manifest.dataset, seed=seed, **training_digests(digests.items()), **(training or {}))
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"training": record}))
     (folder / "model.safetensors").write_bytes(model)
     for untrained in (False, True) if embedded else ():
         digest = UNTRAINED_SHA256 if untrained else hashlib.sha256(model).hexdigest()
-        for number, video in enumerate(manifest.videos):
+        for number, (video, features_sha256) in enumerate(digests.items()):
             labels = np.zeros(video.frames or 0, int) if untrained or video.labels is None else np.array(video.labels)
             rows = make_rows([seed, number], labels, width)
-            values = {"run": name, "video": video.id, "dataset": manifest.dataset, "encoder": encoder}
+            values = {"run": name, "view": video.view, "video": video.id, "dataset": manifest.dataset}
+            values["column_sha256"] = features_sha256
             for clip in (None, *(clips or {}).get(video.id, ())):
                 first, last = clip or (0, len(rows) - 1)
                 at = embeddings_folder(folder, untrained=untrained, trimmed=clip is not None)

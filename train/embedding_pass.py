@@ -8,17 +8,15 @@ import numpy as np
 import torch
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
-from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.runs import embedding_path, embeddings_folder, model_digest
+from byov.cache.hdf5 import read_array
+from byov.cache.layout import embedded_clips
+from byov.cache.runs import check_model, embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
-from byov.evaluate.protocols import trimmed_clips
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.train.feature_store import FeatureStore, TrainingData
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
 from byov.train.settings import TrainSettings
-
-TRIMMED_SPLITS = ("val", "test")  # the splits that are evaluated
 
 
 def embed_videos(
@@ -36,7 +34,7 @@ def embed_videos(
     Files of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises Diverged
     if an embedding is not finite, and Interrupted if `stop` returns true before a video.
     """
-    digest = model_digest(run, training)  # before loading: its errors are the clearest
+    digest = check_model(run, training).sha256  # before loading: its errors are the clearest
     models = [
         (False, digest, Method.from_pretrained(run).to(device).eval()),
         (True, training["untrained_sha256"], build_method(data.width, settings).to(device).eval()),
@@ -47,10 +45,7 @@ def embed_videos(
             raise Interrupted(f"stopped while embedding; continue with byov-train --run {run.name} --embed-only")
         features = torch.from_numpy(store.read(video)).to(device)
         pts_seconds = read_array(video.path, "pts_seconds")
-        features_sha256 = read_digest(video.path, data.column)
-        clips: list[tuple[int, int] | None] = [None]  # the whole video
-        if video.split in TRIMMED_SPLITS:
-            clips += trimmed_clips(data.dataset, video.view, video.id, video.frames)
+        clips = embedded_clips(data.dataset, video.view, video.id, video.split, video.frames)
         for untrained, model_sha256, model in models:
             for clip in clips:
                 first, last = clip or (0, video.frames - 1)
@@ -61,13 +56,14 @@ def embed_videos(
                     run=run.name,
                     model_sha256=model_sha256,
                     dataset=data.dataset,
+                    view=video.view,
                     video=video.id,
                     encoder=data.identity["encoder"],
                     encoder_revision=data.identity["revision"],
                     encoder_sha256=data.identity["weights"],
                     preprocessing=data.identity["preprocessing"],
                     column=data.column,
-                    column_sha256=features_sha256,
+                    column_sha256=video.sha256,
                     first_frame=first,
                 )
                 folder = embeddings_folder(run, untrained=untrained, trimmed=clip is not None)

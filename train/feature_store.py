@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.features import Header, check_same_identity, read_header
+from byov.cache.embeddings import training_digests
+from byov.cache.features import Header, check_same_identity, video_header
 from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import VideoEntry, load_manifest
@@ -43,6 +44,7 @@ class TrainingData:
     width: int
     identity: dict[str, str]  # `Provenance.identity`, the same for all videos
     videos: tuple[CachedVideo, ...]
+    digests: dict[str, str]  # of the train and val videos, see `training_digests`
 
     def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
         """Return the videos of a split, and optionally of a view."""
@@ -55,14 +57,15 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
     videos: list[CachedVideo] = []
+    cached: list[tuple[VideoEntry, str]] = []
     first: Header | None = None
     for entry in manifest.videos:
-        path = video_path(folder, entry.view, entry.id)
-        if path.is_file():
-            header = read_header(path)
+        if video_path(folder, entry.view, entry.id).is_file():
+            header = video_header(folder, entry.view, entry.id)
             first = first or header
             check_same_identity(header, first)
             videos.append(_cached_video(header, entry, column, len(manifest.phases)))
+            cached.append((entry, header.columns[column]))
     if first is None:
         raise TrainError(f"{folder} has no video of the manifest. Run byov-extract --dataset {folder.parent.name}.")
     if dataset is None or encoder is None:
@@ -78,6 +81,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         width=shape[1],
         identity=dict(first.provenance.identity()),
         videos=tuple(videos),
+        digests=training_digests(cached),
     )
 
 
@@ -115,7 +119,7 @@ class FeatureStore:
         return self._read(video) if array is None else array
 
     def _read(self, video: CachedVideo) -> NDArray[np.float16]:
-        features: NDArray[np.float16] = read_array(video.path, self._data.column)
+        features: NDArray[np.float16] = read_array(video.path, self._data.column, sha256=video.sha256)
         expected = (video.frames, self._data.width)
         if features.shape != expected:
             raise TrainError(f"{video.path}: {self._data.column} has shape {features.shape}, expected {expected}.")

@@ -113,7 +113,7 @@ def train_run(
     model = build_method(data.width, chosen)
     training = training_record(data, model)
     if is_recorded:
-        training = _check_features(record, training, same_videos=resume)
+        training = _check_features(record, training, same_labels=resume)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     if embed_only:
         with _locked(folder):
@@ -153,6 +153,8 @@ def train_run(
             metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
         )
         if resume:
+            if runs.FILES_KEY in training and (folder / runs.MODEL_NAME).exists():
+                runs.check_model(folder, training)  # its digest is about to be replaced
             trainer.resume()
             if trainer.state.step == 0 and (folder / runs.LAST_MODEL_NAME).exists():
                 raise TrainError(
@@ -230,18 +232,13 @@ def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: di
 def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
     """Return the part "training" of config.json, which the later stages read (cache/runs.py)."""
     settings = untrained.settings
-    videos = [
-        (video.split, video.view, video.id, video.labels, video.sha256, *(() if video.pair is None else (video.pair,)))
-        for video in data.videos
-        if video.split in ("train", "val")
-    ]
     features = {
         "dataset": data.dataset,
         "encoder_sha256": data.identity["weights"],
         "preprocessing": data.identity["preprocessing"],
         "compute_dtype": data.identity["compute type"],
         "column": data.column,
-        "videos_sha256": hashlib.sha256(json.dumps(videos).encode()).hexdigest(),
+        **data.digests,
     }
     # With a constant learning rate, a longer run is the continuation of a shorter one.
     without = {"epochs"} if settings.schedule == "constant" else set()
@@ -261,11 +258,12 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
     }
 
 
-def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_videos: bool) -> dict[str, Any]:
+def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool) -> dict[str, Any]:
     """Return the record of an earlier run; raises TrainError if its features are not the current ones."""
     decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
-    if same_videos:
-        decisive["videos_sha256"] = "features, labels or list of train and val videos"
+    decisive["features_sha256"] = "features or list of train and val videos"
+    if same_labels:
+        decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
     for name, what in decisive.items():
         if run.training.get(name) != current[name]:
             raise TrainError(f"The {what} of {run.dataset} changed since {run.name} was started. Start another run.")

@@ -85,6 +85,8 @@ class Trainer:
             file = check_weights(best)
             if file.identity != self._metadata.get("identity"):
                 raise TrainError(f"{best} belongs to another run ({file.origin}). Restore the run's own model.")
+        if self.state.records and self._processes.is_main:
+            self._write_metrics()  # the file may be damaged, or have epochs after the checkpoint
 
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
         """Train to the last step; once `stop` returns true, write a checkpoint and raise Interrupted.
@@ -177,11 +179,14 @@ class Trainer:
     def _write_record(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl, without times: a repeated or resumed run writes the same file."""
         self.state.records.append(record)
-        lines = (json.dumps(line) + "\n" for line in self.state.records)
-        write_text(self._folder / METRICS_NAME, "".join(lines))
+        self._write_metrics()
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
         for tracker in self._trackers:
             tracker(metrics, record["step"])
+
+    def _write_metrics(self) -> None:
+        lines = (json.dumps(line) + "\n" for line in self.state.records)
+        write_text(self._folder / METRICS_NAME, "".join(lines))
 
     def _write_model(self, name: str) -> None:
         write_bytes(self._folder / name, model_bytes(self.method, {**self._metadata, "step": self.state.step}))

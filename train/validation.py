@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
+from byov.cache.layout import trimmed_clips
 from byov.errors import Diverged
 from byov.evaluate.frames import Frames, Missing
 from byov.evaluate.kendalls_tau import tau_for_selection
-from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
 from byov.records import UNLABELED
 from byov.train.feature_store import CachedVideo, FeatureStore

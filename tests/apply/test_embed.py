@@ -45,7 +45,7 @@ def test_the_videos_of_the_run_get_the_embeddings_of_the_run(byov_embed, videos,
         (embedding, source), (expected, original_source) = read_embedding(written), read_embedding(original)
         assert embedding.tobytes() == expected.tobytes()
         np.testing.assert_array_equal(read_array(written, "pts_seconds"), read_array(original, "pts_seconds"))
-        assert vars(source) == vars(original_source) | {"dataset": "none"}
+        assert vars(source) == vars(original_source) | {"dataset": "none", "view": ""}
     assert (tmp_path / "alone.h5").read_bytes() == (tmp_path / "out" / "two.h5").read_bytes()
 
 

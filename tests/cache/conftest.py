@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from tests import factories
@@ -60,20 +59,6 @@ def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
 @pytest.fixture
 def encoder_folder(features_dir: Path) -> Path:
     return features_dir / "demo" / CLIP.replace("/", "--")
-
-
-@pytest.fixture
-def flip_data_byte() -> Callable[[Path, str], None]:
-    """Flip one bit in the stored rows of a column."""
-
-    def flip(path: Path, column: str) -> None:
-        with h5py.File(path, "r", locking=False) as file:
-            offset = file[column].id.get_chunk_info(0).byte_offset
-        content = bytearray(path.read_bytes())
-        content[offset + 5] ^= 0x10
-        path.write_bytes(content)
-
-    return flip
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """byov-cache; in a process of its own where standard output matters."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.factories import make_provenance
+from tests.factories import make_provenance, make_training
 
 from byov import __version__
 from byov.cache.digests import seal_json
@@ -20,10 +19,6 @@ from byov.cache.manifest import load_manifest
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 COMMAND = Path(sys.executable).with_name("byov-cache")
-TRAINING = {
-    **{"dataset": "demo", "encoder": "random/tiny", "encoder_folder": "random--tiny", "column": "merged/0.3"},
-    **{"recipe": "paper", "seed": 0, "untrained_sha256": "ab" * 32},
-}
 
 
 def test_ls(byov_cache, features_dir):
@@ -99,47 +94,20 @@ def test_show(byov_cache, encoder_folder):
 def test_verify_reports_files_without_a_digest(byov_cache, features_dir, tmp_path):
     assert byov_cache("verify", "demo", "--features-dir", features_dir).out == "4 files checked, 0 bad\n"
     (tmp_path / "runs" / "long").mkdir(parents=True)
-    (tmp_path / "runs" / "long" / "config.json").write_bytes(seal_json({"training": TRAINING}))
+    (tmp_path / "runs" / "long" / "config.json").write_bytes(seal_json({"training": make_training()}))
     (tmp_path / "runs" / "long" / "metrics.jsonl").write_text('{"epoch": 0}\n')
     report = byov_cache("verify", "--json", "--features-dir", features_dir).json
     assert (report["checked"], report["bad"], report["remedies"]) == (6, {}, {})
     assert report["without_digest"] == ["runs/long/metrics.jsonl"]  # it gets one when training ends
 
 
-def flipped(path, flip, _):
-    flip(path, "merged/0.3")
-
-
-def truncated(path, *_):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def mixed(path, _, write):
-    write(path, 64, preprocessing="crop 336")
-
-
-def of_other_length(path, _, write):
-    write(path, 63)
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (flipped, "not a readable cache file"),
-        (truncated, "not a readable cache file"),
-        (mixed, "preprocessing 'crop 336', but 004.h5 has 'squash 224'"),
-        (of_other_length, "63 frames, 64 in the manifest"),
-    ],
-)
-def test_verify_names_the_bad_file_and_fails(
-    byov_cache, features_dir, encoder_folder, flip_data_byte, write_features, damage, reason
-):
+def test_verify_names_the_bad_file_and_fails(byov_cache, features_dir, encoder_folder):
     shutil.copytree(features_dir / "demo", features_dir / "other")
     bad = encoder_folder / "exo" / "004.h5"
-    damage(bad, flip_data_byte, write_features)
+    bad.write_bytes(bad.read_bytes()[:-1000])
     ran = byov_cache("verify", "--json", "--features-dir", features_dir)
     assert (ran.json["checked"], list(ran.json["bad"]), ran.code) == (8, [str(bad)], 1)
-    assert ran.json["bad"][str(bad)].startswith(reason)
+    assert ran.json["bad"][str(bad)].startswith("not a readable cache file")
     assert "byov-extract" in ran.json["remedies"][str(bad)]
     assert byov_cache("verify", "other", "--features-dir", features_dir).code == 0
 

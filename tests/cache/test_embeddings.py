@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.factories import make_embedding_provenance
 
-from byov.cache.embeddings import read_embedding, read_source, read_view, write_embedding
+from byov.cache.embeddings import read_embedding, read_source, write_embedding
 from byov.cache.hdf5 import read_array
 from byov.errors import CacheError
 
@@ -29,7 +29,6 @@ def test_embeddings_read_back(path, values):
     assert embedding.dtype == np.float32
     np.testing.assert_array_equal(embedding, values)
     assert source == read_source(path) == SOURCE
-    assert read_view(path) is None
     np.testing.assert_array_equal(read_array(path, "pts_seconds"), np.arange(70) / 30)
 
 
@@ -39,12 +38,6 @@ def test_any_hdf5_reader_sees_values_and_provenance(path, values):
         attributes = {key: value.decode() if isinstance(value, bytes) else value for key, value in file.attrs.items()}
     assert asdict(SOURCE).items() <= attributes.items()
     assert attributes["frames"] == 70
-
-
-def test_view_is_recorded(path, values):
-    write_embedding(path, values, np.arange(70) / 30, SOURCE, view="exo")
-    assert read_view(path) == "exo"
-    assert read_embedding(path)[1] == SOURCE
 
 
 def test_truncated_file_is_reported_with_a_remedy(path):

@@ -13,7 +13,7 @@ from byov.errors import CacheError
 
 @pytest.mark.parametrize("frames", [0, 1, 64, 70])
 def test_features_read_back(tmp_path, write_features, make_arrays, frames):
-    path = write_features(tmp_path / "a.h5", frames)
+    path = write_features(tmp_path / "ego" / "a.h5", frames)
     header = read_header(path)
     assert (header.path, header.provenance) == (path, make_provenance())
     assert (header.frames, header.fps, header.truncated, header.ratios) == (frames, 30.0, False, ("0.3", "1.0"))
@@ -26,7 +26,7 @@ def test_features_read_back(tmp_path, write_features, make_arrays, frames):
 
 def test_unusual_provenance_reads_back(tmp_path, write_features):
     unusual = {"source_name": "b\udcff\n\x1b.mp4", "encoder_revision": "é" * 300, "source_bytes": 1 << 40}
-    path = write_features(tmp_path / "a.h5", 1, **unusual)
+    path = write_features(tmp_path / "ego" / "a.h5", 1, **unusual)
     assert read_header(path).provenance == make_provenance(**unusual)
 
 

@@ -2,6 +2,7 @@ import json
 import os
 
 import pytest
+from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
 from byov.cache.digests import seal_json
@@ -12,32 +13,20 @@ from byov.cache.runs import (
     embeddings_folder,
     is_training,
     list_runs,
-    model_digest,
     read_config,
     read_run,
 )
 from byov.errors import CacheError
 
-TRAINING = {
-    "dataset": "demo",
-    "encoder": "openai/clip-vit-base-patch16",
-    "encoder_folder": "openai--clip-vit-base-patch16",
-    "column": "merged/0.3",
-    "recipe": "paper",
-    "seed": 3,
-    "untrained_sha256": "ab" * 32,
-}
-
 
 @pytest.fixture
 def write_run(tmp_path):
-    """write_run(name, **changes): a run with TRAINING in its config.json; None leaves a key out."""
+    """write_run(name, **changes): a run without models; None leaves a key of its training record out."""
 
     def write(name="first", *, age_seconds=0, **changes):
-        training = {key: value for key, value in (TRAINING | changes).items() if value is not None}
         path = tmp_path / name / "config.json"
         path.parent.mkdir(parents=True)
-        path.write_bytes(seal_json({"width": 768, "settings": {"latent": 256}, "training": training}))
+        path.write_bytes(seal_json({"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}))
         os.utime(path, (1_000_000 - age_seconds,) * 2)
         return tmp_path
 
@@ -48,7 +37,7 @@ def test_run_is_read_from_its_config(write_run):
     runs = write_run("pour 1")
     record = read_run(runs, "pour 1")
     assert (record.name, record.folder, record.ratio) == ("pour 1", runs / "pour 1", 0.3)
-    assert TRAINING.items() <= record.model_dump().items()
+    assert make_training().items() <= record.model_dump().items()
     assert record.settings == {"latent": 256}
     assert record.label == ("recipe", "paper")
     assert read_run(runs, f"{runs}/pour 1/").name == "pour 1"  # as completed by a shell
@@ -127,9 +116,9 @@ def test_embedding_paths(tmp_path):
 
 def test_model_must_match_the_digest_in_config(tmp_path):
     with pytest.raises(CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"):
-        model_digest(tmp_path, {})
+        check_model(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    digest = model_digest(tmp_path, {})
+    digest = check_model(tmp_path, {}).sha256
     assert check_model(tmp_path, {"files_sha256": {"model.safetensors": digest}}).sha256 == digest
     with pytest.raises(CacheError, match=f"SHA-256 {digest[:12]}, config.json records cdcdcdcdcdcd"):
         check_model(tmp_path, {"files_sha256": {"model.safetensors": "cd" * 32}})

@@ -6,20 +6,14 @@ import os
 import tomllib
 
 import pytest
+from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
+from byov.cache.digests import file_sha256
 from byov.cache.runs import read_progress, read_run, size_bytes, unfinished
 from byov.cli.runs import main
 
-TRAINING = {
-    "dataset": "demo",
-    "encoder": "random/tiny",
-    "encoder_folder": "random--tiny",
-    "column": "merged/0.3",
-    "recipe": "paper",
-    "seed": 3,
-    "untrained_sha256": "ab" * 32,
-}
+TRAINING = make_training(encoder="random/tiny", encoder_folder="random--tiny")
 
 
 @pytest.fixture
@@ -64,7 +58,7 @@ def test_runs_are_listed_newest_first(byov_runs, write_run):
     assert heading.split() == ["run", "method", "recipe", "dataset", "epoch", "state", "best", "val", "size"]
     assert half.split()[:8] == ["half", "byov", "paper", "demo", "2", "of", "4", "stopped"]
     assert half.split()[8:10] == ["both", "0.8000"]  # the untrained model does not count
-    assert done.split()[7] == "finished"
+    assert done.split()[6] == "finished"  # without a recipe, which only byov has
     first, second = byov_runs("ls", "--json").json
     assert byov_runs("--json").json == [first, second]
     assert (first["run"], first["epoch"], first["epochs"], first["best"]) == ("half", 2, 4, 0.8)
@@ -102,10 +96,10 @@ def test_compare_shows_what_differs(byov_runs, write_run):
 def test_compare_includes_data_and_selection_metric(byov_runs, write_run):
     for name, digest, metric in (("a", "ab" * 32, "both"), ("b", "cd" * 32, "tau")):
         config = write_run(name) / "config.json"
-        config.write_text(config.read_text().replace('"seed": 3', f'"seed": 3, "videos_sha256": "{digest}"'))
+        config.write_text(config.read_text().replace("ab" * 32, digest))
         (config.parent / "metrics.jsonl").write_text(json.dumps({"epoch": 4, metric: 0.5}))
     assert byov_runs("compare", "a", "b", "--json").json["different"] == {
-        "train and val videos, features, labels": ["abababababab", "cdcdcdcdcdcd"],
+        "train and val features": ["abababababab", "cdcdcdcdcdcd"],
         "selected by": ["both", "tau"],
     }
 
@@ -185,6 +179,20 @@ def test_damaged_metrics_have_no_epoch(text, write_run, runs_dir):
     (folder / "metrics.jsonl").write_bytes(text.encode("latin-1"))
     run = read_run(runs_dir, "half")
     assert (read_progress(run).epoch, read_progress(run).best, unfinished(run)) == (None, None, None)
+
+
+def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
+    folder = write_run("done")
+    metrics = folder / "metrics.jsonl"
+    config = json.loads((folder / "config.json").read_text())
+    config["training"]["files_sha256"] = {"metrics.jsonl": file_sha256(metrics)}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert [(run["epoch"], run["best"]) for run in byov_runs("--json").json] == [(4, 0.8)]
+    metrics.write_text(metrics.read_text().replace("0.8", "0.9", 1))
+    ran = byov_runs("--json")
+    assert [(run["state"], run["epoch"], run["best"]) for run in ran.json] == [("finished", None, None)]
+    assert "done: epoch and best score unknown, metrics.jsonl is damaged" in ran.err
+    assert "0.9" not in byov_runs().out
 
 
 def test_non_finite_scores_are_ignored(byov_runs, write_run):

@@ -2,17 +2,23 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 from tests.cluster.tiny_sweeps import NAMES, QUICK, TINY, InlineWorker, contents, make_folders, states, sweep_inline
+from tests.factories import write_features
 
 from byov.cache.atomic import exclusive
+from byov.cache.hdf5 import read_array
 from byov.cache.runs import read_progress, read_run
 from byov.cluster.grids import parse_grid, plan_runs
 from byov.cluster.run_task import FAILURE_NAME, SCORES_NAME, RunStatus
 from byov.cluster.sweep import run_status
 from byov.cluster.sweep_tables import row_groups, sweep_results
 from byov.errors import Interrupted, SweepError
+from byov.evaluate.embeddings import RunEmbeddings
+from byov.evaluate.evaluation import evaluate
+from byov.train.run import train_run
 
 SEEDS = {"seed": [0, 1], "evaluation": {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False}}
 
@@ -129,6 +135,35 @@ def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders):
     run(other_split, evaluation=QUICK | {"split": "val"})
     assert [NAMES[0] in worker.done for worker in (fewer_tasks, other_split)] == [False, True]
     assert scores.read_bytes() != before
+
+
+@pytest.mark.usefixtures("finished")
+def test_scores_follow_features_and_embeddings(run, folders):
+    def scores():
+        return json.loads((folders.runs / NAMES[0] / SCORES_NAME).read_bytes())["rows"]["standard"]["scores"]
+
+    def replace_features(video):
+        path = folders.features / "toy" / "random--tiny" / "ego" / f"{video}.h5"
+        write_features(
+            path, {key: read_array(path, f"merged/{key}")[::-1] for key in (0.3, 1.0)}, encoder="random/tiny"
+        )
+
+    before = scores()
+    replace_features("ego3")  # a test video
+    _, result = run(**SEEDS)
+    assert states(result) == ["failed"] * 2
+    assert f"byov-train --run {NAMES[0]} --embed-only" in result.runs[0].detail
+    for name in NAMES:
+        train_run(name, embed_only=True, features_dir=folders.features, runs_dir=folders.runs, device="cpu")
+    runs, result = run(**SEEDS)
+    assert states(result) == ["finished"] * 2
+    assert before != scores()
+    row = evaluate(RunEmbeddings(folders.runs, folders.features, NAMES[0]), runs[0].scope)["standard"]
+    assert scores() == json.loads(json.dumps({name: asdict(score) for name, score in row.scores.items()}))
+    replace_features("ego2")  # a val video
+    _, result = run(**SEEDS)
+    assert states(result) == ["failed"] * 2
+    assert "not trained on" in result.runs[0].detail
 
 
 def test_tables_have_means_over_seeds_and_baselines(run, folders):

@@ -122,7 +122,7 @@ def make_run(tmp_path_factory, tea):
         }
         training = {"recipe": recipe} | ({"title": title} if title else {})
         folder = tmp_path_factory.mktemp("runs")
-        return factories.write_run(folder, tea[1], name, clips=clips, training=training, **options)
+        return factories.write_run(folder, *tea, name, clips=clips, training=training, **options)
 
     return make
 

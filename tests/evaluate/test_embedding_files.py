@@ -248,11 +248,9 @@ def test_files_must_match_the_dataset(as_npz, manifest):
         EmbeddedFiles(path, manifest).frames("test")
 
 
-def test_view_is_that_of_the_file_or_of_its_folder(embedded, tmp_path, golden_folder):
+def test_view_is_that_of_the_file(embedded, tmp_path, golden_folder):
     shutil.copy(embedded / "ego" / "test_ego_0.h5", tmp_path / "test_ego_0.h5")
-    with pytest.raises(EvaluationError, match="does not say its view"):
-        EmbeddedFiles(tmp_path / "test_ego_0.h5")
-    assert EmbeddedFiles(embedded / "ego" / "test_ego_0.h5").manifest.videos[0].view == "ego"
+    assert EmbeddedFiles(tmp_path / "test_ego_0.h5").manifest.videos[0].view == "ego"
     (tmp_path / "empty").mkdir()
     with pytest.raises(EvaluationError, match="has no files of byov-embed"):
         EmbeddedFiles(tmp_path / "empty")

@@ -10,7 +10,7 @@ from tests.factories import write_features
 from byov.cache.embeddings import read_embedding
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
-from byov.errors import CacheError, EvaluationError
+from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
 from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, row_title, time_only
 from byov.evaluate.protocols import segments, trimmed_clips
@@ -74,7 +74,7 @@ def test_absent_embeddings_name_the_command(run_reader, runs_dir):
 
 def test_embeddings_of_another_model_are_rejected(run_reader, runs_dir):
     (runs_dir / "first" / "model.safetensors").write_bytes(b"trained on")
-    with pytest.raises(EvaluationError, match=r"model_sha256 is .*; .*--embed-only"):
+    with pytest.raises(StaleError, match=r"the model has changed; .*--embed-only"):
         run_reader().frames("test")
 
 
@@ -82,7 +82,7 @@ def test_embeddings_of_another_model_are_rejected(run_reader, runs_dir):
 def test_embeddings_of_something_else_are_rejected(runs_dir, features_dir, write_run, changed):
     write_run(**changed)
     ((key, value),) = changed.items()
-    with pytest.raises(EvaluationError, match=f"{key} is {value!r}, expected"):
+    with pytest.raises(StaleError, match=f"{key} is '{value}', expected"):
         RunEmbeddings(runs_dir, features_dir, "first").frames("test")
 
 

@@ -13,8 +13,11 @@ from tests.factories import write_video
 from tests.report.browser import Browser, Tab, find_chromium
 from tests.report.made_up import make_content
 
+from byov.cache.digests import seal_json
+from byov.cache.embeddings import training_digests
+from byov.cache.features import video_digest
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import read_run
+from byov.cache.runs import read_config, read_run
 from byov.cli.extract import main as extract_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
@@ -70,10 +73,16 @@ class Project:
         return load_manifest(self.manifest_path)
 
     def keep_videos(self, *ids: str) -> "Project":
-        """Leave only some videos in the manifest."""
+        """Leave only some videos in the manifest, as if the run had been trained on them."""
         manifest = self.manifest()
         videos = tuple(video for video in manifest.videos if video.id in ids)
         Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(self.manifest_path)
+        folder = self.features_dir / DATASET / "random--tiny"
+        config = read_config(self.run)
+        config["training"] |= training_digests(
+            (video, video_digest(folder, video.view, video.id, "merged/0.3")) for video in videos
+        )
+        (self.run / "config.json").write_bytes(seal_json(config))
         return self
 
     def read_split(self) -> SplitEmbeddings:

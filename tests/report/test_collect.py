@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
+from tests.factories import make_training
 
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, VideoEntry
@@ -254,8 +255,8 @@ def test_train_videos_only_and_no_train_videos(project):
 
 def test_a_compared_run_without_embeddings_is_in_the_tables_only(project, caplog):
     caplog.set_level("INFO")
-    shutil.copytree(project.run, project.runs_dir / "second")
     project.keep_videos(*TRAIN, "test_ego_1", "test_exo_0")
+    shutil.copytree(project.run, project.runs_dir / "second")
     second = read_run(project.runs_dir, "second")
     first, other = project.collect(compared=[second]).vectors
     assert (first.name, other.name) == ("first", "second")
@@ -326,11 +327,8 @@ def curves_of(tmp_path):
     def read(text, select="retrieval"):
         if text is not None:
             (tmp_path / "metrics.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
-        texts = dict.fromkeys(("dataset", "encoder", "encoder_folder", "recipe", "untrained_sha256"), "x")
         training = {"settings": {"select": select}} if select else {}
-        return read_curves(
-            RunRecord(name="r", folder=tmp_path, column="merged/0.3", seed=0, training=training, **texts)
-        )
+        return read_curves(RunRecord(name="r", folder=tmp_path, training=training, **make_training()))
 
     return read
 

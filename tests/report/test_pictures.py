@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from tests.factories import write_video
+from tests.factories import write_features, write_video
 from tests.report.conftest import VIDEOS, gray_of, hue_of, make_frames
 
 from byov.cache.features import FeatureWriter, read_header
 from byov.cache.hdf5 import read_array
-from byov.errors import CacheError
+from byov.errors import CacheError, StaleError
 from byov.report.collect import attempt, token_selection
 from byov.report.content import Unavailable
 from byov.report.pictures import SourceVideos, TileRequest, Tiles, decode_tiles, make_sheet, make_sheets, read_tiles
@@ -169,11 +169,12 @@ def test_files_that_do_not_decode(tmp_path):
     assert good.frames == (0, 2)
 
 
-def test_features_that_the_run_did_not_embed_are_not_used(project):
-    shutil.copy(project.features("ego", "test_ego_1"), project.features("ego", "cup & 'saucer' [1]"))
-    content = project.collect()
-    assert content.projection.reason.startswith("features/tea/random--tiny/ego/cup & 'saucer' [1].h5")
-    blind = [video.name for video in content.videos if isinstance(video.sheet, Unavailable)]
-    assert blind == ["ego/cup & 'saucer' [1]"]
-    assert [content.videos[selection.video].view for selection in content.tokens] == ["exo"]
-    assert len(content.strips) == 5  # without the one whose query it is
+def test_features_that_the_run_did_not_embed_are_refused(project):
+    path = project.features("ego", "test_ego_1")
+    merged = {float(ratio): read_array(path, f"merged/{ratio}")[::-1] for ratio in read_header(path).ratios}
+    write_features(path, merged)
+    with pytest.raises(StaleError, match="byov-train --run first --embed-only"):
+        project.collect()
+    shutil.copy(project.features("ego", "still"), path)
+    with pytest.raises(CacheError, match="run byov-extract again"):
+        project.collect()

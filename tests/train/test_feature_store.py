@@ -7,7 +7,7 @@ from tests.factories import write_features
 
 from byov.cache.digests import read_sealed_json
 from byov.cache.hdf5 import read_array
-from byov.errors import ByovError, CacheError, TrainError
+from byov.errors import ByovError, CacheError, StaleError, TrainError
 from byov.train.feature_store import FeatureStore, open_training_data
 
 SLUG = "openai--clip-vit-base-patch16"
@@ -123,13 +123,14 @@ def test_labels_that_do_not_fit_name_the_video(features_dir, edit_video, labels)
     ("features", "fact"),
     [
         (np.where(np.arange(30)[:, None] == 7, np.nan, np.zeros((30, 16))), r"not finite at frame 7"),
-        (np.zeros((29, 16)), r"\(29, 16\), expected \(30, 16\)"),
         (np.zeros((30, 12)), r"\(30, 12\), expected \(30, 16\)"),
     ],
 )
-def test_features_that_change_are_noticed(features_dir, folder, features, fact, preload_bytes):
-    data = open_training_data(features_dir, None, None, 0.3)
-    (video,) = [video for video in data.videos if video.id == "f"]
+def test_unusable_and_replaced_features_are_noticed(features_dir, folder, features, fact, preload_bytes):
+    before = open_training_data(features_dir, None, None, 0.3)
     write_features(folder / "exo" / "f.h5", {0.3: features.astype(np.float16)})
-    with pytest.raises(TrainError, match=rf"^{re.escape(str(video.path))}.*{fact}"):
-        FeatureStore(data, [video], preload_bytes).read(video)
+    after = open_training_data(features_dir, None, None, 0.3)
+    for data, error, message in ((before, StaleError, "replaced"), (after, TrainError, fact)):
+        (video,) = [video for video in data.videos if video.id == "f"]
+        with pytest.raises(error, match=rf"^{re.escape(str(video.path))}.*{message}"):
+            FeatureStore(data, [video], preload_bytes).read(video)

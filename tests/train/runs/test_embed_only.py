@@ -10,6 +10,7 @@ from tests.factories import write_features
 from tests.train.runs.run_files import EMBED, contents, edited
 
 from byov.cache.embeddings import read_embedding
+from byov.cache.hdf5 import read_array
 
 
 def test_deleted_embeddings_are_restored(byov_train, finished, reference):
@@ -39,6 +40,13 @@ def test_new_videos_are_embedded(byov_train, finished, cache):
     assert byov_train(*EMBED, "--json").json["embedding_files"] == 32 + 6
     assert read_embedding(finished / "embeddings" / "exo" / "new.h5")[0].shape == (33, 32)
     assert len(list((finished / "embeddings-trimmed" / "exo").glob("new@*.h5"))) == 2
+
+
+def test_other_train_features_are_refused(refused, finished, cache):  # noqa: ARG001
+    path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
+    values = {ratio: read_array(path, f"merged/{ratio}")[::-1] for ratio in (0.3, 1.0)}
+    write_features(path, values, encoder="random/tiny", encoder_revision="0")
+    assert "features or list of train and val videos of toy changed" in refused(*EMBED)
 
 
 @pytest.mark.parametrize("source", ["manifest", "cache"])

@@ -1,0 +1,145 @@
+"""Features, embeddings and models that no longer belong together: byov-eval refuses, byov-cache verify reports them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.factories import write_features
+
+from byov.cache.digests import file_sha256
+from byov.cache.hdf5 import read_array
+from byov.cache.manifest import load_manifest
+from byov.cli.cache import main as cache_main
+
+FOLDER = "tea/openai--clip-vit-base-patch16"
+EMBED, TRAIN, EXTRACT = "byov-train --run first --embed-only", "byov-train --config", "byov-extract"
+
+
+@pytest.fixture
+def folder(write_run):
+    """A finished run, next to its features."""
+    folder = write_run("first")
+    config = json.loads((folder / "config.json").read_text())
+    config["training"]["files_sha256"] = {"model.safetensors": file_sha256(folder / "model.safetensors")}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def verify(tmp_path, call):
+    """verify(): exit code and output of byov-cache verify."""
+
+    def run():
+        ran = call(cache_main, "byov-cache", "verify", "--features-dir", tmp_path / "features")
+        return ran.code, ran.out
+
+    return run
+
+
+def replace_video(name, column="merged/0.3", **provenance):
+    """Extract another video of the same length in the place of a video."""
+
+    def change(features, _):
+        path = features / FOLDER / f"{name}.h5"
+        values = read_array(path, "merged/0.3")[::-1].astype(np.float16)
+        write_features(path, {float(column.removeprefix("merged/")): values}, **provenance)
+
+    return change
+
+
+def replace_all(column="merged/0.3", **provenance):
+    def change(features, run):
+        for path in sorted((features / FOLDER).rglob("*.h5")):
+            name = path.relative_to(features / FOLDER).with_suffix("").as_posix()
+            replace_video(name, column, **provenance)(features, run)
+
+    return change
+
+
+def swap_features(features, _):
+    first, second = (features / FOLDER / "ego" / f"{split}_ego_0.h5" for split in ("test", "val"))  # of the same length
+    first.rename(first.with_suffix(".x"))
+    second.rename(first)
+    first.with_suffix(".x").rename(second)
+
+
+def copy_embedding(_, run):
+    shutil.copy(run / "embeddings/ego/test_ego_0.h5", run / "embeddings/ego/test_ego_1.h5")
+
+
+def delete(pattern):
+    return lambda features, _: [path.unlink() for path in features.parent.glob(pattern)]
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        pytest.param(replace_video("exo/test_exo_1"), EMBED, id="test video replaced"),
+        pytest.param(replace_video("ego/train_ego_0"), TRAIN, id="train video replaced"),
+        pytest.param(replace_video("exo/val_exo_0"), TRAIN, id="val video replaced"),
+        pytest.param(replace_all("merged/0.5"), f"{EXTRACT} --ratios 0.3", id="other ratios"),
+        pytest.param(replace_all(encoder="other/encoder", encoder_sha256="cd" * 32), TRAIN, id="other encoder"),
+        pytest.param(swap_features, EXTRACT, id="features swapped"),
+        pytest.param(delete(f"features/{FOLDER}/ego/test_ego_1.h5"), EXTRACT, id="test features deleted"),
+        pytest.param(delete(f"features/{FOLDER}/ego/train_ego_1.h5"), TRAIN, id="train features deleted"),
+        pytest.param(delete("features/tea/manifest.json"), EXTRACT, id="manifest deleted"),
+        pytest.param(copy_embedding, EMBED, id="embedding copied over"),
+        pytest.param(delete("runs/first/embeddings/ego/test_ego_1.h5"), EMBED, id="embedding deleted"),
+    ],
+)
+def test_stale_files_are_refused(byov_eval, verify, folder, features_dir, change, advice):
+    assert verify()[0] == 0, verify()[1]
+    assert byov_eval("--run", "first", "--task", "retrieval")[0] == 0
+    change(features_dir, folder)
+    code, out, err = byov_eval("--run", "first", "--task", "retrieval")
+    assert (code, out) == (2, "")
+    assert advice in err
+    code, out = verify()
+    assert code == 1
+    assert advice in out
+
+
+@pytest.mark.parametrize("place", ["embeddings-trimmed", "embeddings-untrained", "embeddings-untrained-trimmed"])
+def test_sub_clips_and_untrained_embeddings_are_checked(byov_eval, verify, folder, place):
+    first, second = sorted((folder / place / "ego").glob("test_ego_0*" if "trimmed" in place else "test_ego_?.h5"))[:2]
+    shutil.copy(first, second)
+    code, out, err = byov_eval("--run", "first", "--task", "retrieval", "--protocol", "both")
+    if place == "embeddings-trimmed":
+        assert (code, EMBED in err) == (2, True)
+    else:  # tables can do without the untrained model
+        assert (code, "Untrained" in out) == (0, False)
+    assert f"{second.relative_to(folder.parent)}" in verify()[1]
+    second.unlink()
+    assert "1 of" in verify()[1]
+
+
+def test_a_run_is_not_averaged_with_one_of_other_features(byov_eval, write_run, folder, features_dir):
+    replace_video("ego/train_ego_0")(features_dir, folder)
+    write_run("second", seed=1)
+    code, out, err = byov_eval("--run", "first", "--run", "second", "--task", "tau")
+    assert (code, out, TRAIN in err) == (2, "", True)
+
+
+def test_a_run_is_not_averaged_with_one_of_other_labels(byov_eval, write_run, folder):
+    write_run("second", seed=1)
+    assert "Mean of first, second" in byov_eval("--run", "first", "--run", "second", "--task", "tau")[1]
+    config = (folder / "config.json").read_text()
+    digest = json.loads(config)["training"]["labels_sha256"]
+    (folder / "config.json").write_text(config.replace(digest, "ef" * 32))
+    code, out, _ = byov_eval("--run", "first", "--run", "second", "--task", "tau")
+    assert (code, "Mean of" in out) == (0, False)
+
+
+@pytest.mark.usefixtures("folder")
+def test_changed_labels_of_a_val_video_are_noted(byov_eval, features_dir):
+    path = features_dir / "tea" / "manifest.json"
+    manifest = load_manifest(path)
+    videos = [
+        replace(video, labels=(*video.labels[1:], 2)) if video.split == "val" else video for video in manifest.videos
+    ]
+    replace(manifest, videos=tuple(videos)).save(path)
+    code, out, _ = byov_eval("--run", "first", "--task", "tau")
+    assert code == 0
+    assert "first: labels, pairs or order of the train and val videos changed after training" in out
