@@ -81,8 +81,9 @@ def pipeline_fps(
 ) -> float:
     """Frames per second of an extraction into an empty cache, with the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
-        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, resize="squash", ratios=ratios)
-        outcome = extract_jobs(encoder, plan, plan.jobs, ExtractionOptions(batch_size=batch_size))
+        options = ExtractionOptions(batch_size=batch_size)
+        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options, ratios=ratios)
+        outcome = extract_jobs(encoder, plan, plan.jobs, options)
         if outcome.failures:
             raise RuntimeError(str(outcome.failures))
         return outcome.frames / outcome.seconds

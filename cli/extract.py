@@ -35,10 +35,11 @@ from byov.data.own_videos import (
 )
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
-from byov.errors import EncoderError
+from byov.errors import EncoderError, VideoError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
 from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, extract_plan, open_videos, own_name
 from byov.extract.plan import (
+    ExtractionOptions,
     Job,
     OnMismatch,
     Outcome,
@@ -131,27 +132,18 @@ def extract(
         videos = open_videos(dataset, manifest, name, datasets_dir, PROGRESS)
     if encoder is None:
         note(f"encoder: {chosen.id} (choose another with --encoder)")
-    plan = make_plan(
-        videos,
-        features_dir,
-        chosen,
-        resize=resize,
-        ratios=parsed_ratios,
-        device=device,
-        on_mismatch=on_mismatch,
-        shard=parsed_shard,
-        overwrite=overwrite,
-        verify_sources=verify_sources,
+    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+    options = ExtractionOptions(
+        resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
     )
+    plan = make_plan(videos, features_dir, chosen, options, ratios=parsed_ratios, shard=parsed_shard)
     if check:
-        has_problems = _check(plan, features_dir, resize, device, as_json=as_json)
+        has_problems = _check(plan, features_dir, options, as_json=as_json)
         raise typer.Exit(common.FAILED if has_problems else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
-        from byov.extract.extraction import ExtractionOptions, run_plan
+        from byov.extract.extraction import run_plan
 
-        policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
-        options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
         if ray is None:
             return interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
         from byov.cluster.extraction import extract_on_cluster
@@ -220,21 +212,21 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
 # --check
 
 
-def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as_json: bool) -> bool:
+def _check(plan: Plan, features_dir: Path, options: ExtractionOptions, *, as_json: bool) -> bool:
     """Check all videos and print what an extraction would do; return whether there are problems."""
     checks = check_videos(plan, PROGRESS)
     frames = sum(check.probe.packets for check in checks if check.probe and check.job.state != "cached")
     if not as_json:
         _print_checks(plan, checks)  # before asking the Hub about the encoder, which can take a while
-    needed, rate = _estimate(plan, checks, resize, device)
-    seconds = frames / rate if rate else None
+    needed, rates = _estimate(plan, checks, options)
+    seconds = [frames / rate for rate in reversed(rates)]
     if as_json:
         summary = {
             "dataset": plan.dataset.name,
             "encoder": plan.encoder.id,
             "states": plan.count(),
             "frames": frames,
-            "seconds": None if seconds is None else round(seconds, 1),
+            "seconds": [round(estimate, 1) for estimate in seconds] or None,  # at best, at worst
             "needed_bytes": needed,
             "free_bytes": free_bytes(features_dir),
             "videos": [check.as_dict() for check in checks],
@@ -245,27 +237,31 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
         size = "unknown" if needed is None else format_size(needed)
         print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(plan.jobs), 'video')}: {counts}")
         print(f"disk space: {size} needed, {format_size(free_bytes(features_dir))} free")
-        if seconds is not None:
-            print(f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} at {rate:.0f} frames/s")
+        if seconds:
+            best, worst = map(format_duration, seconds)
+            speed = " to ".join(f"{rate:.0f}" for rate in rates)
+            print(f"{pluralize(frames, 'frame')} to encode, {best} to {worst} at {speed} frames/s")
         elif frames:
             print(f"{pluralize(frames, 'frame')} to encode; time unknown until the encoder is downloaded")
     return any(check.problem or check.job.state == "conflict" for check in checks)
 
 
 def _estimate(
-    plan: Plan, checks: Sequence[VideoCheck], resize: Resize, device: Device
-) -> tuple[int | None, float | None]:
-    """Return the bytes needed and the frames per second, or None if the encoder is not available."""
-    from byov.extract.encoders import encoder_shape, frames_per_second
+    plan: Plan, checks: Sequence[VideoCheck], options: ExtractionOptions
+) -> tuple[int | None, tuple[float, ...]]:
+    """Return the bytes needed, None if unknown, and the lowest and highest frames per second, () if unknown."""
+    from byov.extract.encoders import encoder_shape, needs_download
+    from byov.extract.extraction import measure_rates
 
     try:
         shape = encoder_shape(plan.encoder)
-        has_work = bool(plan.in_state("missing", "stale"))
-        rate = frames_per_second(plan.encoder, resize=resize, device=device) if has_work else None
-        return bytes_needed(checks, shape.tokens, shape.width, has_cls=shape.has_cls), rate
-    except EncoderError as error:
+        needed = bytes_needed(checks, shape.tokens, shape.width, has_cls=shape.has_cls)
+        todo = (check.job for check in checks if check.job.state in ("missing", "stale") and not check.problem)
+        job = next(todo, None)
+        return needed, () if job is None or needs_download(plan.encoder) else measure_rates(plan, job, options)
+    except (EncoderError, VideoError) as error:
         note(f"cannot estimate disk space and time: {error}")
-        return None, None
+        return None, ()
 
 
 def _print_checks(plan: Plan, checks: Sequence[VideoCheck]) -> None:
@@ -287,8 +283,7 @@ def _print_checks(plan: Plan, checks: Sequence[VideoCheck]) -> None:
 def _check_row(check: VideoCheck) -> list[str]:
     job, probe, video = check.job, check.probe, check.job.video
     decoded = "-" if job.frames is None else str(job.frames)
-    events = video.event_seconds
-    labels = str(job.label_count or "-") if events is None else pluralize(len(events), "event")
+    labels = str(job.label_count or "-") if video.events is None else pluralize(len(video.events), "event")
     row = [video.id, video.view, video.split, _state_name(job.state)]
     if probe is None:
         return [*row, "-", "-", decoded, labels, "unreadable", "-", "-"]

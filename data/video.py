@@ -196,6 +196,7 @@ class Probe:
     width: int  # as displayed, after rotation
     height: int
     fps: float  # average frame rate; 0 if unknown
+    last_seconds: float  # time of the last frame from the first; NaN if a packet has no time
     variable_rate: bool
     rotation_degrees: int  # counter-clockwise, already applied to the size
     codec: str
@@ -228,7 +229,7 @@ def probe(path: Path) -> Probe:
         if turns in (1, 3):
             width, height = height, width
         # Intervals of a constant rate differ by the rounding to the stream's time base.
-        intervals = np.diff(np.sort(times))
+        intervals = np.diff(np.sort(times))  # NaN comes last
         rounding = 2.5 * float(stream.time_base or 0) + 1e-9
         return Probe(
             header_frames=stream.frames,
@@ -236,6 +237,7 @@ def probe(path: Path) -> Probe:
             width=width,
             height=height,
             fps=_frame_rate(stream),
+            last_seconds=float(intervals.sum()),
             variable_rate=len(intervals) > 0 and bool(np.ptp(intervals) > rounding),
             rotation_degrees=90 * (turns or 0),
             codec=stream.codec_context.name,
