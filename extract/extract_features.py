@@ -21,19 +21,9 @@ from byov.data.own_videos import read_own_videos
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError
+from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
-from byov.extract.plan import (
-    CachedFile,
-    CacheReader,
-    ExtractionOptions,
-    Job,
-    OnMismatch,
-    Outcome,
-    Plan,
-    make_plan,
-    manifest_entry,
-    refuse_conflicts,
-)
+from byov.extract.plan import CachedFile, ExtractionOptions, Job, OnMismatch, Outcome, Plan
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
@@ -42,7 +32,7 @@ LOGGER = logging.getLogger(__name__)
 
 def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
     """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
-    refuse_conflicts(plan)
+    planning.refuse_conflicts(plan)
     remove_abandoned(plan.folder.parent)
     for line in plan.reasons():
         LOGGER.info(line)
@@ -59,7 +49,7 @@ def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) ->
     """
     path = manifest_path(features_dir, plan.dataset.name)
     with exclusive(path.with_name(".lock")):
-        reader = CacheReader(plan.folder)
+        reader = planning.CacheReader(plan.folder)
         reader.add(plan.jobs)
         found, entries = dict[str, CachedFile](), list[VideoEntry]()
         for video in plan.dataset.videos:
@@ -75,9 +65,9 @@ def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) ->
                     LOGGER.warning(late)
                     failures[video.id] = late
             elif earlier is not None:  # extracted with another encoder
-                entries.append(manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
+                entries.append(planning.manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
             else:
-                entries.append(manifest_entry(video, None, None, video.labels))
+                entries.append(planning.manifest_entry(video, None, None, video.labels))
         Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, tuple(entries)).save(path)
         _save_index(plan, path, reader, found)
         _record_failures(plan, found.keys(), failures)
@@ -92,7 +82,7 @@ def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
     return late and f"{late}. Correct the CSV and run byov-extract again."
 
 
-def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
+def _save_index(plan: Plan, manifest: Path, reader: planning.CacheReader, found: Mapping[str, CachedFile]) -> None:
     identity = next((dict(file.identity) for file in found.values()), {})
     files = {
         video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
@@ -197,7 +187,7 @@ def extract_features(
     options = ExtractionOptions(
         resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
     )
-    plan = make_plan(videos, features, chosen, options, ratios=sorted(set(ratios)), shard=shard)
+    plan = planning.make_plan(videos, features, chosen, options, ratios=sorted(set(ratios)), shard=shard)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import run_plan  # torch takes seconds to import
