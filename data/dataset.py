@@ -46,11 +46,7 @@ class Video:
     pair: str | None = None
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """Return the phase of each frame, UNLABELED where unknown; None if no frame is labeled.
-
-        Args:
-            pts_seconds: Times of the frames (T,).
-        """
+        """Return the phases of frames at these times (T,), UNLABELED where unknown; None if no frame is labeled."""
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
         if self.events is None:
@@ -117,12 +113,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
 
-    Args:
-        path: CSV file; columns may be separated by commas, semicolons or tabs.
-        required: Columns that the file must have.
-
-    Raises:
-        DatasetError: The file is not a CSV file, a column is missing, or there are more than MAX_VIDEOS rows.
+    Columns may be separated by commas, semicolons or tabs. There may be MAX_VIDEOS rows.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -146,12 +137,7 @@ def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name, or raise DatasetError if the name points outside of root.
 
     Only the name is checked: symbolic links below root may point anywhere, and an absolute name may reach root through
-    a symbolic link.
-
-    Args:
-        root: Folder of the dataset.
-        name: Path from a file of the dataset.
-        source: Where the name comes from, for the error message.
+    a symbolic link. `source` is where the name comes from, for the error message.
     """
     path = Path(os.path.normpath(root / name))
     folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))

@@ -57,10 +57,9 @@ class _Events(NamedTuple):
     names: tuple[str, ...] = ()  # empty if the events are not named
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     video: Video
-    event_names: tuple[str, ...]  # empty if the events are not named
+    event_names: tuple[str, ...]
     phases: tuple[str, ...]
 
 
@@ -69,14 +68,8 @@ def read_own_videos(
 ) -> Dataset:
     """Read the dataset listed in a CSV file.
 
-    Args:
-        name: Name of the dataset.
-        manifest: CSV file.
-        phase_names: Default names, used if the CSV names no phases and has the same number of them.
-        folder: Folder that paths are relative to. Defaults to the folder of the CSV.
-
-    Raises:
-        DatasetError: The file is malformed, or a video is missing.
+    `phase_names` are used if the CSV names no phases and has the same number of them. Paths are relative to `folder`,
+    by default that of the CSV.
     """
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
@@ -205,13 +198,8 @@ class FolderListing:
 def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> FolderListing:
     """Derive view, split and id of each video below a folder from its path.
 
-    Args:
-        folder: Folder to search. The view is the word "ego" or "exo" in the path, the split a folder called train, val
-            or test.
-        fractions: Fractions of train, val and test if no folder names a split. Defaults to DEFAULT_SPLIT_FRACTIONS.
-
-    Raises:
-        DatasetError: A view has no videos, or only some of the videos are in split folders.
+    The view is the word "ego" or "exo" in the path, the split a folder called train, val or test. If no folder names a
+    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS).
     """
     paths, others = video_files(folder)
     for path in paths:

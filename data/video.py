@@ -92,11 +92,7 @@ class FrameReader:
         self._policy = policy
 
     def blocks(self) -> Iterator[FrameBlock]:
-        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame).
-
-        Raises:
-            VideoError: The file cannot be decoded, or the policy rejects it.
-        """
+        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame)."""
         buffer = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
         for image, time in self._images():
@@ -118,8 +114,12 @@ class FrameReader:
         with open_video(self.path) as (container, stream):
             self.fps = _frame_rate(stream)
             for index, frame in enumerate(self._frames(container, stream, packet_times)):
-                if frame.is_corrupt:
-                    self._count_corrupt(index)
+                self.corrupt_frames += frame.is_corrupt
+                if frame.is_corrupt and self._policy.on_corrupt == "error":
+                    raise VideoError(
+                        f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame "
+                        "anyway with --on-corrupt keep."
+                    )
                 if packet_times:
                     time = packet_times.popleft()
                 elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
@@ -178,14 +178,6 @@ class FrameReader:
             raise VideoError(f"{self.path}: no frame could be decoded")
         self.truncated = bool(problem)
 
-    def _count_corrupt(self, index: int) -> None:
-        if self._policy.on_corrupt == "error":
-            raise VideoError(
-                f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame anyway with "
-                "--on-corrupt keep."
-            )
-        self.corrupt_frames += 1
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -204,11 +196,7 @@ class Probe:
 
 
 def probe(path: Path) -> Probe:
-    """Inspect a video by counting packets and decoding only the first frame.
-
-    Raises:
-        VideoError: The file cannot be opened.
-    """
+    """Inspect a video by counting packets and decoding only the first frame."""
     with open_video(path) as (container, stream):
         turns, width, height = None, stream.width, stream.height
         times: list[float] = []
@@ -260,11 +248,7 @@ def estimated_frames(path: Path) -> int | None:
 
 @contextmanager
 def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Open a video file and select its first video stream (cover images do not count).
-
-    Raises:
-        VideoError: The file cannot be opened or has no video stream that FFmpeg can decode.
-    """
+    """Open a video file and select its first video stream (cover images do not count)."""
     try:
         container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
     except FileNotFoundError:

@@ -121,7 +121,7 @@ def load_encoder(
         if name.is_random:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(RANDOM_SEED)
-                model = _from_config(config)
+                model = cast(Any, transformers.AutoModel).from_config(config)
         else:
             model = _load_weights(name, config)
         mean, std = _normalization(name, config)
@@ -184,10 +184,6 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def _from_config(config: Any) -> nn.Module:
-    return cast(nn.Module, transformers.AutoModel.from_config(config))  # type: ignore[no-untyped-call]
-
-
 def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
     return ResNetTokens(model) if config.model_type == "resnet" else VitTokens(model, prefix)
 
@@ -196,7 +192,7 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
     """Return the number of prefix tokens and the output shape, from a forward pass on PyTorch's meta device."""
     accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
     with accepts, torch.device("meta"), torch.inference_mode():
-        model = _from_config(config).eval()
+        model = cast(Any, transformers.AutoModel).from_config(config).eval()
         states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)

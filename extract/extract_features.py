@@ -32,7 +32,12 @@ LOGGER = logging.getLogger(__name__)
 
 def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
     """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
-    planning.refuse_conflicts(plan)
+    if conflicts := plan.in_state("conflict"):  # features of different origin are never mixed
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+        raise CacheError(
+            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
+            "or another --features-dir"
+        )
     remove_abandoned(plan.folder.parent)
     for line in plan.reasons():
         LOGGER.info(line)

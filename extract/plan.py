@@ -281,17 +281,6 @@ def _annotation_sha256(video: Video) -> str:
     return hashlib.sha256(repr((video.labels, video.events, video.unlabeled, video.event_unit)).encode()).hexdigest()
 
 
-def refuse_conflicts(plan: Plan) -> None:
-    """Raise CacheError if any video is in conflict: features of different origin are never mixed."""
-    conflicts = plan.in_state("conflict")
-    if conflicts:
-        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        raise CacheError(
-            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
-            "or another --features-dir"
-        )
-
-
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
     for path in cached_files(folder):
         with suppress(CacheError):
