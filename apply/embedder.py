@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
+from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.runs import RunRecord, check_model
 from byov.data.dataset import Dataset, Video
@@ -20,8 +21,8 @@ from byov.device import Device
 from byov.errors import ApplyError
 from byov.extract.encoder_names import IMAGENET_PREFIX, RANDOM_PREFIX, EncoderName, Resize, parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.extraction import ExtractionOptions, extract_jobs
-from byov.extract.plan import Job, make_plan
+from byov.extract.extraction import extract_jobs
+from byov.extract.plan import ExtractionOptions, Job, make_plan
 from byov.progress import NO_PROGRESS, Progress
 from byov.train.methods.base import Method
 
@@ -45,7 +46,8 @@ class EmbeddedVideo:
             source = replace(self.source, view=view or "")
             write_embedding(path, self.embedding, self.pts_seconds, source)
             return
-        texts: dict[str, Any] = {name: getattr(self.source, name) for name in ("run", "model_sha256", "video")}
+        names = ("run", "model_sha256", "video", "source_sha256")
+        texts: dict[str, Any] = {name: getattr(self.source, name) for name in names}
         if view is not None:
             texts["view"] = view
         with replacing_file(path) as file:
@@ -103,8 +105,9 @@ class RunEmbedder:
         # View and split do not change the features.
         listed = tuple(Video(name, view="ego", split="test", path=path) for name, path in videos.items())
         dataset = Dataset(NO_DATASET, scratch, listed)
-        plan = make_plan(dataset, scratch, self._name, resize=self._resize, ratios=(self._run.ratio,))
-        failures = extract_jobs(self._encoder, plan, plan.jobs, ExtractionOptions(policy=policy), progress).failures
+        options = ExtractionOptions(self._resize, policy=policy)
+        plan = make_plan(dataset, scratch, self._name, options, ratios=(self._run.ratio,))
+        failures = extract_jobs(self._encoder, plan, plan.jobs, options, progress).failures
         embedded = ((job.video.id, self._embed(job)) for job in plan.jobs if job.video.id not in failures)
         return failures, embedded
 
@@ -127,6 +130,7 @@ class RunEmbedder:
             column=run.column,
             column_sha256=read_digest(job.path, run.column),
             first_frame=0,
+            source_sha256=read_header(job.path).provenance.source_sha256,
         )
         return EmbeddedVideo(job.video.path, embedding, read_array(job.path, "pts_seconds"), source)
 

@@ -5,8 +5,8 @@ python benchmarks/extract.py decode     one of: compute light decode memory reru
 """
 
 import multiprocessing
-import os
 import runpy
+import shutil
 import sys
 import tempfile
 import time
@@ -20,8 +20,6 @@ import av
 import numpy as np
 import torch
 
-from byov.cache.digests import file_sha256, fingerprint
-from byov.cache.features import FeatureWriter, Provenance
 from byov.cli.signals import run_in_thread
 from byov.cli.videos import keep_freed_memory
 from byov.data.own_videos import read_own_videos
@@ -29,8 +27,8 @@ from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import HALF, FrameEncoder, Shape, load_encoder
 from byov.extract.extract_features import extract_features
-from byov.extract.extraction import CPU_BATCH, CUDA_BATCH, ExtractionOptions, decoder_threads, extract_jobs
-from byov.extract.plan import make_plan
+from byov.extract.extraction import decoder_threads, extract_jobs
+from byov.extract.plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, make_plan
 from byov.extract.preprocess import Preprocessing
 
 VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
@@ -80,8 +78,9 @@ def pipeline_fps(
 ) -> float:
     """Frames per second of an extraction into an empty cache, with the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
-        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, resize="squash", ratios=ratios)
-        outcome = extract_jobs(encoder, plan, plan.jobs, ExtractionOptions(batch_size=batch_size))
+        options = ExtractionOptions(batch_size=batch_size)
+        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options, ratios=ratios)
+        outcome = extract_jobs(encoder, plan, plan.jobs, options)
         if outcome.failures:
             raise RuntimeError(str(outcome.failures))
         return outcome.frames / outcome.seconds
@@ -123,8 +122,7 @@ def compare(title: str, ours: Callable[[], float], other: Callable[[], float], w
     mine, theirs = (median(column) for column in zip(*measured, strict=True))
     print(
         f"{title}: {mine:.1f} / {theirs:.1f} frames/s: ratio {median(ratios):.3f} "
-        f"({ratios[0]:.3f} to {ratios[-1]:.3f}; want {want})",
-        flush=True,
+        f"({ratios[0]:.3f} to {ratios[-1]:.3f}; want {want})"
     )
 
 
@@ -164,41 +162,29 @@ def bench_memory(root: Path) -> None:
         table = write_videos(root / f"memory{frames}", 2, frames // 2, 320, 240)
         peaks[frames] = median(in_process("peak", VIT, "keep", table) for _ in range(3))
     growth = peaks[20_000] - peaks[2_000]
-    print(f"peak memory: {peaks[2_000]:.0f} MiB at 2,000 frames, {growth:+.0f} MiB at 20,000 (want <= 64)", flush=True)
+    print(f"peak memory: {peaks[2_000]:.0f} MiB at 2,000 frames, {growth:+.0f} MiB at 20,000 (want <= 64)")
 
 
 def bench_rerun(root: Path, videos: int = 10_000) -> None:
     """Time an extraction that finds 10,000 videos in the cache and has nothing to do."""
-    source = root / "videos" / "source.mp4"
-    source.parent.mkdir()
-    size = 2 << 20  # of a real clip; holes take no space on disk
-    source.touch()
-    os.truncate(source, size)
-    encoder, rows = parse_encoder("random/tiny"), np.zeros((30, 16))
-    identity = (encoder.id, encoder.revision or "", "none", "squash 32", "float32", "none")
-    made_from = (source.name, size, file_sha256(source), fingerprint(source))
+    source = write_videos(root / "videos", 1, 1, 32, 32).with_name("v0000.mp4")
     lines = ["path,view,split,events"]
     for number in range(videos):
-        name, view = f"v{number:05d}", ("ego", "exo")[number % 2]
-        source.with_stem(name).touch()
-        os.truncate(source.with_stem(name), size)
-        path = root / "features" / "many" / "random--tiny" / view / f"{name}.h5"
-        writer = FeatureWriter(path, (0.3,), 4, 16, has_cls=False)
-        writer.append({0.3: rows}, np.zeros((30, 4)), None, np.arange(30) / 30)
-        writer.finish(Provenance(name, view, *identity, *made_from), fps=30.0, truncated=False)
-        lines.append(f"{name}.mp4,{view},train,0.3;0.6")
-    table = root / "videos" / "many.csv"
+        shutil.copyfile(source, source.with_stem(f"v{number:05d}"))
+        lines.append(f"v{number:05d}.mp4,{('ego', 'exo')[number % 2]},train,0f")
+    table = source.with_name("many.csv")
     table.write_text("\n".join(lines) + "\n")
+    extract = partial(extract_features, manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=root)
+    assert extract().videos == videos
+    (root / "many" / "index.json").unlink()
     times = []
     for _ in range(4):  # the first one writes the index
         started = time.process_time()
-        done = extract_features(manifest=table, encoder=encoder.id, ratios=(0.3,), features_dir=root / "features")
+        assert extract().cached == videos
         times.append((time.process_time() - started) / videos * 1e3)
-        assert (done.videos, done.cached) == (0, videos)
     print(
         f"nothing to do, {videos:,} videos, processor time: {median(times[1:]):.3f} ms per video (want <= 0.5); "
-        f"without index.json {times[0]:.3f} ms",
-        flush=True,
+        f"without index.json {times[0]:.3f} ms"
     )
 
 
@@ -229,15 +215,7 @@ def plain_network(weights: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.inference_mode()(lambda images: naive["expansion"](published, images, block=11))
 
 
-BENCHMARKS = {
-    "compute": bench_compute,
-    "light": bench_light,
-    "decode": bench_decode,
-    "memory": bench_memory,
-    "rerun": bench_rerun,
-}
-
 if __name__ == "__main__":
-    for benchmark in sys.argv[1:] or BENCHMARKS:
+    for benchmark in sys.argv[1:] or ("compute", "light", "decode", "memory", "rerun"):
         with tempfile.TemporaryDirectory() as folder:
-            BENCHMARKS[benchmark](Path(folder))
+            globals()[f"bench_{benchmark}"](Path(folder))

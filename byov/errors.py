@@ -1,5 +1,7 @@
 """Exceptions. Each message states in one line what is wrong and how to fix it."""
 
+import re
+
 
 class ByovError(Exception):
     """Base class of errors that the user can fix."""
@@ -59,3 +61,9 @@ class Diverged(Exception):
 
 class ProcessLost(Exception):
     """Raised if a worker process died."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python, its threads, PyTorch or the dynamic linker ran out of memory."""
+    texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
+    return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None

@@ -112,9 +112,9 @@ def make_folder(folder: Path) -> None:
         _sync(path.parent)
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed writers below `folder`."""
-    for lock_path in folder.rglob(f".*{PARTIAL_SUFFIX}.lock"):
+def remove_abandoned(folder: Path, *, recursive: bool = True) -> None:
+    """Remove the temporary files of killed writers in `folder` and, if recursive, below it."""
+    for lock_path in folder.glob(f"{'**/' * recursive}.*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
         # Timeout: a live writer holds the lock. OSError: the file is gone, or belongs to another user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):

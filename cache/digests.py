@@ -136,6 +136,8 @@ class WeightsFile:
 def check_weights(path: Path) -> WeightsFile:
     """Read a safetensors file and compare it with its digest, without loading its tensors."""
     try:
+        if path.exists() and not path.is_file():  # such as /dev/zero, which has no end
+            raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)
         metadata = _safetensors_metadata(content) if is_sealed else {}

@@ -2,24 +2,24 @@
 
 import io
 import os
-import re
 import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from byov import __version__
+from byov.cache.atomic import remove_abandoned
 from byov.cache.runs import RunRecord, unfinished
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
 from byov.cluster.ray_pool import ClusterOptions
 from byov.device import Device
-from byov.errors import ByovError, Interrupted
+from byov.errors import ByovError, Interrupted, is_out_of_memory
 from byov.progress import Stop
 
 T = TypeVar("T")
@@ -53,6 +53,9 @@ def run(app: typer.Typer) -> NoReturn:
     """Run a command and exit. A user's mistake is printed as one line; our own bugs keep their traceback."""
     for number in SIGNALS:
         signal.signal(number, raise_stopped)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -60,8 +63,7 @@ def run(app: typer.Typer) -> NoReturn:
             with show_log():
                 code = app(standalone_mode=False)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
+            sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
         sys.exit(code or 0)
     except Stopped as stopped:
         ignore_signals()
@@ -81,7 +83,7 @@ def run(app: typer.Typer) -> NoReturn:
         _discard_output()
         sys.exit(FAILED)
     except (MemoryError, RuntimeError, ImportError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         reason = (str(error).splitlines() or ["allocation failed"])[0]
         note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
@@ -93,15 +95,9 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(FAILED)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether PyTorch, Python's threads or the dynamic linker ran out of memory."""
-    texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
-    return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None
-
-
 def _discard_output() -> None:
     """Redirect buffered output to /dev/null; Python would write it again at exit and fail again."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    with suppress(AttributeError, OSError, ValueError):  # a stream without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -220,7 +216,10 @@ def check_ratio(option: str, ratio: float) -> None:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input."""
+    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input.
+
+    Temporary files that killed commands left next to the outputs are removed.
+    """
     sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():
@@ -232,6 +231,8 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
         if not existing.is_dir():
             raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
+    for folder in {path.parent for path in outputs}:
+        remove_abandoned(folder, recursive=False)
 
 
 def note_unfinished(runs: Iterable[RunRecord]) -> None:

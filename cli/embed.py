@@ -50,8 +50,8 @@ def embed(
     Writes embeddings of shape (T, D) and the time of each frame. A video from the run's own dataset gets the same
     embeddings as during training, bit for bit on the same kind of device.
 
-    HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video and,
-    if given, view.
+    HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video,
+    source_sha256 and, if given, view.
     """
     started = time.monotonic()
     cli_videos.check_videos_exist(videos)

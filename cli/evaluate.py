@@ -16,7 +16,7 @@ from byov.cli.common import UsageError, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
-from byov.evaluate.embedding_files import is_embedded
+from byov.evaluate.embedding_files import is_embedded, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
     Scope,
@@ -105,9 +105,10 @@ def evaluate(
             if given:
                 raise UsageError(f"{option} cannot be combined with --embeddings.")
         labels = read_manifest(features_dir, dataset) if dataset else None
+        sources = source_videos(features_dir, dataset) if dataset else None
         tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
-        results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels))
+        results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels, sources))
         print_and_save(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []

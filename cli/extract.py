@@ -12,43 +12,20 @@ import typer
 from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
 from byov.cli import common
-from byov.cli.common import (
-    ClusterOption,
-    CpusOption,
-    GpusOption,
-    UsageError,
-    WorkersOption,
-    parse_cluster,
-    run_on_cluster,
-)
+from byov.cli import videos as cli_videos
+from byov.cli.common import UsageError
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, rich_table, table_console
-from byov.cli.videos import MaxPixelsOption, OnCorruptOption, OnTruncatedOption, keep_freed_memory
 from byov.data import READERS
 from byov.data.dataset import SPLITS, Dataset
-from byov.data.own_videos import (
-    CSV_NAME,
-    DEFAULT_SPLIT_FRACTIONS,
-    list_folder,
-    read_own_videos,
-    video_files,
-)
+from byov.data.own_videos import CSV_NAME, DEFAULT_SPLIT_FRACTIONS, list_folder, read_own_videos, video_files
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
-from byov.errors import EncoderError
+from byov.errors import EncoderError, VideoError
+from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
 from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, extract_plan, open_videos, own_name
-from byov.extract.plan import (
-    Job,
-    OnMismatch,
-    Outcome,
-    Plan,
-    VideoCheck,
-    bytes_needed,
-    check_videos,
-    free_bytes,
-    make_plan,
-)
+from byov.extract.plan import ExtractionOptions, Job, OnMismatch, Outcome, Plan, VideoCheck
 from byov.text import format_duration, format_size, pluralize, printable
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
@@ -87,9 +64,9 @@ def extract(
         int | None, typer.Option(min=1, help="Videos decoded in parallel.", show_default="CPU cores")
     ] = None,
     shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n with i from 1.")] = "1/1",
-    on_truncated: OnTruncatedOption = "error",
-    on_corrupt: OnCorruptOption = "error",
-    max_pixels: MaxPixelsOption = MAX_PIXELS,
+    on_truncated: cli_videos.OnTruncatedOption = "error",
+    on_corrupt: cli_videos.OnCorruptOption = "error",
+    max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
         OnMismatch, typer.Option(help="Unequal numbers of frames and labels: report an error, or trim to the shorter.")
     ] = "error",
@@ -100,10 +77,10 @@ def extract(
         bool, typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
-    cluster: ClusterOption = None,
-    workers: WorkersOption = None,
-    cpus_per_worker: CpusOption = None,
-    gpus_per_worker: GpusOption = None,
+    cluster: common.ClusterOption = None,
+    workers: common.WorkersOption = None,
+    cpus_per_worker: common.CpusOption = None,
+    gpus_per_worker: common.GpusOption = None,
     as_json: common.Json = False,
     datasets_dir: common.DatasetsDir = Path("datasets"),
     features_dir: common.FeaturesDir = Path("features"),
@@ -113,7 +90,7 @@ def extract(
     """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
     started = time.monotonic()
     parsed_ratios, parsed_shard = _parse_ratios(ratios), _parse_shard(shard)
-    ray = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
+    ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
@@ -131,32 +108,23 @@ def extract(
         videos = open_videos(dataset, manifest, name, datasets_dir, PROGRESS)
     if encoder is None:
         note(f"encoder: {chosen.id} (choose another with --encoder)")
-    plan = make_plan(
-        videos,
-        features_dir,
-        chosen,
-        resize=resize,
-        ratios=parsed_ratios,
-        device=device,
-        on_mismatch=on_mismatch,
-        shard=parsed_shard,
-        overwrite=overwrite,
-        verify_sources=verify_sources,
+    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+    options = ExtractionOptions(
+        resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
     )
+    plan = planning.make_plan(videos, features_dir, chosen, options, ratios=parsed_ratios, shard=parsed_shard)
     if check:
-        has_problems = _check(plan, features_dir, resize, device, as_json=as_json)
+        has_problems = _check(plan, features_dir, options, as_json=as_json)
         raise typer.Exit(common.FAILED if has_problems else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
-        from byov.extract.extraction import ExtractionOptions, run_plan
+        from byov.extract.extraction import run_plan
 
-        policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
-        options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
         if ray is None:
             return interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
         from byov.cluster.extraction import extract_on_cluster
 
-        return run_on_cluster(
+        return common.run_on_cluster(
             lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
         )
 
@@ -220,23 +188,23 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
 # --check
 
 
-def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as_json: bool) -> bool:
+def _check(plan: Plan, features_dir: Path, options: ExtractionOptions, *, as_json: bool) -> bool:
     """Check all videos and print what an extraction would do; return whether there are problems."""
-    checks = check_videos(plan, PROGRESS)
+    checks = planning.check_videos(plan, PROGRESS)
     frames = sum(check.probe.packets for check in checks if check.probe and check.job.state != "cached")
     if not as_json:
         _print_checks(plan, checks)  # before asking the Hub about the encoder, which can take a while
-    needed, rate = _estimate(plan, checks, resize, device)
-    seconds = frames / rate if rate else None
+    needed, rates = _estimate(plan, checks, options)
+    seconds = [frames / rate for rate in reversed(rates)]
     if as_json:
         summary = {
             "dataset": plan.dataset.name,
             "encoder": plan.encoder.id,
             "states": plan.count(),
             "frames": frames,
-            "seconds": None if seconds is None else round(seconds, 1),
+            "seconds": [round(estimate, 1) for estimate in seconds] or None,  # at best, at worst
             "needed_bytes": needed,
-            "free_bytes": free_bytes(features_dir),
+            "free_bytes": planning.free_bytes(features_dir),
             "videos": [check.as_dict() for check in checks],
         }
         print(json.dumps(summary, indent=1))
@@ -244,28 +212,32 @@ def _check(plan: Plan, features_dir: Path, resize: Resize, device: Device, *, as
         counts = ", ".join(f"{count} {_state_name(state)}" for state, count in plan.count().items())
         size = "unknown" if needed is None else format_size(needed)
         print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(plan.jobs), 'video')}: {counts}")
-        print(f"disk space: {size} needed, {format_size(free_bytes(features_dir))} free")
-        if seconds is not None:
-            print(f"{pluralize(frames, 'frame')} to encode, about {format_duration(seconds)} at {rate:.0f} frames/s")
+        print(f"disk space: {size} needed, {format_size(planning.free_bytes(features_dir))} free")
+        if seconds:
+            best, worst = map(format_duration, seconds)
+            speed = " to ".join(f"{rate:.0f}" for rate in rates)
+            print(f"{pluralize(frames, 'frame')} to encode, {best} to {worst} at {speed} frames/s")
         elif frames:
             print(f"{pluralize(frames, 'frame')} to encode; time unknown until the encoder is downloaded")
     return any(check.problem or check.job.state == "conflict" for check in checks)
 
 
 def _estimate(
-    plan: Plan, checks: Sequence[VideoCheck], resize: Resize, device: Device
-) -> tuple[int | None, float | None]:
-    """Return the bytes needed and the frames per second, or None if the encoder is not available."""
-    from byov.extract.encoders import encoder_shape, frames_per_second
+    plan: Plan, checks: Sequence[VideoCheck], options: ExtractionOptions
+) -> tuple[int | None, tuple[float, ...]]:
+    """Return the bytes needed, None if unknown, and the lowest and highest frames per second, () if unknown."""
+    from byov.extract.encoders import encoder_shape, needs_download
+    from byov.extract.extraction import measure_rates
 
     try:
         shape = encoder_shape(plan.encoder)
-        has_work = bool(plan.in_state("missing", "stale"))
-        rate = frames_per_second(plan.encoder, resize=resize, device=device) if has_work else None
-        return bytes_needed(checks, shape.tokens, shape.width, has_cls=shape.has_cls), rate
-    except EncoderError as error:
+        needed = planning.bytes_needed(checks, shape.tokens, shape.width, has_cls=shape.has_cls)
+        todo = (check.job for check in checks if check.job.state in ("missing", "stale") and not check.problem)
+        job = next(todo, None)
+        return needed, () if job is None or needs_download(plan.encoder) else measure_rates(plan, job, options)
+    except (EncoderError, VideoError) as error:
         note(f"cannot estimate disk space and time: {error}")
-        return None, None
+        return None, ()
 
 
 def _print_checks(plan: Plan, checks: Sequence[VideoCheck]) -> None:
@@ -287,8 +259,7 @@ def _print_checks(plan: Plan, checks: Sequence[VideoCheck]) -> None:
 def _check_row(check: VideoCheck) -> list[str]:
     job, probe, video = check.job, check.probe, check.job.video
     decoded = "-" if job.frames is None else str(job.frames)
-    events = video.event_seconds
-    labels = str(job.label_count or "-") if events is None else pluralize(len(events), "event")
+    labels = str(job.label_count or "-") if video.events is None else pluralize(len(video.events), "event")
     row = [video.id, video.view, video.split, _state_name(job.state)]
     if probe is None:
         return [*row, "-", "-", decoded, labels, "unreadable", "-", "-"]
@@ -353,5 +324,5 @@ def _note_skipped(paths: Sequence[PurePath], reason: str) -> None:
 
 
 def main() -> None:
-    keep_freed_memory()
+    cli_videos.keep_freed_memory()
     common.run(app)

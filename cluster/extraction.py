@@ -13,8 +13,7 @@ from byov.errors import ClusterError, ProcessLost
 from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
-from byov.extract.extraction import ExtractionOptions
-from byov.extract.plan import Job, Outcome, Plan, VideoOutcome
+from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import pluralize
 

@@ -20,11 +20,7 @@ _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2
 
 
 def open_dataset(name: str, datasets_dir: Path) -> Dataset:
-    """Read a known dataset from datasets_dir / name.
-
-    Raises:
-        DatasetError: The name is unknown, or the dataset is missing or malformed.
-    """
+    """Read a known dataset from datasets_dir / name."""
     if name not in READERS:
         raise DatasetError(
             f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos with --folder or "

@@ -27,11 +27,7 @@ LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """Read one of the four datasets from its folder.
-
-    Raises:
-        DatasetError: The folder does not have the published layout.
-    """
+    """Read one of the four datasets from its folder."""
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
     videos = []

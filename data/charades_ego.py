@@ -18,11 +18,7 @@ _ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
 
 def read_charades_ego(name: str, root: Path) -> Dataset:
-    """Read the dataset from its folder.
-
-    Raises:
-        DatasetError: The folder does not have the published layout.
-    """
+    """Read the dataset from its folder."""
     rows = [row for split in ("train", "test") for row in _read_list(root, split)]
     actions = tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
     dataset = Dataset(name, root, tuple(_with_pairs(rows)), action_names=actions)

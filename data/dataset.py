@@ -15,6 +15,7 @@ from byov.records import UNLABELED
 
 View = Literal["ego", "exo"]
 Split = Literal["train", "val", "test"]
+Unit = Literal["s", "f"]
 VIEWS: tuple[View, ...] = get_args(View)
 SPLITS: tuple[Split, ...] = get_args(Split)
 MAX_VIDEOS = 200_000  # per CSV file; Ego-Exo4D has about 30,000
@@ -26,8 +27,9 @@ class Video:
 
     Attributes:
         labels: Phase index of each frame.
-        event_seconds: Times of key events; the phase of a frame is the number of events up to it.
-        unlabeled_seconds: Intervals (start, end) without a known phase.
+        events: Key events, in seconds or frame indices; the phase of a frame is the number of events up to it.
+        unlabeled: Intervals (start, end) without a known phase.
+        event_unit: Unit of `events` and `unlabeled`: seconds from the first frame, or frames counted from 0.
         actions: Action classes of the whole video.
         pair: Name shared by an ego and an exo video of the same performance.
     """
@@ -37,25 +39,30 @@ class Video:
     split: Split
     path: Path
     labels: tuple[int, ...] | None = None
-    event_seconds: tuple[float, ...] | None = None
-    unlabeled_seconds: tuple[tuple[float, float], ...] = ()
+    events: tuple[float, ...] | None = None
+    unlabeled: tuple[tuple[float, float], ...] = ()
+    event_unit: Unit = "s"
     actions: tuple[int, ...] | None = None
     pair: str | None = None
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """Return the phase of each frame, UNLABELED where unknown; None if no frame is labeled.
-
-        Args:
-            pts_seconds: Times of the frames (T,).
-        """
+        """Return the phases of frames at these times (T,), UNLABELED where unknown; None if no frame is labeled."""
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
-        if self.event_seconds is None:
+        if self.events is None:
             return None
-        phases = np.searchsorted(self.event_seconds, pts_seconds, side="right")
-        for start, end in self.unlabeled_seconds:
-            phases[(pts_seconds >= start) & (pts_seconds < end)] = UNLABELED
+        times = np.arange(len(pts_seconds)) if self.event_unit == "f" else pts_seconds
+        phases = np.searchsorted(self.events, times, side="right")
+        for start, end in self.unlabeled:
+            phases[(times >= start) & (times < end)] = UNLABELED
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
+
+    def late_events(self, frames: int, last_seconds: float) -> str:
+        """Describe the events after the last frame, which is at `last_seconds`; "" if there are none."""
+        last = frames - 1 if self.event_unit == "f" else last_seconds
+        late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
+        unit = self.event_unit
+        return late and f"{self.path}: events at {late} {unit} are after its last frame ({round(last, 3):g} {unit})"
 
 
 @dataclass(frozen=True)
@@ -106,12 +113,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
 
-    Args:
-        path: CSV file; columns may be separated by commas, semicolons or tabs.
-        required: Columns that the file must have.
-
-    Raises:
-        DatasetError: The file is not a CSV file, a column is missing, or there are more than MAX_VIDEOS rows.
+    Columns may be separated by commas, semicolons or tabs. There may be MAX_VIDEOS rows.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -135,12 +137,7 @@ def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name, or raise DatasetError if the name points outside of root.
 
     Only the name is checked: symbolic links below root may point anywhere, and an absolute name may reach root through
-    a symbolic link.
-
-    Args:
-        root: Folder of the dataset.
-        name: Path from a file of the dataset.
-        source: Where the name comes from, for the error message.
+    a symbolic link. `source` is where the name comes from, for the error message.
     """
     path = Path(os.path.normpath(root / name))
     folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))

@@ -82,11 +82,7 @@ class _Unpickler(pickle._Unpickler):  # pure Python, since the C version allocat
 
 
 def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the phase index of every frame, by file stem.
-
-    Raises:
-        DatasetError: The file is missing, too large, or anything but a dictionary of phase indices.
-    """
+    """Read the phase index of every frame, by file stem."""
     if not path.is_file():
         raise DatasetError(f"{path}: missing; it is part of the dataset's download")
     if path.stat().st_size > MAX_BYTES:

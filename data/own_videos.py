@@ -4,8 +4,8 @@ Columns of the CSV: path, view, split and optionally id, events, phases, pair.
 
 - `path` is relative to the folder of the CSV, or absolute and below it.
 - `events` are the times, in seconds from the first frame, at which a new phase begins: "2.5;7.1", or with the names of
-  these phases "2.5 pour;7.1 put down". "-" in place of a name means unlabeled from here until the next event, or until
-  a time marked "+", where the previous phase continues.
+  these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f". "-" in place of a
+  name means unlabeled from here until the next event, or until a time marked "+", where the previous phase continues.
 - `phases` names all phases including the one before the first event: "reach;pour;put down".
 - `pair` is a name shared by an ego and an exo video that were recorded simultaneously.
 """
@@ -13,15 +13,16 @@ Columns of the CSV: path, view, split and optionally id, events, phases, pair.
 import csv
 import io
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, read_csv, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Unit, Video, View, path_inside, read_csv, require_views
 from byov.errors import DatasetError
 
 T = TypeVar("T")
@@ -49,10 +50,16 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^\w .,+=()\[\]#&@'-]")
 # --- CSV
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Events(NamedTuple):
+    times: tuple[float, ...] | None
+    unlabeled: tuple[tuple[float, float], ...] = ()
+    unit: Unit = "s"
+    names: tuple[str, ...] = ()  # empty if the events are not named
+
+
+class _Row(NamedTuple):
     video: Video
-    event_names: tuple[str, ...]  # empty if the events are not named
+    event_names: tuple[str, ...]
     phases: tuple[str, ...]
 
 
@@ -61,14 +68,8 @@ def read_own_videos(
 ) -> Dataset:
     """Read the dataset listed in a CSV file.
 
-    Args:
-        name: Name of the dataset.
-        manifest: CSV file.
-        phase_names: Default names, used if the CSV names no phases and has the same number of them.
-        folder: Folder that paths are relative to. Defaults to the folder of the CSV.
-
-    Raises:
-        DatasetError: The file is malformed, or a video is missing.
+    `phase_names` are used if the CSV names no phases and has the same number of them. Paths are relative to `folder`,
+    by default that of the CSV.
     """
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
@@ -89,7 +90,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         if values[column] not in choices:
             raise DatasetError(f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}.")
     path = path_inside(root, values["path"], source)
-    seconds, names, unlabeled = _parse_events(values["events"], source) if values["events"] else (None, (), ())
+    events = _parse_events(values["events"], source) if values["events"] else _Events(None)
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
         raise DatasetError(f"{source}: phases {values['phases']!r}. Expected names like 'reach;pour;put down'.")
@@ -98,27 +99,31 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
         path=path,
-        event_seconds=seconds,
-        unlabeled_seconds=unlabeled,
+        events=events.times,
+        unlabeled=events.unlabeled,
+        event_unit=events.unit,
         pair=values["pair"] or None,
     )
-    return _Row(video, names, phases)
+    return _Row(video, events.names, phases)
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
     """Parse event times like "2.5;7.1" or "2.5 pour;7.1 put down"; `source` starts the error message."""
-    seconds, _, unlabeled = _parse_events(text, source)
-    if unlabeled:
-        raise DatasetError(f"{source}: {UNLABELED_MARK!r} in events {text!r} is only supported in a CSV file")
-    return seconds
+    events = _parse_events(text, source)
+    if events.unlabeled or events.unit == "f":
+        raise DatasetError(f"{source}: events {text!r}. Frame indices and {UNLABELED_MARK!r} only work in a CSV file.")
+    return events.times or ()
 
 
-def _parse_events(text: str, source: str) -> tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[float, float], ...]]:
-    """Parse the cell "2.5 pour;7.1 put down;9 -" to (2.5, 7.1), ("pour", "put down"), ((9.0, inf),)."""
+def _parse_events(text: str, source: str) -> _Events:
+    """Parse the cell "2.5 pour;7.1 put down;9 -" to (2.5, 7.1), ((9.0, inf),), ("pour", "put down")."""
     parts = [part.strip().partition(" ") for part in text.split(";")]
     marks = [mark.strip() for _, _, mark in parts]
+    in_frames = [time.endswith("f") and time[:-1].isdecimal() for time, _, _ in parts]
+    if any(in_frames) and not all(in_frames):
+        raise DatasetError(f"{source}: events {text!r} mix seconds and frame indices. Use one of them.")
     try:
-        times = [float(time) for time, _, _ in parts]
+        times: list[float] = [int(time[:-1]) if all(in_frames) else float(time) for time, _, _ in parts]
     except ValueError:
         times = [math.nan] * len(parts)
     events = [item for item in zip(times, marks, strict=True) if item[1] not in (UNLABELED_MARK, RESUME_MARK)]
@@ -127,7 +132,8 @@ def _parse_events(text: str, source: str) -> tuple[tuple[float, ...], tuple[str,
     increasing = times == sorted(times) and all(0 <= time < math.inf for time in times)
     if not increasing or (any(names) and not named):
         raise DatasetError(
-            f"{source}: events {text!r}. Expected increasing seconds like '2.5;7.1' or '2.5 pour;7.1 put down'."
+            f"{source}: events {text!r}. Expected increasing seconds like '2.5;7.1' or '2.5 pour;7.1 put down', or "
+            "frame indices like '31f;52f'."
         )
     if any(mark == RESUME_MARK and previous != UNLABELED_MARK for previous, mark in pairwise(["", *marks])):
         raise DatasetError(
@@ -135,19 +141,19 @@ def _parse_events(text: str, source: str) -> tuple[tuple[float, ...], tuple[str,
         )
     intervals = zip(marks, pairwise([*times, math.inf]), strict=True)
     unlabeled = tuple(interval for mark, interval in intervals if mark == UNLABELED_MARK)
-    return tuple(time for time, _ in events), names if named else (), unlabeled
+    return _Events(tuple(time for time, _ in events), unlabeled, "f" if all(in_frames) else "s", names if named else ())
 
 
 def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
-    labeled = [(row, len(row.video.event_seconds)) for row in rows if row.video.event_seconds is not None]
+    labeled = [(row, len(row.video.events)) for row in rows if row.video.events is not None]
     if not labeled:
         return ()
     longest, events = max(labeled, key=lambda item: item[1])
     names = next((row.event_names for row, _ in labeled if len(row.event_names) == events), ())
     for row, found in labeled:
         # Events may be missing at the end of a video if that end is unlabeled.
-        ends_labeled = all(end < math.inf for _, end in row.video.unlabeled_seconds)
+        ends_labeled = all(end < math.inf for _, end in row.video.unlabeled)
         if found < events and ends_labeled:
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has {found}. Give every "
@@ -192,15 +198,13 @@ class FolderListing:
 def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> FolderListing:
     """Derive view, split and id of each video below a folder from its path.
 
-    Args:
-        folder: Folder to search. The view is the word "ego" or "exo" in the path, the split a folder called train, val
-            or test.
-        fractions: Fractions of train, val and test if no folder names a split. Defaults to DEFAULT_SPLIT_FRACTIONS.
-
-    Raises:
-        DatasetError: A view has no videos, or only some of the videos are in split folders.
+    The view is the word "ego" or "exo" in the path, the split a folder called train, val or test. If no folder names a
+    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS).
     """
     paths, others = video_files(folder)
+    for path in paths:
+        if str(path).encode(errors="ignore") != os.fsencode(path):
+            raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
     views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
     by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
     for view in VIEWS:

@@ -92,11 +92,7 @@ class FrameReader:
         self._policy = policy
 
     def blocks(self) -> Iterator[FrameBlock]:
-        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame).
-
-        Raises:
-            VideoError: The file cannot be decoded, or the policy rejects it.
-        """
+        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame)."""
         buffer = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
         for image, time in self._images():
@@ -118,8 +114,12 @@ class FrameReader:
         with open_video(self.path) as (container, stream):
             self.fps = _frame_rate(stream)
             for index, frame in enumerate(self._frames(container, stream, packet_times)):
-                if frame.is_corrupt:
-                    self._count_corrupt(index)
+                self.corrupt_frames += frame.is_corrupt
+                if frame.is_corrupt and self._policy.on_corrupt == "error":
+                    raise VideoError(
+                        f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame "
+                        "anyway with --on-corrupt keep."
+                    )
                 if packet_times:
                     time = packet_times.popleft()
                 elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
@@ -178,14 +178,6 @@ class FrameReader:
             raise VideoError(f"{self.path}: no frame could be decoded")
         self.truncated = bool(problem)
 
-    def _count_corrupt(self, index: int) -> None:
-        if self._policy.on_corrupt == "error":
-            raise VideoError(
-                f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame anyway with "
-                "--on-corrupt keep."
-            )
-        self.corrupt_frames += 1
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -196,6 +188,7 @@ class Probe:
     width: int  # as displayed, after rotation
     height: int
     fps: float  # average frame rate; 0 if unknown
+    last_seconds: float  # time of the last frame from the first; NaN if a packet has no time
     variable_rate: bool
     rotation_degrees: int  # counter-clockwise, already applied to the size
     codec: str
@@ -203,11 +196,7 @@ class Probe:
 
 
 def probe(path: Path) -> Probe:
-    """Inspect a video by counting packets and decoding only the first frame.
-
-    Raises:
-        VideoError: The file cannot be opened.
-    """
+    """Inspect a video by counting packets and decoding only the first frame."""
     with open_video(path) as (container, stream):
         turns, width, height = None, stream.width, stream.height
         times: list[float] = []
@@ -228,7 +217,7 @@ def probe(path: Path) -> Probe:
         if turns in (1, 3):
             width, height = height, width
         # Intervals of a constant rate differ by the rounding to the stream's time base.
-        intervals = np.diff(np.sort(times))
+        intervals = np.diff(np.sort(times))  # NaN comes last
         rounding = 2.5 * float(stream.time_base or 0) + 1e-9
         return Probe(
             header_frames=stream.frames,
@@ -236,6 +225,7 @@ def probe(path: Path) -> Probe:
             width=width,
             height=height,
             fps=_frame_rate(stream),
+            last_seconds=float(intervals.sum()),
             variable_rate=len(intervals) > 0 and bool(np.ptp(intervals) > rounding),
             rotation_degrees=90 * (turns or 0),
             codec=stream.codec_context.name,
@@ -258,11 +248,7 @@ def estimated_frames(path: Path) -> int | None:
 
 @contextmanager
 def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Open a video file and select its first video stream (cover images do not count).
-
-    Raises:
-        VideoError: The file cannot be opened or has no video stream that FFmpeg can decode.
-    """
+    """Open a video file and select its first video stream (cover images do not count)."""
     try:
         container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
     except FileNotFoundError:

@@ -3,8 +3,8 @@
 import logging
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from byov.cache.digests import file_sha256
 from byov.cache.embeddings import read_embedding
-from byov.cache.layout import VIEWS
+from byov.cache.features import read_header
+from byov.cache.layout import VIEWS, cached_files, encoder_folders
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.errors import EvaluationError
+from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embeddings import EmbeddingReader, require_finite
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment
@@ -28,14 +29,28 @@ LOGGER = logging.getLogger(__name__)
 PARTS = {"embeddings": "f", "labels": "iu", "lengths": "iu", "is_ego": "biu"}
 KIND_NAMES = {"f": "floating-point numbers", "iu": "integers", "biu": "0 and 1", "U": "a string"}
 SUFFIXES = (".npz", ".h5")
+Sources = Mapping[str, Set[tuple[str, str]]]
 
 
-def read_embeddings(path: Path, manifest: Manifest | None = None) -> tuple[dict[str, Frames], dict[str, Any]]:
+def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, str]]]:
+    """Return the (view, id) of a dataset's videos by the digest of the video file."""
+    videos: dict[str, set[tuple[str, str]]] = {}
+    for folder in encoder_folders(features_dir, dataset):
+        for path in cached_files(folder):
+            with suppress(CacheError):
+                sha256 = read_header(path).provenance.source_sha256
+                videos.setdefault(sha256, set()).add((path.parent.name, path.stem))
+    return videos
+
+
+def read_embeddings(
+    path: Path, manifest: Manifest | None = None, sources: Sources | None = None
+) -> tuple[dict[str, Frames], dict[str, Any]]:
     """Return the frames of an embedding file, or of byov-embed's files, by split, and their provenance."""
     if not is_embedded(path):
         frames, origin = read_npz(path), {"file": path.name, "sha256": file_sha256(path)}
     else:
-        reader = EmbeddedFiles(path, manifest)
+        reader = EmbeddedFiles(path, manifest, sources)
         splits = {video.split for video in reader.manifest.videos}
         if "test" not in splits:
             raise EvaluationError(f"{path}: none of the files is a test video of {reader.manifest.dataset}")
@@ -109,12 +124,15 @@ def _npz_frames(arrays: Mapping[str, NDArray[Any]], split: str) -> Frames:
 
 
 class EmbeddedFiles(EmbeddingReader):
-    """Files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset, matched by name."""
+    """Files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset.
+
+    Videos are matched by the digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
+    """
 
     kind = "npz"
     remedy = "embed it again with byov-embed"
 
-    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
+    def __init__(self, path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> None:
         self.name = path.name
         files = [path]
         if path.is_dir():
@@ -130,7 +148,7 @@ class EmbeddedFiles(EmbeddingReader):
             self._origin = self._origin or {"files": path.name, "run": text["run"], "model_sha256": model}
             if model != self._origin["model_sha256"]:
                 raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
-            video = _entry(file, text, len(embedding), manifest)
+            video = _entry(file, text, len(embedding), manifest, sources or {})
             if (video.view, video.id) in self._files:
                 raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
             self._files[video.view, video.id] = file, embedding
@@ -165,32 +183,37 @@ def is_embedded(path: Path) -> bool:
 
 
 def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
-    """Return (T, D) embeddings, and a dict with video, run, model_sha256 and, if known, view."""
+    """Return (T, D) embeddings, and a dict with video, run, model_sha256 and, if known, view and source_sha256."""
     text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
-        text |= {"video": source.video, "run": source.run, "model_sha256": source.model_sha256}
+        text |= {key: getattr(source, key) for key in ("video", "run", "model_sha256", "source_sha256")}
         text |= {"view": source.view} if source.view else {}
     else:
         with _npz(path) as arrays:
             embedding = np.ascontiguousarray(_array(arrays, "embedding", "f", 2), np.float32)
-            keys = ("video", "run", "model_sha256", *(["view"] if "view" in arrays else []))
+            keys = ("video", "run", "model_sha256", *(key for key in ("view", "source_sha256") if key in arrays))
             text |= {key: str(_array(arrays, key, "U", 0)) for key in keys}
     if text.get("view", "ego") not in VIEWS:
         raise EvaluationError(f"{path}: view {text['view'][:20]!r}, expected {' or '.join(VIEWS)}")
     return embedding, text
 
 
-def _entry(path: Path, text: Mapping[str, str], frames: int, manifest: Manifest | None) -> VideoEntry:
+def _entry(path: Path, text: Mapping[str, str], frames: int, manifest: Manifest | None, sources: Sources) -> VideoEntry:
     if manifest is None:
         if "view" not in text:
             raise EvaluationError(f"{path} does not say its view; embed with --view ego or exo, or pass --dataset")
         view = cast(Literal["ego", "exo"], text["view"])
         return VideoEntry(text["video"], view, "test", frames, None, None, None)
-    same_name = [video for video in manifest.videos if video.id == text["video"]]
-    found = [video for video in same_name if text.get("view", video.view) == video.view]
+    if sha256 := text.get("source_sha256"):
+        same = [video for video in manifest.videos if (video.view, video.id) in sources.get(sha256, ())]
+    else:
+        same = [video for video in manifest.videos if video.id == text["video"]]
+    found = [video for video in same if text.get("view", video.view) == video.view]
     if len(found) != 1:
+        others = " and ".join(f"{video.id!r} ({video.view})" for video in found or same) or "none of the videos"
         raise EvaluationError(
-            f"{path}: {manifest.dataset} has {len(found)} videos {text['video']!r} of this view; omit --dataset"
+            f"{path}: its video is {others} of {manifest.dataset}. Embed the files that byov-extract read, each once "
+            "and with its --view, or omit --dataset to score without labels."
         )
     return found[0]

@@ -16,7 +16,7 @@ from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_files import read_embeddings
+from byov.evaluate.embedding_files import Sources, read_embeddings
 from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
 from byov.evaluate.frames import Frames, Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
@@ -175,6 +175,7 @@ def evaluate_file(
     options: EvaluationOptions,
     progress: Progress = NO_PROGRESS,
     manifest: Manifest | None = None,
+    sources: Sources | None = None,
 ) -> Results:
     """Score an embedding file (see `read_embeddings`), with Time only for comparison.
 
@@ -183,7 +184,7 @@ def evaluate_file(
     wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
     if NEED_ACTIONS & set(wanted):
         raise EvaluationError(f"{path}: embedding files have no action labels")
-    frames, origin = read_embeddings(path, manifest)
+    frames, origin = read_embeddings(path, manifest, sources)
     test, train = frames["test"], frames.get("train")
     lacking = [] if train else [("training videos", NEED_TRAINING)]
     if test.labels is None or (train and train.labels is None):

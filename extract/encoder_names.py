@@ -102,7 +102,7 @@ def _parse_folder(text: str) -> EncoderName:
     if not folder.is_dir():
         raise EncoderError(f"{text}: no such folder")
     weights = sorted(path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern))
-    if not (folder / "config.json").is_file() or not weights:
+    if not weights or not all(path.is_file() for path in (folder / "config.json", *weights)):
         raise EncoderError(f"{folder}: not a Hugging Face model folder; it needs config.json and model.safetensors")
     digest = hashlib.sha256()
     for path in (folder / "config.json", *weights):

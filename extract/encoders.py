@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from byov.cache.features import MAX_TOKENS
 from byov.device import Device, pick_device
-from byov.errors import EncoderError
+from byov.errors import EncoderError, is_out_of_memory
 from byov.extract import efficientnet
 from byov.extract.encoder_names import ARCHITECTURES, RANDOM_PREFIX, RANDOM_SEED, EncoderName, Resize, compute_dtype
 from byov.extract.preprocess import Preprocessing
@@ -41,7 +40,6 @@ NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_mode
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
 UNUSED_PARTS = {"pooler", "head"}  # not needed for tokens, so their weights may be missing
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
-BENCHMARK_FRAMES = 8
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
 
 
@@ -123,7 +121,7 @@ def load_encoder(
         if name.is_random:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(RANDOM_SEED)
-                model = _from_config(config)
+                model = cast(Any, transformers.AutoModel).from_config(config)
         else:
             model = _load_weights(name, config)
         mean, std = _normalization(name, config)
@@ -142,30 +140,19 @@ def encoder_shape(name: EncoderName) -> Shape:
         return _measure(name, config, _image_size(name, config))[1]
 
 
-def frames_per_second(name: EncoderName, *, resize: Resize, device: Device) -> float | None:
-    """Measure the speed of an encoder; None if it would have to be downloaded first."""
-    if not (name.is_random or name.is_imagenet or name.is_folder):
-        files = ("model.safetensors", "pytorch_model.bin")
-        cached = [try_to_load_from_cache(name.source, file, revision=name.revision) for file in files]
-        if not any(isinstance(path, str) for path in cached):
-            return None
-    encoder = load_encoder(name, resize=resize, device=device)
-    size = encoder.preprocessing.size
-    images = torch.zeros((BENCHMARK_FRAMES, 3, size, size), dtype=torch.uint8, device=encoder.device)
-    encoder.encode(images)[0].cpu()  # the first call is slower
-    started = time.perf_counter()
-    encoder.encode(images)[0].cpu()
-    return BENCHMARK_FRAMES / (time.perf_counter() - started)
+def needs_download(name: EncoderName) -> bool:
+    """Return whether the weights of an encoder are on the hub only."""
+    if name.is_random or name.is_imagenet or name.is_folder:
+        return False
+    files = ("model.safetensors", "pytorch_model.bin")
+    cached = [try_to_load_from_cache(name.source, file, revision=name.revision) for file in files]
+    return not any(isinstance(path, str) for path in cached)
 
 
 def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
-    try:
+    with _loading_errors(f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"):
         weights = efficientnet.used_weights(torch.load(name.source, map_location="cpu", weights_only=True))
         tokens = efficientnet.build_tokens(weights)
-    except Exception as error:
-        raise EncoderError(
-            f"{name.source}: cannot be read as the weights of {name.id} ({_first_line(error)}). Reinstall its package."
-        ) from error
     preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
     return FrameEncoder(name, tokens, _weights_sha256(weights), encoder_shape(name), preprocessing, device)
 
@@ -175,13 +162,13 @@ def _load_config(name: EncoderName) -> Any:
     if name.is_random:
         model_type, settings = ARCHITECTURES[name.id.removeprefix(RANDOM_PREFIX)]
         return transformers.AutoConfig.for_model(model_type, **settings)
-    with _loading_errors(name):
+    with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
         config = transformers.AutoConfig.from_pretrained(name.source, revision=_revision(name), trust_remote_code=False)
     return getattr(config, "vision_config", config)
 
 
 def _load_weights(name: EncoderName, config: Any) -> nn.Module:
-    with _loading_errors(name):
+    with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
         model, report = transformers.AutoModel.from_pretrained(
             name.source,
             config=config,
@@ -197,24 +184,16 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def _from_config(config: Any) -> nn.Module:
-    return cast(nn.Module, transformers.AutoModel.from_config(config))  # type: ignore[no-untyped-call]
-
-
 def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
     return ResNetTokens(model) if config.model_type == "resnet" else VitTokens(model, prefix)
 
 
 def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
     """Return the number of prefix tokens and the output shape, from a forward pass on PyTorch's meta device."""
-    try:
-        with torch.device("meta"), torch.inference_mode():
-            model = _from_config(config).eval()
-            states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
-    except Exception as error:
-        raise EncoderError(
-            f"{name.id}: does not accept {size} x {size} images ({type(error).__name__}: {error})"
-        ) from error
+    accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
+    with accepts, torch.device("meta"), torch.inference_mode():
+        model = cast(Any, transformers.AutoModel).from_config(config).eval()
+        states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
     if shape.tokens > MAX_TOKENS:
@@ -342,14 +321,16 @@ def _hugging_face_settings(*, bars: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _loading_errors(name: EncoderName) -> Iterator[None]:
-    """Convert exceptions of transformers to one-line EncoderErrors."""
+def _loading_errors(problem: str) -> Iterator[None]:
+    """Convert exceptions of PyTorch and transformers to one-line EncoderErrors, unless memory ran out."""
     try:
         yield
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         needs_code = "trust_remote_code" in str(error)
         reason = "byov never runs code that comes with a model" if needs_code else _first_line(error)
-        raise EncoderError(f"{name.source}: cannot be loaded as a vision model ({reason})") from error
+        raise EncoderError(f"{problem} ({reason})") from error
 
 
 def _first_line(error: Exception) -> str:

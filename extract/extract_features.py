@@ -21,18 +21,9 @@ from byov.data.own_videos import read_own_videos
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError
+from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
-from byov.extract.plan import (
-    CachedFile,
-    CacheReader,
-    Job,
-    OnMismatch,
-    Outcome,
-    Plan,
-    make_plan,
-    manifest_entry,
-    refuse_conflicts,
-)
+from byov.extract.plan import CachedFile, ExtractionOptions, Job, OnMismatch, Outcome, Plan
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
@@ -41,7 +32,12 @@ LOGGER = logging.getLogger(__name__)
 
 def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
     """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
-    refuse_conflicts(plan)
+    if conflicts := plan.in_state("conflict"):  # features of different origin are never mixed
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+        raise CacheError(
+            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
+            "or another --features-dir"
+        )
     remove_abandoned(plan.folder.parent)
     for line in plan.reasons():
         LOGGER.info(line)
@@ -51,14 +47,14 @@ def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job
     return outcome
 
 
-def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str]) -> None:
-    """Write manifest.json, index.json and failures.json after an extraction.
+def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) -> None:
+    """Write manifest.json, index.json and failures.json after an extraction; add late events to the failures.
 
     Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
     """
     path = manifest_path(features_dir, plan.dataset.name)
     with exclusive(path.with_name(".lock")):
-        reader = CacheReader(plan.folder)
+        reader = planning.CacheReader(plan.folder)
         reader.add(plan.jobs)
         found, entries = dict[str, CachedFile](), list[VideoEntry]()
         for video in plan.dataset.videos:
@@ -70,26 +66,28 @@ def update_manifest(plan: Plan, features_dir: Path, failures: Mapping[str, str])
             if file is not None:
                 found[video.id] = file
                 entries.append(file.entry)
-                _warn_of_late_event(video, file.entry, video_path(reader.folder, video.view, video.id))
+                if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
+                    LOGGER.warning(late)
+                    failures[video.id] = late
             elif earlier is not None:  # extracted with another encoder
-                entries.append(manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
+                entries.append(planning.manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
             else:
-                entries.append(manifest_entry(video, None, None, video.labels))
+                entries.append(planning.manifest_entry(video, None, None, video.labels))
         Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, tuple(entries)).save(path)
         _save_index(plan, path, reader, found)
         _record_failures(plan, found.keys(), failures)
 
 
-def _warn_of_late_event(video: Video, entry: VideoEntry, path: Path) -> None:
-    """Log key events after the last frame: the video lacks a phase that all others have."""
-    if video.event_seconds and entry.labels and max(entry.labels) != len(video.event_seconds):
-        LOGGER.info(
-            f"{video.id}: its event at {video.event_seconds[-1]:g} s is after its last frame, which is at "
-            f"{read_array(path, 'pts_seconds').max():.3f} s; correct the CSV and run byov-extract again"
-        )
+def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
+    """Describe the events after a video's last frame; "" if there are none. The file is opened if a phase is absent."""
+    if not video.events or max(entry.labels or (0,)) == len(video.events):
+        return ""
+    pts_seconds = read_array(path, "pts_seconds")
+    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
+    return late and f"{late}. Correct the CSV and run byov-extract again."
 
 
-def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
+def _save_index(plan: Plan, manifest: Path, reader: planning.CacheReader, found: Mapping[str, CachedFile]) -> None:
     identity = next((dict(file.identity) for file in found.values()), {})
     files = {
         video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
@@ -115,7 +113,7 @@ def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) 
     now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
     path = failures_path(plan.folder)
     if now:
-        write_text(path, json.dumps(dict(sorted(now.items())), indent=1, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
     elif path.exists():
         path.unlink(missing_ok=True)
 
@@ -190,24 +188,15 @@ def extract_features(
     progress = Stoppable(progress, stop)
     videos = open_videos(dataset, manifest, name, datasets_folder(datasets_dir), progress)
     chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
-    plan = make_plan(
-        videos,
-        features,
-        chosen,
-        resize=resize,
-        ratios=sorted(set(ratios)),
-        device=device,
-        on_mismatch=on_mismatch,
-        shard=shard,
-        overwrite=overwrite,
-        verify_sources=verify_sources,
+    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+    options = ExtractionOptions(
+        resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
     )
+    plan = planning.make_plan(videos, features, chosen, options, ratios=sorted(set(ratios)), shard=shard)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
-        from byov.extract.extraction import ExtractionOptions, run_plan  # torch takes seconds to import
+        from byov.extract.extraction import run_plan  # torch takes seconds to import
 
-        policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
-        options = ExtractionOptions(resize, device, compile_model, batch_size, decoders, policy, on_mismatch)
         return run_plan(plan, jobs, options, progress)
 
     done = extract_plan(plan, features, extract)

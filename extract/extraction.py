@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,35 +18,20 @@ from torch import Tensor
 
 from byov.cache.digests import file_sha256, file_state, fingerprint
 from byov.cache.features import FeatureWriter, Provenance
-from byov.data.video import DECODER, STRICT, DecodingPolicy, FrameReader, estimated_frames
-from byov.device import Device, usable_cores
+from byov.data.video import DECODER, FrameReader, estimated_frames
+from byov.device import usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
-from byov.extract.encoder_names import Resize
 from byov.extract.encoders import FrameEncoder, Shape, load_encoder
-from byov.extract.plan import Job, OnMismatch, Outcome, Plan, VideoOutcome
+from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
 from byov.extract.token_merging import TokenMerger
 from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-CPU_BATCH, CUDA_BATCH = 32, 256
+MIN_BATCHES, MAX_BATCHES, MEASURED_SECONDS = 2, 20, 3.0  # of an estimate of the speed
 # A message from a decoder thread: frames of a video with their times, the arguments of FeatureWriter.finish once it is
 # decoded to its end, or its failure.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
-
-
-@dataclass(frozen=True)
-class ExtractionOptions:
-    """How to extract."""
-
-    resize: Resize = "squash"
-    device: Device = "auto"
-    compile: bool = False
-    batch_size: int | None = None  # default: CPU_BATCH or CUDA_BATCH
-    decoders: int | None = None  # default: one per core
-    policy: DecodingPolicy = STRICT
-    on_mismatch: OnMismatch = "error"
-    cores: int | None = None  # default: all that are available to this process
 
 
 def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS) -> Outcome:
@@ -76,6 +60,26 @@ def extract_jobs(
             videos.advance(latest=video.video_id)
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+def measure_rates(plan: Plan, job: Job, options: ExtractionOptions) -> tuple[float, float]:
+    """Return the expected frames per second, at least and at most, from full batches with the frames of one video.
+
+    The first batch is not counted. At best, decoding takes no time of its own.
+    """
+    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device)
+    started = time.perf_counter()
+    pixels = torch.from_numpy(next(FrameReader(job.video.path, policy=options.policy).blocks()).pixels)
+    images = encoder.preprocessing.on_host(pixels, encoder.device)
+    images = encoder.preprocessing.on_device(images, encoder.device)
+    decoding = (time.perf_counter() - started) / len(images)
+    batch = images[torch.arange(options.frames_per_batch(encoder.device.type)) % len(images)]
+    seconds: list[float] = []
+    while len(seconds) < MIN_BATCHES or (sum(seconds) < MEASURED_SECONDS and len(seconds) < MAX_BATCHES):
+        started = time.perf_counter()
+        TokenMerger(job.ratios).push(encoder.encode(batch)[0])[0].cpu()
+        seconds.append((time.perf_counter() - started) / len(batch))
+    return 1 / (max(seconds[1:]) + decoding), 1 / min(seconds[1:])
 
 
 def extracted_videos(
@@ -229,8 +233,7 @@ class _Extraction:
     def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
         self._encoder, self._options, self._frames = encoder, options, frames
         self._encoder_threads = torch.get_num_threads()
-        batch_size = options.batch_size or (CUDA_BATCH if encoder.device.type == "cuda" else CPU_BATCH)
-        size = encoder.preprocessing.size
+        batch_size, size = options.frames_per_batch(encoder.device.type), encoder.preprocessing.size
         # Channels last, as frames come from the decoder, so that filling the batch is a plain copy.
         batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
         self._batch = batch.permute(0, 3, 1, 2)

@@ -21,7 +21,7 @@ from byov.cache.hdf5 import read_array, stored_rows
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
 from byov.data.dataset import Dataset, Video
-from byov.data.video import Probe, probe
+from byov.data.video import STRICT, DecodingPolicy, Probe, probe
 from byov.device import Device
 from byov.errors import CacheError, VideoError
 from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
@@ -31,7 +31,27 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
+CPU_BATCH, CUDA_BATCH = 32, 256
 FILE_BYTES = 28_000  # size of a feature file without its rows, measured
+
+
+@dataclass(frozen=True)
+class ExtractionOptions:
+    """How to extract."""
+
+    resize: Resize = "squash"
+    device: Device = "auto"
+    compile: bool = False
+    batch_size: int | None = None  # default: CPU_BATCH or CUDA_BATCH
+    decoders: int | None = None  # default: one per core
+    policy: DecodingPolicy = STRICT
+    on_mismatch: OnMismatch = "error"
+    overwrite: bool = False
+    verify_sources: bool = False  # compare every byte of the videos
+    cores: int | None = None  # default: all that are available to this process
+
+    def frames_per_batch(self, device_type: str) -> int:
+        return self.batch_size or (CUDA_BATCH if device_type == "cuda" else CPU_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +197,18 @@ def make_plan(
     dataset: Dataset,
     features_dir: Path,
     encoder: EncoderName,
+    options: ExtractionOptions,
     *,
-    resize: Resize,
     ratios: Sequence[float],
-    device: Device = "auto",
-    on_mismatch: OnMismatch = "error",
     shard: tuple[int, int] = (1, 1),
-    overwrite: bool = False,
-    verify_sources: bool = False,
 ) -> Plan:
     """Compare every video with its feature file; shard (i, n) is every n-th video, starting with the i-th (from 1).
 
     An encoder without a revision gets the one that the cache was started with, unless everything is overwritten. If
-    `device` is "auto", the compute type is compared when the encoder is loaded.
+    the device is "auto", the compute type is compared when the encoder is loaded.
     """
     folder = encoder_dir(features_dir, dataset.name, encoder.id)
-    if encoder.revision is None and not overwrite:
+    if encoder.revision is None and not options.overwrite:
         encoder = _pin_revision(encoder, folder)
     reader = CacheReader(folder)
     jobs = []
@@ -201,18 +217,18 @@ def make_plan(
         state: State = "missing"
         found, reason, kept = None, "", tuple[str, ...]()
         try:
-            found = reader.read(video, verify_source=verify_sources)
+            found = reader.read(video, verify_source=options.verify_sources)
         except CacheError as error:
             state, reason = "stale", str(error)
         if found is not None:
-            state, reason = "cached", _staleness(found, video, ratios, on_mismatch)
-            conflict = _identity_conflict(found.identity, encoder, resize, device) or found.source_change
+            state, reason = "cached", _staleness(found, video, ratios, options.on_mismatch)
+            conflict = _identity_conflict(found.identity, encoder, options) or found.source_change
             if conflict:
                 state, reason = "conflict", f"{path}: {conflict}"
             elif reason:
                 state = "stale"
-            kept = () if overwrite else found.indexed.ratios
-        if overwrite and state != "missing":
+            kept = () if options.overwrite else found.indexed.ratios
+        if options.overwrite and state != "missing":
             state, reason = "stale", "--overwrite"
         wanted = tuple(sorted({*map(float, ratios), *map(float, kept)}))
         jobs.append(Job(video, path, state, reason, found, wanted))
@@ -231,8 +247,9 @@ def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mism
     return ""
 
 
-def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, resize: Resize, device: Device) -> str:
+def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
     """Return how a file's identity differs from the requested one; "" if it does not."""
+    resize, device = options.resize, options.device
     if found["encoder"] != encoder.id:
         return f"made with encoder {found['encoder']}, this is {encoder.id}"
     if encoder.revision is not None and found["revision"] != encoder.revision:
@@ -261,18 +278,7 @@ def _source_change(found: Provenance, path: Path, source: os.stat_result, file: 
 
 def _annotation_sha256(video: Video) -> str:
     """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    return hashlib.sha256(repr((video.labels, video.event_seconds, video.unlabeled_seconds)).encode()).hexdigest()
-
-
-def refuse_conflicts(plan: Plan) -> None:
-    """Raise CacheError if any video is in conflict: features of different origin are never mixed."""
-    conflicts = plan.in_state("conflict")
-    if conflicts:
-        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        raise CacheError(
-            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
-            "or another --features-dir"
-        )
+    return hashlib.sha256(repr((video.labels, video.events, video.unlabeled, video.event_unit)).encode()).hexdigest()
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
@@ -318,7 +324,7 @@ def _check_video(job: Job) -> VideoCheck:
         found = probe(job.video.path)
     except VideoError as error:
         return VideoCheck(job, None, str(error))
-    problem = None
+    problem = job.video.late_events(found.packets, found.last_seconds) or None
     if found.truncation:
         problem = f"{job.video.path}: {found.truncation}"
     elif job.label_count not in (None, found.packets) and job.frames is None:

@@ -107,7 +107,7 @@ def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
     pts_seconds = np.arange(1, 400) / fps - 1 / fps  # as inexact as real frame times
     for frame in range(0, 399, 7):
         events = read_events(events_cell((pts_seconds[frame],)), "here")
-        video = Video("v", "ego", "train", path=None, event_seconds=events)
+        video = Video("v", "ego", "train", path=None, events=events)
         assert video.phases(pts_seconds).index(1) == frame
 
 

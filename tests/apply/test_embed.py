@@ -14,7 +14,7 @@ from tests.apply.conftest import rainbow, write_video
 from tests.processes import signal_and_end
 
 import byov
-from byov.cache.digests import BLANK_SEAL, SEAL_NAME, seal
+from byov.cache.digests import BLANK_SEAL, SEAL_NAME, file_sha256, seal
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array
 from byov.cli.align import main as align_main
@@ -45,7 +45,8 @@ def test_the_videos_of_the_run_get_the_embeddings_of_the_run(byov_embed, videos,
         (embedding, source), (expected, original_source) = read_embedding(written), read_embedding(original)
         assert embedding.tobytes() == expected.tobytes()
         np.testing.assert_array_equal(read_array(written, "pts_seconds"), read_array(original, "pts_seconds"))
-        assert vars(source) == vars(original_source) | {"dataset": "none", "view": ""}
+        expected = {"dataset": "none", "view": "", "source_sha256": file_sha256(videos / f"{name}.mp4")}
+        assert vars(source) == vars(original_source) | expected
     assert (tmp_path / "alone.h5").read_bytes() == (tmp_path / "out" / "two.h5").read_bytes()
 
 
@@ -57,6 +58,7 @@ def test_npz_files_have_arrays_and_texts(byov_embed, videos, trained, tmp_path):
         np.testing.assert_array_equal(file["embedding"], expected)
         np.testing.assert_allclose(file["pts_seconds"], np.arange(12) / 10, atol=1e-9)
         texts = {name: str(file[name]) for name in file if name not in ("embedding", "pts_seconds")}
+    assert texts.pop("source_sha256") == file_sha256(videos / "one.mp4")
     assert texts == {"view": "ego", "run": "toy", "model_sha256": source.model_sha256, "video": "one"}
     assert byov_embed(videos / "three.mp4", "-o", tmp_path, "--format", "npz").code == 0
     with np.load(tmp_path / "three.npz") as file:
@@ -191,6 +193,44 @@ def test_a_damaged_or_missing_model_is_one_line(byov_embed, one_line, videos, ru
     assert str(model) in one_line(byov_embed(*given))
     model.unlink()
     assert "byov-train --run toy --resume" in one_line(byov_embed(*given))
+    model.symlink_to("/dev/zero")
+    assert "not a regular file" in one_line(byov_embed(*given))
+
+
+def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, tmp_path):
+    """Both views use the same file names, so that byov-extract prefixes the ids with the view."""
+    lines = ["path,view,split,id,events,pair"]
+    for index, (view, name) in enumerate((view, name) for view in ("ego", "exo") for name in ("001", "002")):
+        write_video(tmp_path / view / f"{name}.mp4", rainbow(20 + index, index))
+        split = "train" if name == "001" else "test"
+        lines.append(f"{view}/{name}.mp4,{view},{split},{view}-{name},0.5;1,{name}")
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    folder = {"features_dir": tmp_path / "features"}
+    byov.extract_features(manifest=tmp_path / "mine.csv", encoder="random/tiny", **folder)
+    score = ("--task", "retrieval", "--dataset", "mine", "--features-dir", folder["features_dir"], "--json")
+    for file_format in ("h5", "npz"):
+        out = tmp_path / f"out-{file_format}"
+        for view in ("ego", "exo"):
+            given = (*(tmp_path / view).glob("*.mp4"), "-o", out, "--view", view, "--format", file_format)
+            assert byov_embed(*given).code == 0
+        ran = call(evaluate_main, "byov-eval", "--embeddings", out, *score)
+        assert ran.code == 0, ran
+    other = write_video(tmp_path / "other" / "ego-002.mp4", rainbow(21, 7))
+    assert byov_embed(other, "-o", tmp_path / "other", "--view", "ego").code == 0
+    message = one_line(call(evaluate_main, "byov-eval", "--embeddings", tmp_path / "other", *score))
+    assert "ego-002.h5: its video is none of the videos of mine" in message
+
+
+def test_what_a_killed_command_left_is_removed(byov_embed, byov_align, videos, tmp_path):
+    def leave(name):
+        for suffix in ("partial", "partial.lock"):
+            (tmp_path / f".{name}.0123abcd.{suffix}").touch()
+
+    leave("a.h5")
+    assert byov_embed(videos / "one.mp4", "-o", tmp_path / "a.h5").code == 0
+    leave("a.mp4")
+    assert byov_align(videos / "one.mp4", videos / "two.mp4", "-o", tmp_path / "a.mp4").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.h5", "a.mp4"]
 
 
 def test_a_truncated_video_is_kept_on_request(byov_embed, tmp_path):

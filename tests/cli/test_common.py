@@ -1,5 +1,7 @@
 """Errors, exit codes, --config and --help of all commands."""
 
+import io
+
 import pytest
 import typer
 from tests.cli.conftest import APP
@@ -55,12 +57,22 @@ def test_bugs_keep_their_traceback(run_app, bug):
         run_app(work)
 
 
-def test_command_without_standard_output(run_python):
-    script = APP.format(body="print('x')")
+@pytest.mark.parametrize("body", ["print('x')", "table_console().print('x')", "raise BrokenPipeError"])
+def test_command_without_standard_output(run_python, body):
+    script = APP.format(body=f"from byov.cli.terminal import table_console; {body}")
     done = run_python(
         f"import os, sys; python = sys.executable; os.close(1); os.execv(python, [python, '-c', {script!r}])"
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", int(body.startswith("raise")))
+
+
+def test_output_without_a_descriptor_is_discarded(run_app, monkeypatch):
+    def work():
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+        raise OSError(28, "No space left on device", "a.h5")
+
+    ran = run_app(work)
+    assert (ran.code, ran.err) == (1, "error: a.h5: No space left on device\n")
 
 
 @pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h"])

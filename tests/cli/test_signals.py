@@ -93,7 +93,11 @@ def test_signal_during_cleanup_gives_no_traceback(run_app):
         (signal.SIGINT, signal.SIGTERM, "deferred True\n", 143),
     ],
 )
-def test_first_signal_is_deferred_and_the_second_is_not(run_app, first, second, out, code):
+@pytest.mark.parametrize("has_alarm", [True, False])  # Windows has none
+def test_first_signal_is_deferred_and_the_second_is_not(run_app, monkeypatch, first, second, out, code, has_alarm):
+    if not has_alarm:
+        monkeypatch.delattr(signal, "alarm")
+
     def work():
         with deferred_stop() as stop:
             os.kill(os.getpid(), first)

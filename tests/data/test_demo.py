@@ -207,14 +207,14 @@ def test_a_pair_is_read_as_one_with_equal_lengths_and_events(paired: Path) -> No
     videos = {video.id: video for video in read_own_videos("demo", paired / "videos.csv").videos}
     ego, exo = videos.pop("pour_ego_002"), videos.pop("pour_exo_002")
     assert ego.pair == exo.pair == "pour_002"
-    assert ego.event_seconds == exo.event_seconds
+    assert ego.events == exo.events
     counts = []
     for video in (ego, exo):
         with av.open(video.path) as container:
             counts.append(sum(1 for _ in container.decode(video=0)))
     assert counts == [len(draw_performance(film_rng(SEED, 4)))] * 2
     assert {video.pair for video in videos.values()} == {None}
-    assert len({video.event_seconds for video in videos.values()}) == 4
+    assert len({video.events for video in videos.values()}) == 4
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.factories import write_file
 
@@ -47,7 +48,7 @@ def test_csv_dialects(text, read, tmp_path):
         ("c", "exo", "val"),
     ]
     assert dataset.videos[2].path == tmp_path / "sub" / "c.mp4"
-    assert (dataset.name, dataset.phase_names, dataset.videos[0].event_seconds) == ("mine", (), None)
+    assert (dataset.name, dataset.phase_names, dataset.videos[0].events) == ("mine", (), None)
 
 
 def test_quoted_file_names(read, tmp_path):
@@ -110,9 +111,19 @@ def test_phase_names(rows, names, read):
 )
 def test_unlabeled_intervals(cell, seconds, unlabeled, read):
     dataset = read(f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
-    assert (dataset.videos[0].event_seconds, dataset.videos[0].unlabeled_seconds) == (seconds, unlabeled)
-    assert (dataset.videos[1].event_seconds, dataset.videos[1].unlabeled_seconds) == ((3.0, 4.0), ())
+    assert (dataset.videos[0].events, dataset.videos[0].unlabeled) == (seconds, unlabeled)
+    assert (dataset.videos[1].events, dataset.videos[1].unlabeled) == ((3.0, 4.0), ())
     assert dataset.phase_names == ("start", "pour", "put down")
+
+
+def test_events_as_frame_indices(read):
+    ego, exo, other = read(
+        "a.mp4,ego,train,,31f contact;52f move;80f -\nb.mp4,exo,train,,1 contact;2.5 move\nsub/c.mp4,exo,train,,0f;1f\n"
+    ).videos
+    assert (ego.events, ego.unlabeled, ego.event_unit, exo.event_unit) == ((31, 52), ((80, math.inf),), "f", "s")
+    irregular = np.cumsum(np.linspace(0, 0.1, 100))
+    assert ego.phases(irregular) == (0,) * 31 + (1,) * 21 + (2,) * 28 + (-1,) * 20
+    assert other.phases(irregular[:3]) == (1, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +150,8 @@ def test_unlabeled_intervals(cell, seconds, unlabeled, read):
         ("a.mp4,ego,train,,1;2 +\n", "must follow '-'"),
         ("a.mp4,ego,train,,1 -;2;3 +\n", "must follow '-'"),
         ("a.mp4,ego,train,,1;2 -;3;4\nb.mp4,exo,train,,1;2\n", "'a' has 3 events but 'b' has 2"),
+        ("a.mp4,ego,train,,1;31f\n", "mix seconds and frame indices"),
+        ("a.mp4,ego,train,,31.5f\n", "Expected increasing seconds"),
         ("a.mp4,ego,train,,1 -;2 +\nb.mp4,exo,train,,1;2\n", "'b' has 2 events but 'a' has 0"),
     ],
 )
@@ -158,8 +171,9 @@ def test_malformed_events(events):
 
 def test_events_for_an_alignment_are_all_labeled():
     assert read_events("1 pour;2 put down", "here") == (1.0, 2.0)
-    with pytest.raises(DatasetError, match="only supported in a CSV"):
-        read_events("1;2 -", "here")
+    for events in ("1;2 -", "31f;52f"):
+        with pytest.raises(DatasetError, match="only work in a CSV"):
+            read_events(events, "here")
 
 
 @pytest.mark.parametrize("name", ["videos.csv", "."])

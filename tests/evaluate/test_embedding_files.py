@@ -239,7 +239,7 @@ def test_files_of_two_models_are_not_mixed(as_npz):
 
 def test_files_must_match_the_dataset(as_npz, manifest):
     path = as_npz(pattern="test_ego_0", video=np.array("other"))
-    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: tea has 0 videos 'other' of this view"):
+    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: its video is none of the videos of tea"):
         EmbeddedFiles(path, manifest)
     both_views = [replace(manifest.videos[0], id="other", view=view) for view in ("ego", "exo")]
     assert EmbeddedFiles(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)

@@ -229,6 +229,22 @@ class Creates:
         return (Path.touch, (self.path,))
 
 
+def test_weights_without_an_end_are_refused(vit):
+    (vit / "model.safetensors").unlink()
+    (vit / "model.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(EncoderError, match="needs config"):
+        parse_encoder(str(vit))
+
+
+def test_lack_of_memory_is_not_a_problem_of_the_encoder(monkeypatch):
+    def fail(*_, **__):
+        raise ImportError("libfoo.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_config", fail)
+    with pytest.raises(ImportError, match="failed to map segment"):
+        load_encoder(parse_encoder("random/tiny"))
+
+
 def test_pickled_weights_execute_nothing(vit, tmp_path):
     (vit / "model.safetensors").unlink()
     (vit / "pytorch_model.bin").write_bytes(pickle.dumps(Creates(tmp_path / "created")))

@@ -35,8 +35,8 @@ def switches():
 @pytest.mark.slow
 def test_extraction_runs_in_threads_and_processes_without_output(make_dataset, encoder_folder, tmp_path, capfd):
     dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
-    plans = [make_plan(dataset, tmp_path / name, encoder, resize="squash", ratios=[0.3]) for name in "abc"]
     options = ExtractionOptions(device="cpu")
+    plans = [make_plan(dataset, tmp_path / name, encoder, options, ratios=[0.3]) for name in "abc"]
     before = switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     outcomes = []

@@ -12,7 +12,7 @@ from byov.data.own_videos import read_own_videos
 from byov.extract import plan as plan_module
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.extract_features import update_manifest
-from byov.extract.plan import make_plan
+from byov.extract.plan import ExtractionOptions, make_plan
 
 TINY = ("--encoder", "random/tiny")
 
@@ -152,9 +152,8 @@ def features(tmp_path):
 
 @pytest.fixture
 def plan(table, features):
-    plan = make_plan(
-        read_own_videos("mine", table), features, parse_encoder("random/tiny"), resize="squash", ratios=[0.3]
-    )
+    videos, encoder = read_own_videos("mine", table), parse_encoder("random/tiny")
+    plan = make_plan(videos, features, encoder, ExtractionOptions(), ratios=[0.3])
     assert plan.count() == {"cached": 2}
     return plan
 

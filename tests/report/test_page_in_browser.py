@@ -442,8 +442,8 @@ def test_marks_become_the_csv_for_byov_extract(tab, tmp_path):
     table.write_text("\n".join(lines), encoding="utf-8")
     videos = {(video.split, video.id): video for video in read_own_videos("mine", table).videos}
     assert list(videos) == [("train", "one"), ("train", "two"), ("test", "000"), ("test", "001")]
-    assert videos["test", "001"].event_seconds == (1.2, 3.0)
-    assert videos["train", "one"].event_seconds == (1.0, 2.0)
+    assert videos["test", "001"].events == (1.2, 3.0)
+    assert videos["train", "one"].events == (1.0, 2.0)
     assert videos["train", "one"].path == tmp_path / 'a, "b"' / "one.mp4"
     assert videos["train", "two"].pair == "p"
 
