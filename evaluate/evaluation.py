@@ -16,6 +16,7 @@ from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
+from byov.evaluate.classification import svm_solver
 from byov.evaluate.embedding_files import read_embeddings
 from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
 from byov.evaluate.frames import Frames, Score
@@ -142,9 +143,10 @@ class Results:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that may change the last digit of a score."""
+    """Return the versions of everything that may change the last digit of a score, and the solver of the SVM."""
     packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    return {"python": platform.python_version(), "byov": __version__} | packages
+    solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
+    return {"python": platform.python_version(), "byov": __version__} | packages | solver
 
 
 def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:

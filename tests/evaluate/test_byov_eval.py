@@ -74,7 +74,7 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
     assert row_names(document) == row_names(document, "trimmed") == expected
     assert document["protocols"]["trimmed"]["videos"] == 12
     assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
-    assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn"}
+    assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn", "svm"}
     rows = document["protocols"]["standard"]["rows"]
     assert len(rows[-1]["origin"]["model_sha256"]) == 64
     assert rows[4]["origin"]["features_sha256"] == rows[3]["origin"]["features_sha256"]
