@@ -2,9 +2,10 @@
 
 import logging
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,8 @@ def evaluate_file(
     if NEED_ACTIONS & set(wanted):
         raise EvaluationError(f"{path}: embedding files have no action labels")
     frames, origin = read_embeddings(path, manifest)
+    if manifest is not None:
+        options = options_for(manifest.dataset, options)
     test, train = frames["test"], frames.get("train")
     lacking = [] if train else [("training videos", NEED_TRAINING)]
     if test.labels is None or (train and train.labels is None):
@@ -267,16 +270,33 @@ def compare(
     manifest: Manifest, readers: Sequence[EmbeddingReader], scope: Scope, progress: Progress = NO_PROGRESS
 ) -> Results:
     """Score several readers and add means over seeds. Optional readers that cannot be read are skipped."""
+    tracked = track(readers, progress, "rows", unit="row", brief=True)
+    return join_results(manifest, readers, scope, [evaluate_or_skip(reader, scope, progress) for reader in tracked])
+
+
+def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) -> dict[Protocol, Row] | Exception:
+    """Return one row per protocol, or the reason why an optional reader cannot be scored."""
+    try:
+        return evaluate(reader, scope, progress)
+    except (CacheError, EvaluationError) as error:
+        if not reader.optional:
+            raise
+        return error
+
+
+def join_results(
+    manifest: Manifest,
+    readers: Sequence[EmbeddingReader],
+    scope: Scope,
+    scored: Sequence[dict[Protocol, Row] | Exception],
+) -> Results:
+    """Return the results of readers that were scored by `evaluate_or_skip`."""
     rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
-    for reader in track(readers, progress, "rows", unit="row", brief=True):
-        try:
-            scored = evaluate(reader, scope, progress)
-        except (CacheError, EvaluationError) as error:
-            if not reader.optional:
-                raise
-            LOGGER.info(f"{reader.name}: skipped ({error})")
+    for reader, row_of in zip(readers, scored, strict=True):
+        if isinstance(row_of, Exception):
+            LOGGER.info(f"{reader.name}: skipped ({row_of})")
             continue
-        for protocol, row in scored.items():
+        for protocol, row in row_of.items():
             rows[protocol].append(row)
     left_out = tuple(
         f"{video.view}/{video.id}"
@@ -425,22 +445,57 @@ def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind and add means over runs that differ only in their seed.
+    """Sort rows by kind and add means over runs that differ only in their seed, after the runs.
 
-    The mean follows its runs; the mean of untrained models replaces them.
+    Untrained models have one row for each method, and for methods with the same initialization: the mean over seeds.
     """
     for kind in KIND_ORDER:
         of_kind = [row for row in rows if row.kind == kind]
-        if kind not in ("untrained", "run"):
-            yield from of_kind
-            continue
-        groups: dict[str, list[Row]] = {}
-        for row in of_kind:
-            groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
-        for group in groups.values():
-            if len(group) == 1 or kind == "run":
+        if kind == "untrained":
+            yield from map(_untrained_row, _grouped(of_kind, _same_settings, _model))
+        elif kind == "run":
+            for group in _grouped(of_kind, _same_settings):
                 yield from group
-            if len(group) > 1:
-                runs, title = ", ".join(row.origin["run"] for row in group), group[0].origin["title"]
-                name = f"Mean of {runs}" if kind == "run" else f"Untrained, mean of {runs}"
-                yield mean_row(group, f"{name}: {title}" if title else name)
+                if len(group) > 1:
+                    yield mean_row(group, _titled(f"Mean of {_runs(group)}", group))
+        else:
+            yield from of_kind
+
+
+def _same_settings(row: Row) -> str:
+    return repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
+
+
+def _model(row: Row) -> str:
+    return repr((row.origin["model_sha256"], row.scores))
+
+
+def _grouped(rows: Sequence[Row], *keys: Callable[[Row], str]) -> list[list[Row]]:
+    """Group the rows that have one of the keys in common, directly or through other rows."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        related = [group for group in groups if any(key(row) == key(other) for other in group for key in keys)]
+        joined = [*chain(*related), row]
+        groups = [group for group in groups if group not in related] + [joined]
+    return groups
+
+
+def _untrained_row(group: Sequence[Row]) -> Row:
+    models: dict[str, Row] = {}
+    for row in group:
+        models.setdefault(_model(row), row)
+    copies = len(group) - len(models)
+    more = f", and {copies} more with the same initialization" if copies else ""
+    if len(models) == 1:
+        return replace(group[0], name=group[0].name + more)
+    return mean_row(list(models.values()), _titled(f"Untrained, mean of {_runs(models.values())}{more}", group))
+
+
+def _runs(rows: Iterable[Row]) -> str:
+    return ", ".join(row.origin["run"] for row in rows)
+
+
+def _titled(name: str, rows: Sequence[Row]) -> str:
+    """Append the method's title if the rows have the same."""
+    titles = {row.origin["title"] for row in rows}
+    return ": ".join(filter(None, (name, *titles))) if len(titles) == 1 else name

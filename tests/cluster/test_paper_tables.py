@@ -125,7 +125,8 @@ def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, monkeyp
         "kendalls_tau/all",
     ]
     names = ["BYOV", "- Token selection", "- Causal mask", "- MSM", "- MCM"]
-    assert [row.name for row, _ in table.measured] == names
+    assert [row.name for row, _ in table.measured] == [f"{name} (small)" for name in names]
+    assert "small models" in table.title
     assert [(row.name, cells[0].text) for row, cells in table.published] == list(
         zip(names, ["73.53", "71.84", "72.29", "62.12", "57.43"], strict=True)
     )

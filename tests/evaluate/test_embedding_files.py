@@ -183,6 +183,14 @@ def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, ru
     assert "val videos skipped" in caplog.text
 
 
+def test_files_of_a_dataset_are_scored_with_its_options(embedded, manifest):
+    timed = replace(OPTIONS, time_column=True)
+    expected = evaluate_file(embedded, ["progression"], timed, manifest=manifest).rows
+    of_pour_liquid = replace(manifest, dataset="pour_liquid")
+    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=of_pour_liquid).rows == expected
+    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=manifest).rows != expected
+
+
 def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
     caplog.set_level("INFO")
     path = as_npz(pattern="test_*")
