@@ -18,7 +18,7 @@ from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import MEANS, count_videos, options_for
 from byov.evaluate.frames import SETTINGS, Score
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
+from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_rows
 from byov.evaluate.table import Column, Row, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
@@ -187,7 +187,7 @@ def _paper_result(
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [_with_means(group).mean(STANDARD) for group in groups]
     if paper.is_ablation:
-        published = published_ablation(name, dataset)
+        published = published_rows(dataset, name)
     else:
         published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}

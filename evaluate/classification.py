@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import combinations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.device import computing_threads
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, missing_view
 from byov.evaluate.neighbors import BLOCK_ELEMENTS
 
@@ -69,9 +68,7 @@ def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] |
 @lru_cache(maxsize=1)
 def fit_classifiers(train: Frames) -> "dict[str, PhaseClassifier | Missing]":
     """Fit one classifier per setting. The last result is cached: both protocols are scored with the same one."""
-    new_svc(1.0)  # imported here once, not by several threads at a time
-    with ThreadPoolExecutor(computing_threads()) as pool:  # libsvm releases the GIL
-        return dict(zip(SETTINGS, pool.map(lambda setting: _fit(train, VIEWS[setting][0]), SETTINGS), strict=True))
+    return {setting: _fit(train, VIEWS[setting][0]) for setting in SETTINGS}
 
 
 def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
@@ -86,9 +83,10 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     embeddings = fitted.embeddings.astype(np.float64)
     gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))  # scikit-learn's default
     svc = new_svc(gamma).fit(embeddings, fitted.phases)
-    return PhaseClassifier(
-        svc, gamma, embeddings[svc.support_], np.searchsorted(svc.classes_, fitted.phases[svc.support_])
-    )
+    is_of_phase = [fitted.phases[svc.support_] == phase for phase in svc.classes_]
+    vectors = [(embeddings[svc.support_[chosen]], svc.dual_coef_[:, chosen].T) for chosen in is_of_phase]
+    sign = -1 if len(vectors) == 2 else 1  # SVC flips the sign for two classes
+    return PhaseClassifier(svc.classes_, gamma, [(v, sign * c) for v, c in vectors], sign * svc.intercept_)
 
 
 def svm_solver() -> str:
@@ -114,6 +112,7 @@ def new_svc(gamma: float) -> "SVC":
     return sklearnex.svm.SVC(gamma=gamma, n_jobs=1)
 
 
+@dataclass(frozen=True)
 class PhaseClassifier:
     """Predictions of a fitted SVC, as libsvm makes them: each pair of phases has a vote; the first of equals wins.
 
@@ -121,31 +120,26 @@ class PhaseClassifier:
     vectors, such as 258.
     """
 
-    def __init__(
-        self, svc: "SVC", gamma: float, vectors: NDArray[np.float64], phase_of_vector: NDArray[np.int64]
-    ) -> None:
-        self._phases: NDArray[np.int64] = svc.classes_
-        self._gamma, self._vectors = gamma, vectors
-        self._pairs = list(combinations(range(len(svc.classes_)), 2))
-        self._weights = np.zeros((len(vectors), len(self._pairs)))
-        for column, (one, other) in enumerate(self._pairs):
-            for phase, row in ((one, other - 1), (other, one)):
-                of_phase = phase_of_vector == phase
-                self._weights[of_phase, column] = svc.dual_coef_[row, of_phase]
-        sign = -1 if len(self._pairs) == 1 else 1  # SVC flips the sign for two classes
-        self._weights, self._intercepts = sign * self._weights, sign * svc.intercept_
+    phases: NDArray[np.int64]  # (P,)
+    gamma: float
+    vectors: list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # of each phase: (S, D), and (S, P - 1) coefficients
+    intercepts: NDArray[np.float64]  # of each pair of phases
 
     def predict(self, embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the (F,) phases of (F, D) embeddings."""
         from sklearn.metrics.pairwise import rbf_kernel
 
-        votes = np.zeros((len(embeddings), len(self._phases)), np.int64)
-        step = max(1, BLOCK_ELEMENTS // len(self._vectors))
-        for rows in (slice(start, start + step) for start in range(0, len(embeddings), step)):
-            kernel = rbf_kernel(embeddings[rows].astype(np.float64), self._vectors, self._gamma)
-            for decisions, pair in zip((kernel @ self._weights + self._intercepts).T, self._pairs, strict=True):
-                votes[np.arange(len(embeddings))[rows], np.where(decisions > 0, *pair)] += 1
-        return self._phases[votes.argmax(axis=1)]
+        pairs = list(combinations(range(len(self.phases)), 2))
+        step = max(1, BLOCK_ELEMENTS // sum(len(vectors) for vectors, _ in self.vectors))
+        predicted = []
+        for block in (embeddings[start : start + step] for start in range(0, len(embeddings), step)):
+            sums = [rbf_kernel(block.astype(np.float64), vectors, self.gamma) @ c for vectors, c in self.vectors]
+            votes = np.zeros((len(block), len(self.phases)), np.int64)
+            for (one, other), intercept in zip(pairs, self.intercepts, strict=True):
+                is_one = sums[one][:, other - 1] + sums[other][:, one] + intercept > 0
+                votes[np.arange(len(block)), np.where(is_one, one, other)] += 1
+            predicted.append(self.phases[votes.argmax(axis=1)])
+        return np.concatenate(predicted)
 
 
 def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -445,57 +444,44 @@ def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind and add means over runs that differ only in their seed, after the runs.
+    """Sort rows by kind and add means over runs that differ only in their seed.
 
-    Untrained models have one row for each method, and for methods with the same initialization: the mean over seeds.
+    The mean follows its runs; the mean of untrained models replaces them.
     """
     for kind in KIND_ORDER:
         of_kind = [row for row in rows if row.kind == kind]
-        if kind == "untrained":
-            yield from map(_untrained_row, _grouped(of_kind, _same_settings, _model))
-        elif kind == "run":
-            for group in _grouped(of_kind, _same_settings):
+        if kind not in ("untrained", "run"):
+            yield from of_kind
+            continue
+        for group in _same_but_for_seed(of_kind):
+            if kind == "run":
                 yield from group
                 if len(group) > 1:
-                    yield mean_row(group, _titled(f"Mean of {_runs(group)}", group))
-        else:
-            yield from of_kind
+                    yield _mean_of(group, "Mean of")
+                continue
+            models: dict[str, Row] = {}
+            for row in group:
+                models.setdefault(_model(row), row)
+            mean = _mean_of(list(models.values()), "Untrained, mean of") if len(models) > 1 else group[0]
+            copies = len(group) - len(models)
+            more = f", and {copies} more with the same initialization" if copies else ""
+            yield replace(mean, name=mean.name + more)
 
 
-def _same_settings(row: Row) -> str:
-    return repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
+def _same_but_for_seed(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """Group rows by their settings. Equal untrained models are in the group of the first of them."""
+    groups: dict[str, list[Row]] = {}
+    group_of_model: dict[str, str] = {}
+    for row in rows:
+        settings = repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
+        groups.setdefault(group_of_model.setdefault(_model(row), settings), []).append(row)
+    return groups.values()
 
 
 def _model(row: Row) -> str:
     return repr((row.origin["model_sha256"], row.scores))
 
 
-def _grouped(rows: Sequence[Row], *keys: Callable[[Row], str]) -> list[list[Row]]:
-    """Group the rows that have one of the keys in common, directly or through other rows."""
-    groups: list[list[Row]] = []
-    for row in rows:
-        related = [group for group in groups if any(key(row) == key(other) for other in group for key in keys)]
-        joined = [*chain(*related), row]
-        groups = [group for group in groups if group not in related] + [joined]
-    return groups
-
-
-def _untrained_row(group: Sequence[Row]) -> Row:
-    models: dict[str, Row] = {}
-    for row in group:
-        models.setdefault(_model(row), row)
-    copies = len(group) - len(models)
-    more = f", and {copies} more with the same initialization" if copies else ""
-    if len(models) == 1:
-        return replace(group[0], name=group[0].name + more)
-    return mean_row(list(models.values()), _titled(f"Untrained, mean of {_runs(models.values())}{more}", group))
-
-
-def _runs(rows: Iterable[Row]) -> str:
-    return ", ".join(row.origin["run"] for row in rows)
-
-
-def _titled(name: str, rows: Sequence[Row]) -> str:
-    """Append the method's title if the rows have the same."""
-    titles = {row.origin["title"] for row in rows}
-    return ": ".join(filter(None, (name, *titles))) if len(titles) == 1 else name
+def _mean_of(rows: Sequence[Row], start: str) -> Row:
+    name, title = f"{start} {', '.join(row.origin['run'] for row in rows)}", rows[0].origin["title"]
+    return mean_row(rows, f"{name}: {title}" if title else name)

@@ -123,7 +123,7 @@ def test_means_name_their_runs_and_method(evaluated, write_run):
         write_run(name, seed=seed, recipe=recipe, title=title)
     assert row_names(evaluated(*options_for_runs("a", "b", "c"), "--task", "tau")) == [
         "Time only",
-        "Untrained, mean of a, b, and 1 more with the same initialization",
+        "Untrained, mean of a, b: TCC (ViT-B/16, frozen), and 1 more with the same initialization",
         "a: TCC (ViT-B/16, frozen)",
         "b: TCC (ViT-B/16, frozen)",
         "Mean of a, b: TCC (ViT-B/16, frozen)",
