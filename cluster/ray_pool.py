@@ -134,7 +134,7 @@ def ray_workers(
         shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
         check = partial(_check_machine, {name: _version(name) for name in PACKAGES}, shared)
         candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
-        workers = list(run_on_all(candidates, _no_work, stop, START_SECONDS))
+        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # every task checks its machine
         if not workers:
             raise ClusterError(
                 f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
@@ -160,10 +160,6 @@ def run_on_all(
         return {worker: worker.result(future) for future, worker in futures.items()}
     except ProcessLost as error:
         raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
-
-
-def _no_work(stop: Stop) -> None:
-    """Only check the machine, as every task does."""
 
 
 def _version(package: str) -> str:

@@ -20,13 +20,6 @@ def test(make_frames):
     return make_frames(2, phases=5, noise=1.5)
 
 
-def test_f1_matches_the_naive_version(naive, train, test):
-    scores = phase_f1(train, test)
-    assert scores == pytest.approx(naive.phase_f1(train, test), abs=1e-12)
-    assert list(scores) == list(SETTINGS)
-    assert 0.2 < scores["regular"] < 0.9
-
-
 def test_phases_unseen_in_training_count_as_wrong(naive, train, test):
     seen = replace(train, labels=np.minimum(train.labels, 3))
     assert phase_f1(seen, test) == pytest.approx(naive.phase_f1(seen, test))
@@ -124,4 +117,6 @@ def test_both_solvers_match_the_reference(naive, make_frames, monkeypatch, solve
     train, test = make_frames(5, ego=20, exo=20, phases=phases), make_frames(6, ego=200, exo=200, phases=phases)
     assert len(test.labels) > 10_000  # one prediction changes F1 by less than 1e-4
     tolerance = 1e-12 if solver == "scikit-learn" else 2e-4
-    assert phase_f1(train, test) == pytest.approx(naive.phase_f1(train, test), abs=tolerance)
+    scores = phase_f1(train, test)
+    assert scores == pytest.approx(naive.phase_f1(train, test), abs=tolerance)
+    assert list(scores) == list(SETTINGS)
