@@ -12,46 +12,32 @@ from sklearn.svm import SVC
 from byov.evaluate.frames import VIEWS
 
 
-def fit(train):
-    classifiers = {}
-    for setting, (train_view, _) in VIEWS.items():
-        fitted = train.of_view(train_view)
-        classifiers[setting] = SVC(decision_function_shape="ovo").fit(fitted.embeddings, fitted.labels)
-    return classifiers
-
-
 def phase_f1(train, test):
     scores = {}
-    for setting, classifier in fit(train).items():
-        scored = test.of_view(VIEWS[setting][1])
-        scores[setting] = f1_score(scored.labels, classifier.predict(scored.embeddings), average="weighted")
+    for setting, (train_view, test_view) in VIEWS.items():
+        fitted, scored = train.of_view(train_view), test.of_view(test_view)
+        predicted = SVC().fit(fitted.embeddings, fitted.labels).predict(scored.embeddings)
+        scores[setting] = f1_score(scored.labels, predicted, average="weighted")
     return scores
-
-
-def average_precision(relevant):
-    precisions = [relevant[: rank + 1].mean() for rank in range(len(relevant)) if relevant[rank]]
-    return np.mean(precisions) if precisions else 0.0
 
 
 def retrieval_at(test, setting, k):
     """One setting and one K, query by query."""
-    embeddings = test.embeddings.astype(np.float64)
-    frame_is_ego = test.is_ego[test.video_of_frame]
+    embeddings, is_ego = test.embeddings.astype(np.float64), test.is_ego[test.video_of_frame]
     query_view, candidate_view = VIEWS[setting]
-    precisions = []
+    means = []
     for query, video in enumerate(test.video_of_frame):
-        if query_view is not None and frame_is_ego[query] != query_view:
-            continue
         candidates = test.video_of_frame != video
         if candidate_view is not None:
-            candidates &= frame_is_ego == candidate_view
-        candidates = np.flatnonzero(candidates)
-        if len(candidates) == 0:
+            candidates &= is_ego == candidate_view
+        if query_view not in (None, is_ego[query]) or not candidates.any():
             continue
         distances = ((embeddings[candidates] - embeddings[query]) ** 2).sum(axis=1)
-        nearest = candidates[np.argsort(distances, kind="stable")[:k]]
-        precisions.append(average_precision(test.labels[nearest] == test.labels[query]))
-    return np.mean(precisions)
+        nearest = np.flatnonzero(candidates)[np.argsort(distances, kind="stable")[:k]]
+        relevant = test.labels[nearest] == test.labels[query]
+        precisions = [relevant[: rank + 1].mean() for rank in np.flatnonzero(relevant)]
+        means.append(np.mean(precisions) if precisions else 0.0)
+    return np.mean(means)
 
 
 def mean_average_precision(test, ks=(5, 10, 15)):
@@ -62,14 +48,11 @@ def with_progress(frames, phase, time_column, precision=np.float64):
     """Return inputs and targets of the videos that have the phase."""
     inputs, targets = [], []
     for start, length in zip(frames.starts, frames.lengths, strict=True):
-        own = slice(start, start + length)
+        own, time = slice(start, start + length), np.arange(length)
         of_phase = np.flatnonzero(frames.labels[own] == phase)
-        if len(of_phase) == 0:
-            continue
-        time = np.arange(length)
-        columns = [frames.embeddings[own].astype(precision)]
-        inputs.append(np.hstack(columns + [time[:, None] * 0.001] * time_column))
-        targets.append((time - of_phase[-1]) / length)
+        if len(of_phase):
+            inputs.append(np.hstack([frames.embeddings[own].astype(precision)] + [time[:, None] * 0.001] * time_column))
+            targets.append((time - of_phase[-1]) / length)
     return np.concatenate(inputs), np.concatenate(targets)
 
 
@@ -90,8 +73,7 @@ def kendalls_tau(test, *, stride=5):
     taus = []
     for one, query in enumerate(videos):
         for other, target in enumerate(videos):
-            if one == other:
-                continue
-            nearest = [((target - frame) ** 2).sum(axis=1).argmin() for frame in query]
-            taus.append(kendalltau(np.arange(len(query)), nearest).statistic)
+            if one != other:
+                nearest = [((target - frame) ** 2).sum(axis=1).argmin() for frame in query]
+                taus.append(kendalltau(np.arange(len(query)), nearest).statistic)
     return np.nanmean(taus)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ from byov.cli.common import UsageError, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
+from byov.cluster.row_tasks import compare_in_processes, rows_at_once
 from byov.evaluate.embedding_files import is_embedded, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
@@ -137,7 +139,12 @@ def evaluate(
             note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
     readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
     scope = scope_of_runs(scope, readers, explicit=protocol is not None)
-    results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
+    processes = rows_at_once(manifest, scope, len(readers))
+    if processes == 1:
+        results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
+    else:
+        in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
+        results = common.run_on_cluster(in_processes, "interrupted")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     print_and_save(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)
 

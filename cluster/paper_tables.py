@@ -18,7 +18,7 @@ from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import MEANS, count_videos, options_for
 from byov.evaluate.frames import SETTINGS, Score
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_ablation, published_rows
+from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_rows
 from byov.evaluate.table import Column, Row, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
@@ -31,7 +31,7 @@ STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
-# Settings of `--small`: small models, to try all tables on a few cores.
+SMALL = "small"  # name of the grids of `--small`: small models, to try all tables on a few cores
 _SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
 SMALL_SETTINGS: dict[str, dict[str, Any]] = {
     "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
@@ -149,8 +149,9 @@ def _paper_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
             if choice.seeds is not None:
                 values["seed"] = list(range(choice.seeds))
             small = SMALL_SETTINGS.get(values.get("method", DEFAULT_METHOD), _SHORT) if choice.small else {}
+            values["title"] += " (small)" if choice.small else ""
             blocks.append(GridBlock(small | values, small))  # Settings of the experiment take precedence.
-    return replace(grid, source=f"{name}.toml", name="small" if choice.small else grid.name, blocks=tuple(blocks))
+    return replace(grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks))
 
 
 def _choose_encoder(paper_encoder: str, cached: Sequence[str], dataset: str, choice: PaperChoice) -> str:
@@ -170,17 +171,23 @@ def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, fo
         for dataset in dict.fromkeys(run.dataset for run in runs):
             of_dataset = [run for run in runs if run.dataset == dataset]
             if groups := row_groups(of_dataset, result, folders):
-                results.append(_paper_result(name, of_dataset, groups, result, folders))
+                subject = PAPER_TABLES[name].subject + (", small models" if grids[0].name == SMALL else "")
+                results.append(_paper_result(name, subject, of_dataset, groups, result, folders))
     return [one for one in results if one.table.measured]  # A dataset may have none of the table's scores.
 
 
 def _paper_result(
-    name: str, runs: Sequence[PlannedRun], groups: Sequence[RowGroup], result: SweepResult, folders: Folders
+    name: str,
+    subject: str,
+    runs: Sequence[PlannedRun],
+    groups: Sequence[RowGroup],
+    result: SweepResult,
+    folders: Folders,
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [_with_means(group).mean(STANDARD) for group in groups]
     if paper.is_ablation:
-        published = published_ablation(name, dataset)
+        published = published_rows(dataset, name)
     else:
         published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
@@ -189,7 +196,7 @@ def _paper_result(
         measured = [*frozen, *untrained_rows(groups, STANDARD), *measured]
     counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
-    title = f"{paper.subject}: {dataset}, {split} split ({videos}, {frames})"
+    title = f"{subject}: {dataset}, {split} split ({videos}, {frames})"
     notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
     table = Table(title, paper.columns(options_for(dataset, EvaluationOptions())), (*measured, *published), notes)
     document = {

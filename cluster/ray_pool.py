@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -35,7 +35,7 @@ LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 12.0
 START_SECONDS = 60.0  # timeout for a worker to start
 OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
-PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "h5py", "av")  # results may depend on their versions
+PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")  # change results
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 
 
@@ -132,9 +132,9 @@ def ray_workers(
     """
     with ray_session(cluster), _marker_in(output) as marker:
         shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
-        check = partial(_check_machine, {name: version(name) for name in PACKAGES}, shared)
+        check = partial(_check_machine, {name: _version(name) for name in PACKAGES}, shared)
         candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
-        workers = list(run_on_all(candidates, _no_work, stop, START_SECONDS))
+        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # every task checks its machine
         if not workers:
             raise ClusterError(
                 f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
@@ -162,17 +162,20 @@ def run_on_all(
         raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
 
 
-def _no_work(stop: Stop) -> None:
-    """Only check the machine, as every task does."""
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # an optional one
+        return "not installed"
 
 
 def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
     """Raise ClusterError if this machine has other package versions, or other files by path and size in bytes."""
     for package, expected in versions.items():
-        if version(package) != expected:
+        if (found := _version(package)) != expected:
             raise ClusterError(
-                f"{node()} has {package} {version(package)}, but the driver has {expected}. Install the same versions "
-                "on all machines."
+                f"{node()} has {package} {found}, but the driver has {expected}. Install the same versions on all "
+                "machines."
             )
     for path, size in files.items():
         if not path.is_file() or path.stat().st_size != size:

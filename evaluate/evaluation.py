@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
+from byov.evaluate.classification import svm_solver
 from byov.evaluate.embedding_files import Sources, read_embeddings
 from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
 from byov.evaluate.frames import Frames, Score
@@ -142,9 +143,10 @@ class Results:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that may change the last digit of a score."""
+    """Return the versions of everything that may change the last digit of a score, and the solver of the SVM."""
     packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    return {"python": platform.python_version(), "byov": __version__} | packages
+    solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
+    return {"python": platform.python_version(), "byov": __version__} | packages | solver
 
 
 def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:
@@ -185,6 +187,8 @@ def evaluate_file(
     if NEED_ACTIONS & set(wanted):
         raise EvaluationError(f"{path}: embedding files have no action labels")
     frames, origin = read_embeddings(path, manifest, sources)
+    if manifest is not None:
+        options = options_for(manifest.dataset, options)
     test, train = frames["test"], frames.get("train")
     lacking = [] if train else [("training videos", NEED_TRAINING)]
     if test.labels is None or (train and train.labels is None):
@@ -266,16 +270,33 @@ def compare(
     manifest: Manifest, readers: Sequence[EmbeddingReader], scope: Scope, progress: Progress = NO_PROGRESS
 ) -> Results:
     """Score several readers and add means over seeds. Optional readers that cannot be read are skipped."""
+    tracked = track(readers, progress, "rows", unit="row", brief=True)
+    return join_results(manifest, readers, scope, [evaluate_or_skip(reader, scope, progress) for reader in tracked])
+
+
+def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) -> dict[Protocol, Row] | Exception:
+    """Return one row per protocol, or the reason why an optional reader cannot be scored."""
+    try:
+        return evaluate(reader, scope, progress)
+    except (CacheError, EvaluationError) as error:
+        if not reader.optional:
+            raise
+        return error
+
+
+def join_results(
+    manifest: Manifest,
+    readers: Sequence[EmbeddingReader],
+    scope: Scope,
+    scored: Sequence[dict[Protocol, Row] | Exception],
+) -> Results:
+    """Return the results of readers that were scored by `evaluate_or_skip`."""
     rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
-    for reader in track(readers, progress, "rows", unit="row", brief=True):
-        try:
-            scored = evaluate(reader, scope, progress)
-        except (CacheError, EvaluationError) as error:
-            if not reader.optional:
-                raise
-            LOGGER.info(f"{reader.name}: skipped ({error})")
+    for reader, row_of in zip(readers, scored, strict=True):
+        if isinstance(row_of, Exception):
+            LOGGER.info(f"{reader.name}: skipped ({row_of})")
             continue
-        for protocol, row in scored.items():
+        for protocol, row in row_of.items():
             rows[protocol].append(row)
     left_out = tuple(
         f"{video.view}/{video.id}"
@@ -432,13 +453,35 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
         if kind not in ("untrained", "run"):
             yield from of_kind
             continue
-        groups: dict[str, list[Row]] = {}
-        for row in of_kind:
-            groups.setdefault(repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED]), []).append(row)
-        for group in groups.values():
-            if len(group) == 1 or kind == "run":
+        for group in _same_but_for_seed(of_kind):
+            if kind == "run":
                 yield from group
-            if len(group) > 1:
-                runs, title = ", ".join(row.origin["run"] for row in group), group[0].origin["title"]
-                name = f"Mean of {runs}" if kind == "run" else f"Untrained, mean of {runs}"
-                yield mean_row(group, f"{name}: {title}" if title else name)
+                if len(group) > 1:
+                    yield _mean_of(group, "Mean of")
+                continue
+            models: dict[str, Row] = {}
+            for row in group:
+                models.setdefault(_model(row), row)
+            mean = _mean_of(list(models.values()), "Untrained, mean of") if len(models) > 1 else group[0]
+            copies = len(group) - len(models)
+            more = f", and {copies} more with the same initialization" if copies else ""
+            yield replace(mean, name=mean.name + more)
+
+
+def _same_but_for_seed(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """Group rows by their settings. Equal untrained models are in the group of the first of them."""
+    groups: dict[str, list[Row]] = {}
+    group_of_model: dict[str, str] = {}
+    for row in rows:
+        settings = repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
+        groups.setdefault(group_of_model.setdefault(_model(row), settings), []).append(row)
+    return groups.values()
+
+
+def _model(row: Row) -> str:
+    return repr((row.origin["model_sha256"], row.scores))
+
+
+def _mean_of(rows: Sequence[Row], start: str) -> Row:
+    name, title = f"{start} {', '.join(row.origin['run'] for row in rows)}", rows[0].origin["title"]
+    return mean_row(rows, f"{name}: {title}" if title else name)

@@ -42,7 +42,7 @@ _CONTRADICTIONS = {
 
 
 def published_rows(dataset: str, table: str = "methods") -> list[Row]:
-    """Return the paper's rows for a dataset; empty for datasets it does not have."""
+    """Return the paper's rows for a dataset, of its methods or of an ablation ("stm-ratio", ...); empty without any."""
     rows = []
     for line in _lines():
         if (line["table"], line["dataset"]) != (table, dataset):
@@ -57,11 +57,6 @@ def published_rows(dataset: str, table: str = "methods") -> list[Row]:
         origin = {"paper": PAPER, "dataset": dataset}
         rows.append(Row(method, "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS))
     return rows
-
-
-def published_ablation(table: str, dataset: str) -> list[Row]:
-    """Return the rows of one of the paper's ablations ("stm-ratio", ...), which are on Break Eggs."""
-    return published_rows(dataset, table)
 
 
 def _score(dataset: str, method: str, name: str, text: str) -> Score:

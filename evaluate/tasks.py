@@ -30,25 +30,15 @@ FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of t
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What scores depend on besides the embeddings.
+    """What scores depend on besides the embeddings."""
 
-    Attributes:
-        ks: K of map@K.
-        tau_stride: Kendall's tau uses every n-th frame.
-        fractions: Fractions of the training videos for few-shot classification.
-        time_column: Append the frame index to the inputs of progression.
-        training_progression: Score progression on the training videos too.
-        seed: Random seed of few-shot draws and resampling.
-        bootstrap: Number of resamplings for 95% intervals; 0 for none.
-    """
-
-    ks: tuple[int, ...] = (5, 10, 15)  # paper
-    tau_stride: int = 5  # published code
-    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # paper, appendix
-    time_column: bool = False  # published code: for Pour Liquid only
-    training_progression: bool = False
-    seed: int = 0
-    bootstrap: int = 0
+    ks: tuple[int, ...] = (5, 10, 15)  # of map@K; paper
+    tau_stride: int = 5  # Kendall's tau uses every n-th frame; published code
+    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # of the training videos, for few-shot; paper, appendix
+    time_column: bool = False  # append the frame index for progression; published code: for Pour Liquid only
+    training_progression: bool = False  # score progression on the training videos too
+    seed: int = 0  # of few-shot draws and resampling
+    bootstrap: int = 0  # number of resamplings for 95% intervals
 
 
 class Task(ABC):

@@ -17,7 +17,7 @@ STAGES = {
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "wandb"}
     | {"byov.cache", "byov.train", "byov.evaluate"},
-    "evaluate": {"numpy", "scipy", "sklearn", "byov.cache", "byov.evaluate"},
+    "evaluate": {"numpy", "scipy", "sklearn", "sklearnex", "daal4py", "byov.cache", "byov.evaluate"},
 }
 APPLY = set.union(*STAGES.values()) | {"PIL", "byov.apply"}
 REPORT = APPLY | {"matplotlib", "jinja2", "threadpoolctl", "byov.report"}

@@ -1,6 +1,7 @@
 """Grids: their runs, the names of runs, and invalid files."""
 
 import pytest
+from tests.cluster.tiny_sweeps import make_cache
 from tests.factories import write_cache
 
 from byov.cluster.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
@@ -90,6 +91,12 @@ def test_pairs_and_none_are_values(folders):
         ((1.0, 1.0), None),
         ((1.0, 1.0), 1.0),
     ]
+
+
+def test_settings_are_those_of_the_dataset_in_the_cache(tmp_path):
+    make_cache(tmp_path, "tennis_forehand")
+    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # by default, the subset is 30
+    assert [run.settings.subset for run in plan_runs([grid], tmp_path)] == [10]
 
 
 def test_titles_name_the_settings_that_differ(folders):

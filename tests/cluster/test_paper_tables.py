@@ -8,7 +8,7 @@ from byov.cluster.grids import plan_runs
 from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
 from byov.cluster.run_task import Folders
 from byov.errors import SweepError
-from byov.evaluate.published import published_ablation
+from byov.evaluate.published import published_rows
 from byov.report.content import ScoreCurve, ScorePanel
 from byov.report.figures import write_score_curves
 
@@ -55,8 +55,8 @@ def test_table_1_has_every_learned_row(features):
 @pytest.mark.parametrize("table", ABLATIONS)
 def test_ablations_have_the_rows_of_the_paper(features, table):
     runs = planned(features, table)
-    assert titles(runs) == [row.name for row in published_ablation(table, "break_eggs")]
-    assert published_ablation(table, "pour_milk") == []
+    assert titles(runs) == [row.name for row in published_rows("break_eggs", table)]
+    assert published_rows("pour_milk", table) == []
     default = next(run for run in planned(features, "table-1") if run.title == "BYOV" and run.dataset == "break_eggs")
     assert default.name in {run.name for run in runs}  # trained once
 
@@ -125,7 +125,8 @@ def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, monkeyp
         "kendalls_tau/all",
     ]
     names = ["BYOV", "- Token selection", "- Causal mask", "- MSM", "- MCM"]
-    assert [row.name for row, _ in table.measured] == names
+    assert [row.name for row, _ in table.measured] == [f"{name} (small)" for name in names]
+    assert "small models" in table.title
     assert [(row.name, cells[0].text) for row, cells in table.published] == list(
         zip(names, ["73.53", "71.84", "72.29", "62.12", "57.43"], strict=True)
     )

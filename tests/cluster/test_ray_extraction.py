@@ -96,6 +96,7 @@ def unfinished(features):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, make_videos, tmp_path):
     table, features, deaths = make_videos([90, 130, 1, 64, 65, 70, 400]), tmp_path / "features", tmp_path / "deaths"
     (table.parent / "v3.mp4").write_bytes(b"not a video at all")

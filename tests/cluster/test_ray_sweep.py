@@ -48,9 +48,12 @@ def check_finished(reference, tmp_path):
     return check
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code", "resumed_on"), [(signal.SIGINT, 130, ("--cluster", "local")), (signal.SIGTERM, 143, ())]
+    ("number", "code", "resumed_on"),
+    [
+        pytest.param(signal.SIGINT, 130, ("--cluster", "local"), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, (), marks=pytest.mark.long),
+    ],
 )
 def test_stopped_runs_resume_on_ray_or_in_local_processes(
     start, ray, tmp_path, check_finished, number, code, resumed_on

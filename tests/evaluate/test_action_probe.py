@@ -60,13 +60,6 @@ def test_score_is_the_mean_over_classes_with_a_test_video(charades):
     assert action_map(train, test)["regular"] == pytest.approx(np.mean(alone), abs=1e-12)
 
 
-def test_a_class_without_training_video_scores_chance(charades):
-    train, test = charades(1), charades(2)
-    first = np.arange(5) == 0
-    score = action_map(replace(train, actions=train.actions & ~first), replace(test, actions=test.actions & first))
-    assert score["regular"] == pytest.approx(test.actions[:, 0].mean())
-
-
 def test_missing_scores_have_a_reason(charades):
     train, test = charades(1), charades(2)
     scores = action_map(train, test.of_view(False))

@@ -13,6 +13,7 @@ from rich.console import Console
 from byov.cli.common import UsageError
 from byov.cli.evaluate import parse_column, parse_ks
 from byov.cli.score_table import print_table
+from byov.cluster import row_tasks
 from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
@@ -74,7 +75,7 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
     assert row_names(document) == row_names(document, "trimmed") == expected
     assert document["protocols"]["trimmed"]["videos"] == 12
     assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
-    assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn"}
+    assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn", "svm"}
     rows = document["protocols"]["standard"]["rows"]
     assert len(rows[-1]["origin"]["model_sha256"]) == 64
     assert rows[4]["origin"]["features_sha256"] == rows[3]["origin"]["features_sha256"]
@@ -108,18 +109,36 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
     assert "±" in (tmp_path / "out" / "results-tau.md").read_text()
 
 
+def test_untrained_models_have_one_row_per_initialization(evaluated, write_run):
+    for name, seed, recipe in (("a", 0, "x"), ("b", 0, "y"), ("c", 1, "z"), ("d", 2, "z")):
+        write_run(name, seed=seed, recipe=recipe, title="TCC")
+    assert row_names(evaluated(*options_for_runs("a", "b", "c", "d"), "--task", "tau"))[1:3] == [
+        "Untrained (a), and 1 more with the same initialization",
+        "Untrained, mean of c, d: TCC (ViT-B/16, frozen)",
+    ]
+
+
 def test_means_name_their_runs_and_method(evaluated, write_run):
     for name, seed, recipe, title in (("a", 0, "x", "TCC"), ("b", 1, "x", "TCC"), ("c", 0, "y", "AE2")):
         write_run(name, seed=seed, recipe=recipe, title=title)
     assert row_names(evaluated(*options_for_runs("a", "b", "c"), "--task", "tau")) == [
         "Time only",
-        "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",
-        "Untrained (c)",
+        "Untrained, mean of a, b: TCC (ViT-B/16, frozen), and 1 more with the same initialization",
         "a: TCC (ViT-B/16, frozen)",
         "b: TCC (ViT-B/16, frozen)",
         "Mean of a, b: TCC (ViT-B/16, frozen)",
         "c: AE2 (ViT-B/16, frozen)",
     ]
+
+
+@pytest.mark.slow
+def test_rows_scored_in_parallel_processes_are_the_same(evaluated, write_run, monkeypatch, features_dir):
+    write_run("first")
+    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # rows that are skipped
+    in_turn = evaluated("--task", "all")
+    monkeypatch.setattr(row_tasks, "MIN_FRAMES", 0)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert evaluated("--task", "all") == in_turn
 
 
 def test_cached_features_without_a_run(byov_eval, manifest, tmp_path):

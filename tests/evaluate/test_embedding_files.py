@@ -2,7 +2,6 @@
 
 import pickle
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,17 +118,6 @@ def test_flipped_bytes_are_an_error_or_harmless(write):
         np.testing.assert_array_equal(frames["test"].embeddings, intact["test"].embeddings)
 
 
-def test_truncated_members_are_rejected(write):
-    path = write()
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content[:-4] if name == "test_embeddings.npy" else content)
-    with pytest.raises(EvaluationError, match=r"own\.npz: not a readable"):
-        read_npz(path)
-
-
 def test_tasks_follow_from_what_a_file_has(write, caplog):
     caplog.set_level("INFO")
     bare = evaluate_file(write(test_labels=None, train_labels=None), None, OPTIONS)
@@ -181,6 +169,14 @@ def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, ru
         assert time_row.nested_scores() == time.nested_scores()
         assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
     assert "val videos skipped" in caplog.text
+
+
+def test_files_of_a_dataset_are_scored_with_its_options(embedded, manifest):
+    timed = replace(OPTIONS, time_column=True)
+    expected = evaluate_file(embedded, ["progression"], timed, manifest=manifest).rows
+    of_pour_liquid = replace(manifest, dataset="pour_liquid")
+    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=of_pour_liquid).rows == expected
+    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=manifest).rows != expected
 
 
 def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):

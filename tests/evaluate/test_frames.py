@@ -18,12 +18,6 @@ def frames(join):
     )
 
 
-def test_indices(frames):
-    assert frames.starts.tolist() == [0, 3, 4]
-    assert frames.video_of_frame.tolist() == [0, 0, 0, 1, 2, 2]
-    assert frames.index_in_video.tolist() == [0, 1, 2, 0, 0, 1]
-
-
 def test_select_by_index_keeps_the_given_order(frames):
     chosen = frames.select(np.array([2, 0]))
     assert chosen.embeddings[:, 0].tolist() == [4, 5, 0, 1, 2]

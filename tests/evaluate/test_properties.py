@@ -1,4 +1,4 @@
-"""Invariances of all metrics, and what normalized time alone scores."""
+"""Invariances of all metrics."""
 
 import time
 from dataclasses import replace
@@ -123,30 +123,3 @@ def test_collapsed_embeddings_are_not_slower(metric, distinct, make_frames):
         metric(*frames)
         seconds.append(time.process_time() - started)
     assert seconds[1] < 3 * seconds[0]
-
-
-@pytest.fixture
-def clocks(join):
-    """Frames whose embedding is their normalized time; phases change at fixed times."""
-
-    def make(lengths):
-        times = [np.arange(length) / length for length in lengths]
-        labels = [np.searchsorted([0.3, 0.6], time, side="right") for time in times]
-        return join([time[:, None] for time in times], labels, np.arange(len(lengths)) % 2 == 0)
-
-    return make
-
-
-def test_time_only_is_perfect_if_phases_follow_time(clocks):
-    frames = clocks([40] * 12)
-    assert kendalls_tau(frames)["all"].value == pytest.approx(1)
-    assert set(mean_average_precision(frames, (5,))["regular"].values()) == {1.0}
-    assert phase_progression(frames, frames) == pytest.approx(1)
-    assert phase_f1(frames, frames)["regular"] > 0.95
-
-
-def test_time_only_fails_if_phases_ignore_time(clocks):
-    frames = clocks([40] * 12)
-    by_video = replace(frames, labels=np.asarray(frames.video_of_frame) // 2 % 3)
-    assert mean_average_precision(by_video, (11,))["regular"][11] < 0.6
-    assert kendalls_tau(by_video)["all"].value == pytest.approx(1)

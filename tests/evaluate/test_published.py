@@ -1,6 +1,6 @@
 import pytest
 
-from byov.evaluate.published import published_ablation, published_rows
+from byov.evaluate.published import published_rows
 
 COUNTS = {"break_eggs": 15, "pour_milk": 12, "pour_liquid": 12, "tennis_forehand": 12, "charades_ego": 3, "demo": 0}
 
@@ -38,15 +38,15 @@ def test_scores_have_their_names():
 
 
 def test_ablations():
-    rows = {row.name: row for row in published_ablation("mask-cross", "break_eggs")}
+    rows = {row.name: row for row in published_rows("break_eggs", "mask-cross")}
     assert len(rows) == 6
     assert rows["MCM 0.8"].scores == {
         name: score
         for name, score in row("break_eggs", "BYOV (ViT-B/16)").scores.items()
         if name in rows["MCM 0.8"].scores
     }
-    assert published_ablation("components", "break_eggs")[0].value("classification/mean") == 0.7353
-    assert published_ablation("mask-cross", "pour_milk") == published_ablation("depth", "break_eggs") == []
+    assert published_rows("break_eggs", "components")[0].value("classification/mean") == 0.7353
+    assert published_rows("pour_milk", "mask-cross") == published_rows("break_eggs", "depth") == []
 
 
 def test_contradictions_in_the_paper_are_footnoted_or_left_out():

@@ -8,7 +8,7 @@ import pytest
 from byov.evaluate import neighbors
 from byov.evaluate.frames import SETTINGS, Missing
 from byov.evaluate.neighbors import Points
-from byov.evaluate.retrieval import average_precisions, mean_average_precision
+from byov.evaluate.retrieval import mean_average_precision
 
 KINDS = ("walk", "grid", "clock", "one", "three", "every second", "far point", "steps", "tiny", "huge")
 
@@ -115,12 +115,6 @@ def test_block_size_does_not_matter(monkeypatch, test):
     whole = mean_average_precision(test)
     monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", 1000)
     assert mean_average_precision(test) == whole
-
-
-def test_average_precision_by_hand():
-    relevant = np.array([[True, False, True, False], [False, False, False, False], [False, True, True, True]])
-    expected = [[1, (1 + 2 / 3) / 2], [0, 0], [1 / 2, (1 / 2 + 2 / 3 + 3 / 4) / 3]]
-    np.testing.assert_allclose(average_precisions(relevant, (2, 4)), expected)
 
 
 @pytest.mark.parametrize("settings", [("ego2exo", "exo2ego"), ("exo2ego",), ("regular",)])
