@@ -122,7 +122,8 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[...,
     lines = ["path,view,split,id,events"]
     for seed, (video_id, view, split, frames) in enumerate(VIDEOS):
         write_video(project.video(video_id), make_frames(frames, seed), options={"crf": "8", "preset": "ultrafast"})
-        lines.append(f"{video_id}.mp4,{view},{split},{video_id},{frames / 30:.3f};{frames / 15:.3f}")
+        events = f"{frames / 30:.3f};{frames / 15:.3f}" if frames > 1 else "0;0"
+        lines.append(f"{video_id}.mp4,{view},{split},{video_id},{events}")
     table = project.root / "videos" / f"{DATASET}.csv"
     table.write_text("\n".join(lines) + "\n")
     where = ("--features-dir", project.features_dir)
