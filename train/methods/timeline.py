@@ -34,7 +34,7 @@ class TimelineSettings(BackboneMethodSettings):
     name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
-    progress: Literal["aligned", "linear"] = Field(
+    progress_labels: Literal["aligned", "linear"] = Field(
         "aligned", description="Progress labels: from aligning the videos of a view, or the fraction of the video."
     )
     label_weight: Weight = Field(0.3, description="Weight of the terms that use the progress labels.")
@@ -90,7 +90,7 @@ class Timeline(BackboneMethod):
 
     def start_training(self, videos: Sequence[CachedVideo], read: Callable[[CachedVideo], NDArray[np.float32]]) -> None:
         labels = [linear_progress(video.frames) for video in videos]
-        if self.settings.progress == "aligned":
+        if self.settings.progress_labels == "aligned":
             for view in VIEWS:
                 own = [index for index, video in enumerate(videos) if video.view == view]
                 frames = [videos[index].frames for index in own]
