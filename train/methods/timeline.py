@@ -5,20 +5,19 @@ network sees random parts of videos, which hide how far the action has advanced.
 parts of the same video.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from byov.cache.layout import VIEWS
 from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
 from byov.train.methods.carl import build_projection, sequence_contrastive_loss
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress, linear_progress
@@ -88,7 +87,8 @@ class Timeline(BackboneMethod):
     def training_state(self) -> dict[str, Tensor]:
         return {"progress": self.progress}
 
-    def start_training(self, videos: Sequence[CachedVideo], read: Callable[[CachedVideo], NDArray[np.float32]]) -> None:
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
+        """Compute the progress labels of the training videos."""
         labels = [linear_progress(video.frames) for video in videos]
         if self.settings.progress_labels == "aligned":
             for view in VIEWS:
