@@ -88,7 +88,7 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
     """DistributedDataParallel relies on it. In double precision, because TCC has gradients in the thousands."""
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
-    padded, clips_per_item = set(), {"clips": 2} if hasattr(make().settings, "clips") else {}
+    padded, clips_per_item = set(), {"clips": 4} if hasattr(make().settings, "clips") else {}
     for seed in range(4):
         method = make(batch_size=2, seed=seed, **clips_per_item).double()
         clips = tuple(
