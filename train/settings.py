@@ -20,7 +20,7 @@ PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
 LARGEST = 1_000_000  # upper limit of every size, against typing errors
 WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
-SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross"}  # options named differently from their setting
+SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}  # options with other names
 
 RecordType = TypeVar("RecordType", bound=Record)
 

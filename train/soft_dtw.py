@@ -35,8 +35,20 @@ def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
     R_ij = c_ij + Σ_k π_k n_k, where n are the R of (i, j-1), (i-1, j-1) and (i-1, j) that exist, and
     π = softmax(-n / gamma). R_11 = c_11.
     """
-    scores: Tensor = _PathScores.apply(costs / -gamma)  # type: ignore[no-untyped-call]
+    scores: Tensor = _PathScores.apply(costs / -gamma, False)  # type: ignore[no-untyped-call]
     return scores * -gamma
+
+
+def path_probabilities(costs: Tensor, gamma: float) -> Tensor:
+    """(N, T, S) matching costs -> (N, T, S) probabilities that the alignment path visits each cell.
+
+    A path has the probability exp(-cost / gamma), normalized over all paths: the gradient of soft DTW with the
+    log-sum-exp minimum.
+    """
+    with torch.enable_grad():
+        cells = (costs.detach() / -gamma).requires_grad_()
+        scores: Tensor = _PathScores.apply(cells, True)  # type: ignore[no-untyped-call]
+        return torch.autograd.grad(scores[:, -1, -1].sum(), cells)[0]
 
 
 def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
@@ -56,12 +68,13 @@ def final_costs(tables: Tensor, first_padding: Tensor, second_padding: Tensor) -
 class _PathScores(torch.autograd.Function):
     """(N, T, S) scores of cells, s = -c / gamma -> (N, T, S) scores of paths, q = -R / gamma.
 
-    q_ij = s_ij + Σ_k π_k q_k over the three previous cells, π = softmax(q). The derivative by q_k is
-    π_k (1 + q_k - Σ π q). Written by hand because autograd takes three times as long.
+    q_ij = s_ij + Σ_k π_k q_k over the three previous cells, π = softmax(q), with the derivative π_k (1 + q_k - Σ π q)
+    by q_k; or, with `log_sum_exp`, q_ij = s_ij + log Σ_k exp(q_k), with the derivative π_k. Written by hand because
+    autograd takes three times as long.
     """
 
     @staticmethod
-    def forward(ctx: Any, cells: Tensor) -> Tensor:
+    def forward(ctx: Any, cells: Tensor, log_sum_exp: bool) -> Tensor:
         diagonals = _shear(cells, ABSENT)
         paths = F.pad(diagonals, (0, 0, 1, 0, 2, 0), value=ABSENT)  # two more diagonals and one more row
         paths[0, 0] = 0  # before the first cell
@@ -70,19 +83,24 @@ class _PathScores(torch.autograd.Function):
             left, corner, up = own[d + 1], above[d], above[d + 1]  # (T, N)
             # Softmax of two at a time: torch.softmax would start threads for these few cells.
             log_sum = torch.logaddexp(left, corner)
-            mean = torch.lerp(corner, left, (left - corner).sigmoid_())
-            best = torch.lerp(up, mean, log_sum.sub_(up).sigmoid_())
+            if log_sum_exp:
+                best = torch.logaddexp(log_sum, up)
+            else:
+                mean = torch.lerp(corner, left, (left - corner).sigmoid_())
+                best = torch.lerp(up, mean, log_sum.sub_(up).sigmoid_())
             torch.add(scores, best, out=own[d + 2])
         ctx.save_for_backward(paths)
+        ctx.log_sum_exp = log_sum_exp
         return _unshear(paths[2:, 1:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (paths,) = ctx.saved_tensors
         before = torch.stack((paths[1:-1, 1:], paths[:-2, :-1], paths[1:-1, :-1]))  # (3, T + S - 1, T, N)
         weights = before.softmax(dim=0)
-        weights = weights * (1 + before - (weights * before).sum(dim=0))
+        if not ctx.log_sum_exp:
+            weights = weights * (1 + before - (weights * before).sum(dim=0))
         flows = F.pad(_shear(gradient, 0), (0, 0, 1, 0, 2, 0))
         own, above = flows[:, 1:].unbind(), flows[:, :-1].unbind()
         left, corner, up = (weight.unbind() for weight in weights)
@@ -90,7 +108,7 @@ class _PathScores(torch.autograd.Function):
             own[d + 1].addcmul_(left[d], own[d + 2])
             above[d].addcmul_(corner[d], own[d + 2])
             above[d + 1].addcmul_(up[d], own[d + 2])
-        return _unshear(flows[2:, 1:])
+        return _unshear(flows[2:, 1:]), None
 
 
 def _shear(table: Tensor, absent: float) -> Tensor:

@@ -154,7 +154,7 @@ def test_extraction_rejects(arguments, message):
 
 def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     caplog.set_level(logging.INFO, "byov")
-    run = byov.train_run(method="timeline", **{"latent": 32, "depth": 1, "heads": 4, "frames": 8, "epochs": 1})
+    run = byov.train_run(method="timeline", latent=32, frames=8, epochs=1)
     assert (run.name, run.record.seed, run.model.settings.method) == ("demo-timeline-r0.3-s0", 0, "timeline")
     assert "features/demo/random--tiny" in caplog.text
     assert byov.load_run().name == run.name

@@ -173,7 +173,7 @@ def test_make_demo(tmp_path, open_file):
 
     lines = make_demo(
         "DEMO_PAPER=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both",
-        "DEMO_TIMELINE=--method timeline --latent 32 --depth 1 --heads 4 --epochs 2",
+        "DEMO_TIMELINE=--method timeline --latent 32 --epochs 2",
     )
     rows = (
         "efficientnet-lite0 features, merged 0.3 ",

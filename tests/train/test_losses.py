@@ -1,6 +1,5 @@
 """Properties of the losses; test_golden_losses.py compares them with the published code."""
 
-from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -47,8 +46,9 @@ def contrast(a, b, p, q):
 
 
 def timeline(a, b, p, q):
-    times = TIMES[: len(a), None, : a.shape[1]].repeat(1, 2, 1)
-    return sum(timeline_losses(torch.stack([a, b], 1), times, torch.stack([p, q], 1), sigma=0.1, temperature=0.1))
+    times = TIMES[: len(a), None, : a.shape[1]].repeat(1, 4, 1)
+    clips, padding = torch.stack([a, b, a, b], 1), torch.stack([p, q, p, q], 1)
+    return sum(timeline_losses(clips, times, padding, sigma=0.1, temperature=0.1))
 
 
 def tcc(**options):
@@ -290,7 +290,7 @@ def naive_timeline(z, times, padding, sigma, temperature):
 
     per_clip, all_clips = [], []
     for own, clip in enumerate(clips):
-        others = [other for number, other in enumerate(clips) if number != own]
+        others = [other for number, other in enumerate(clips) if number % 2 != own % 2]  # of the other video
         for frame in clip:
             per_clip += [cross_entropy(frame, other) for other in others]
             all_clips.append(cross_entropy(frame, [candidate for other in others for candidate in other]))
@@ -299,19 +299,22 @@ def naive_timeline(z, times, padding, sigma, temperature):
 
 @pytest.mark.parametrize(("sigma", "temperature"), [(0.15, 0.1), (1.0, 1.0), (0.003, 0.1), (0.15, 1e-5)])
 def test_timeline_losses_equal_the_formula(sigma, temperature):
-    z, times = unit_vectors(2, 3, 7, 8), torch.rand(2, 3, 7, generator=seeded(1), dtype=torch.float64)
-    padding = torch.stack([PADDED, PADDED & False])
+    z, times = unit_vectors(2, 4, 7, 8), torch.rand(2, 4, 7, generator=seeded(1), dtype=torch.float64)
+    padding = torch.zeros(2, 4, 7, dtype=torch.bool)
+    padding[0, :3] = PADDED
     items = [naive_timeline(z[item], times[item], padding[item], sigma, temperature) for item in range(2)]
     found = timeline_losses(z, times, padding, sigma=sigma, temperature=temperature)
     expected = [sum(values) / 2 for values in zip(*items, strict=True)]
     assert [loss.item() for loss in found] == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_time_in_the_video_is_a_label_and_not_an_input(make_method, make_clips):
+def test_progress_is_a_label_and_not_an_input(make_method, make_clips):
     method, seen = make_method("timeline"), []
     method.backbone.register_forward_hook(lambda _, __, latents: seen.append(torch.stack(latents)))
-    clips = tuple(make_clips(2, 6, seed) for seed in range(3))
-    elsewhere = tuple(replace(clip, first=clip.first + 5, video_length=clip.video_length + 20) for clip in clips)
-    first, second = (method(batch, seeded())["loss"].item() for batch in (clips, elsewhere))
+    clips = tuple(make_clips(2, 6, seed) for seed in range(4))
+    losses = []
+    for power in (1, 2):
+        method.progress = (torch.linspace(0, 1, 100) ** power).repeat(10, 1)
+        losses.append(method(clips, seeded())["loss"].item())
     assert torch.equal(*seen)
-    assert first != second
+    assert losses[0] != losses[1]

@@ -88,7 +88,7 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
     """DistributedDataParallel relies on it. In double precision, because TCC has gradients in the thousands."""
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
-    padded, clips_per_item = set(), {"clips": 2} if hasattr(make().settings, "clips") else {}
+    padded, clips_per_item = set(), {"clips": 4} if hasattr(make().settings, "clips") else {}
     for seed in range(4):
         method = make(batch_size=2, seed=seed, **clips_per_item).double()
         clips = tuple(
@@ -197,7 +197,7 @@ def test_every_backbone_trains(make_method, make_batches, training_data, method,
     losses, gradients = step(model, make_batches(model).batch(0))
     assert all(np.isfinite(loss) for loss in losses.values())
     assert all(gradient.isfinite().all() for gradient in gradients.values())
-    needs_whole_batch = backbone == "transformer" or method in ("carl", "actor-observer")
+    needs_whole_batch = backbone == "transformer" or method in ("carl", "actor-observer", "timeline")
     assert (model.needs_whole_batch is not None) == needs_whole_batch
 
 
@@ -215,7 +215,12 @@ TRIPLETS = {"tcn_loss": "triplet", "frames": 20}
 
 LOSS_SETTINGS = [
     ("byov", {"cycle": 1.0}, {"order_prior": 0.1}),
-    ("timeline", {}, {"sigma": 0.5, "temperature": 0.5, "feature_dropout": 0.0}),
+    (
+        "timeline",
+        {},
+        {"sigma": 0.5, "temperature": 0.5, "feature_dropout": 0.0, "label_weight": 1.0, "intra_weight": 0.0}
+        | {"variance": 2.0, "progress_labels": "linear"},
+    ),
     ("tcc", {}, {"tcc_loss": "mse", "temperature": 0.5, "variance_weight": 0.1}),
     ("tcc", {"tcc_loss": "classification"}, {"tcc_loss": "variance"}),
     ("gta", {}, {"unnormalized": True, "temperature": 0.5, "gamma": 0.5}),
@@ -241,7 +246,7 @@ def test_loss_settings_change_the_loss(make_method, make_batches, training_data,
 
 SAMPLING_SETTINGS = [
     ("byov", {}, {"crop": (0.4, 0.8), "pairs": "any"}),
-    ("timeline", {}, {"whole": 1.0, "clips": 3}),
+    ("timeline", {}, {"whole": 1.0, "clips": 4}),
     ("tcc", {}, {"crop": (0.4, 0.8), "pairs": "views"}),
     ("tcn", {}, {"crop": (0.4, 0.8)}),
     ("tcn", TRIPLETS, {"crop": (0.4, 0.8)}),

@@ -52,11 +52,7 @@ class Carl(BackboneMethod):
 
     def __init__(self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
-        latent = settings.latent
-        self.projection = nn.Sequential(
-            nn.Linear(latent, latent), nn.BatchNorm1d(latent), nn.ReLU(), nn.Linear(latent, latent)
-        )
-        self.projection.apply(initialize)
+        self.projection = build_projection(settings.latent)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_one(videos)
@@ -70,6 +66,12 @@ class Carl(BackboneMethod):
         z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
         frames, padding = torch.stack([clip.frame for clip in clips]), torch.stack([clip.padding for clip in clips])
         return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
+
+
+def build_projection(width: int) -> nn.Module:
+    """Return the projection head, which only training uses."""
+    head = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width))
+    return head.apply(initialize)
 
 
 def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) -> list[Draw]:

@@ -1,106 +1,159 @@
-"""Timeline: frames of different videos are alike if they are at the same normalized time.
+"""Timeline: frames of different videos are alike if the action has made the same progress.
 
-Every training video shows the action once, from start to end, so normalized time is a rough label of progress. The
-encoder sees a random part of the video, which hides that label.
+Progress labels come from aligning the training videos of each view (train/progress.py), without annotations. The
+network sees random parts of videos, which hide how far the action has advanced. A second term, CARL's, compares two
+parts of the same video.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from byov.cache.layout import VIEWS
 from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, mean_over_items
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
+from byov.train.methods.carl import build_projection, sequence_contrastive_loss
 from byov.train.networks import at_least_float32, full_precision
+from byov.train.progress import aligned_progress, linear_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
+
+Weight = shared.NonNegative
 
 
 class TimelineSettings(BackboneMethodSettings):
-    """Ours; all defaults were chosen on the demo's val split (docs/methods.md)."""
+    """Ours; defaults were chosen on val splits (docs/methods.md)."""
 
-    summary = "frames at the same normalized time of their videos are alike; each video must show the action once."
+    summary = "frames at the same progress of the action are alike; each video must show the action once."
     name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
-    clips: int = Field(8, ge=2, le=shared.LARGEST, description="Clips of different videos per item, half of them ego.")
+    progress_labels: Literal["aligned", "linear"] = Field(
+        "aligned", description="Progress labels: from aligning the videos of a view, or the fraction of the video."
+    )
+    label_weight: Weight = Field(0.3, description="Weight of the terms that use the progress labels.")
+    intra_weight: Weight = Field(1.0, description="Weight of the contrast between two parts of a video.")
+    clips: int = Field(
+        8, ge=4, le=shared.LARGEST, description="Clips per item: two parts of each video, half of the videos ego."
+    )
     whole: shared.Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
-    sigma: shared.Positive = Field(0.08, description="Standard deviation of the target in normalized time.")
+    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target in progress.")
+    variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
     temperature: shared.Temperature = 0.1
     feature_dropout: shared.FeatureDropout = 0.3
-    backbone: shared.Backbone = "encoder"
+    backbone: shared.Backbone = "transformer"
     depth: shared.Depth = 6
     heads: shared.Heads = 8
     position: shared.Position = "share"
     position_in: shared.PositionIn = "latent"
+    frames: shared.Frames = 64
     crop: shared.Crop = (0.3, 1.0)
     standardize: shared.Standardize = "video"
     optimizer: shared.Optimizer = "adamw"
-    epochs: shared.Epochs = 100
+    epochs: shared.Epochs = 80
     batch_size: shared.BatchSize = 1
-    lr: shared.LearningRate = 6e-4
+    lr: shared.LearningRate = 1e-3
     weight_decay: shared.WeightDecay = 0.05
-    warmup: shared.Warmup = 10.0
+    warmup: shared.Warmup = 5.0
     schedule: shared.Schedule = "cosine"
-    select: shared.Select = "both"
+    select: shared.Select = "last"
+
+    @model_validator(mode="after")
+    def _two_parts_per_video(self) -> Self:
+        if self.clips % 2:
+            raise ValueError(f"clips is {self.clips}; it must be even, for two parts of each video")
+        return self
 
 
 class Timeline(BackboneMethod):
-    """Contrast between clips of different videos, regardless of their views."""
+    """Contrast between parts of different videos, regardless of their views, and between two parts of each video."""
 
     settings_class = TimelineSettings
     settings: TimelineSettings
     unit_norm = True
+    needs_whole_batch = "the BatchNorm layers see all clips of a step together"
+
+    def __init__(self, width: int, settings: TimelineSettings, training: dict[str, Any] | None = None) -> None:
+        super().__init__(width, settings, training)
+        self.projection = build_projection(settings.latent)
+        self.progress: Tensor
+        self.register_buffer("progress", torch.empty(0, 0), persistent=False)  # (videos, longest video)
+
+    def training_state(self) -> dict[str, Tensor]:
+        return {"progress": self.progress}
+
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
+        """Compute the progress labels of the training videos."""
+        labels = [linear_progress(video.frames) for video in videos]
+        if self.settings.progress_labels == "aligned":
+            for view in VIEWS:
+                own = [index for index, video in enumerate(videos) if video.view == view]
+                frames = [videos[index].frames for index in own]
+                aligned = aligned_progress(frames, lambda i, own=own: read(videos[own[i]]), self.settings.seed)
+                for index, label in zip(own, aligned, strict=True):
+                    labels[index] = label
+        padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)
+        self.progress = padded.to(self.progress.device)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, pick = self.settings, pick_several(videos, self.settings.clips)
+        s, pick = self.settings, pick_several(videos, self.settings.clips // 2)
+
+        def draw_part(video: CachedVideo, rng: np.random.Generator) -> Draw:
+            crop = shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop
+            return draw_clip(video, s.frames, crop, rng)
 
         def draw_item(rng: np.random.Generator) -> list[Draw]:
-            draws = []
-            for video in pick(rng):
-                crop = shared.WHOLE_VIDEO if s.whole and rng.random() < s.whole else s.crop
-                draws.append(draw_clip(video, s.frames, crop, rng))
-            return draws
+            picked = pick(rng)
+            return [draw_part(video, rng) for video in (*picked, *picked)]
 
-        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips)
+        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips // 2)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
-        latents = self.backbone([clip.feature_dropout(s.feature_dropout, generator) for clip in clips], generator)
-        z = F.normalize(at_least_float32(torch.stack(latents, dim=1)), dim=-1)  # (B, C, T, D)
-        times = torch.stack([clip.normalized_time for clip in clips], dim=1)  # (B, C, T)
+        dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
+        latents = at_least_float32(torch.stack(self.backbone(dropped, generator), dim=1))  # (B, C, T, D)
+        frames = torch.stack([clip.frame for clip in clips], dim=1)  # (B, C, T)
         padding = torch.stack([clip.padding for clip in clips], dim=1)
-        per_clip, all_clips = timeline_losses(z, times, padding, sigma=s.sigma, temperature=s.temperature)
-        return {"loss": per_clip + all_clips, "each": per_clip, "all": all_clips}
+        progress = torch.stack([self.progress[clip.video[:, None], clip.frame] for clip in clips], dim=1)
+        z = F.normalize(latents, dim=-1)
+        each, every = timeline_losses(z, progress, padding, sigma=s.sigma, temperature=s.temperature)
+        projected = F.normalize(self.projection(latents.flatten(0, 2)).view(latents.shape), dim=-1)
+        # The first half of the clips and the second half are parts of the same videos.
+        parts = (torch.stack(x.chunk(2, dim=1)).flatten(1, 2) for x in (projected, frames, padding))
+        intra = sequence_contrastive_loss(*parts, variance=s.variance, temperature=s.temperature)
+        loss = s.label_weight * (each + every) + s.intra_weight * intra
+        return {"loss": loss, "each": each, "all": every, "intra": intra}
 
 
 @full_precision
 def timeline_losses(
-    z: Tensor, times: Tensor, padding: Tensor, *, sigma: float, temperature: float
+    z: Tensor, progress: Tensor, padding: Tensor, *, sigma: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of finding the frames at the same time, in each other clip and among all other clips.
+    """Cross-entropy of finding the frames at the same progress, in each clip and among all clips of other videos.
 
-    For frame i and the frames j of another clip: target q_ij ∝ exp(-(t_i - t_j)² / 2 sigma²), prediction
+    For frame i and the frames j of clips of other videos: target q_ij ∝ exp(-(s_i - s_j)² / 2 sigma²), prediction
     p_ij ∝ exp(z_i·z_j / temperature). The mean over all i and other clips of an item, then over the items.
 
-    Shapes: unit vectors z (B, C, T, D) of C clips, normalized times t (B, C, T), padding (B, C, T). Padded frames are
-    neither an i nor a j.
+    Shapes: unit vectors z (B, C, T, D), progress s (B, C, T), padding (B, C, T). Clips c and c + C/2 are parts of the
+    same video. Padded frames are neither an i nor a j.
     """
-    batch, clips, frames = times.shape
+    batch, clips, frames = progress.shape
     rows, columns = z.flatten(1, 2), z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
     logits = (rows @ columns / temperature).view(batch, clips, frames, clips, frames)
-    apart = times[:, :, :, None, None] - times[:, None, None]
+    apart = progress[:, :, :, None, None] - progress[:, None, None]
     target_logits = -apart.square() / (2 * sigma**2)  # (B, C, T, C, T)
     hidden = padding[:, None, None].expand_as(logits)
-    own = torch.eye(clips, dtype=torch.bool, device=z.device)[:, None, :, None]
-    counted = ~(padding[:, :, :, None] | own[..., 0])  # (B, C, T, C)
-    per_clip = soft_cross_entropy(logits, target_logits, hidden)
-    all_clips = soft_cross_entropy(logits.flatten(3), target_logits.flatten(3), (hidden | own).flatten(3))
-    return mean_over_items(per_clip, counted), mean_over_items(all_clips, ~padding)
+    video = torch.arange(clips, device=z.device) % (clips // 2)
+    same = (video[:, None] == video)[:, None, :, None]  # (C, 1, C, 1)
+    counted = ~(padding[:, :, :, None] | same[..., 0])  # (B, C, T, C)
+    each = soft_cross_entropy(logits, target_logits, hidden)
+    every = soft_cross_entropy(logits.flatten(3), target_logits.flatten(3), (hidden | same).flatten(3))
+    return mean_over_items(each, counted), mean_over_items(every, ~padding)
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor, hidden: Tensor) -> Tensor:

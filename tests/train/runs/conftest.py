@@ -17,7 +17,7 @@ from byov.train.settings import settings_classes
 
 ENCODER = "random/tiny"
 # As small as possible while everything still happens: 4 steps per epoch, each epoch validated and checkpointed.
-TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 2, "subset": 6}
+TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 4, "subset": 6}
 TINY |= {"lr": 1e-3, "epochs": 3, "validate_every": 1}
 
 

@@ -30,7 +30,9 @@ def test_partitions_cover_all_items_evenly(items, world_size):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize(("method", "options"), [("byov", {"recipe": "cycle"}), ("timeline", {"clips": 2})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("byov", {"recipe": "cycle"}), ("timeline", {"clips": 4, "backbone": "encoder"})]
+)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, world_size):
     data = open_training_data(cache.parent, None, None, 0.3)

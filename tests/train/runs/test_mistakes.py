@@ -93,7 +93,9 @@ def test_too_few_training_videos(error_of, write_cache, train, options, fact):
     assert fact in error_of(**options)
 
 
-@pytest.mark.parametrize("options", [("--recipe", "official"), ("--method", "timeline", "--heads", 4)])
+@pytest.mark.parametrize(
+    "options", [("--recipe", "official"), ("--method", "timeline", "--backbone", "encoder", "--heads", 4)]
+)
 def test_some_methods_train_on_one_view(byov_train, write_cache, options):
     write_cache(train=(0, 2), val=(0, 1), test=(0, 0))
     sizes = ("--latent", "32", "--depth", "1", "--frames", "8", "--epochs", 1)

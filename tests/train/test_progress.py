@@ -1,0 +1,112 @@
+"""Progress labels from alignment within a view."""
+
+import numpy as np
+import pytest
+import torch
+
+from byov.train import progress
+from byov.train.progress import aligned_progress
+from byov.train.soft_dtw import path_probabilities
+
+WIDTH = 24
+
+
+def action(times, rng=None, noise=0.0):
+    """(T, WIDTH) features that depend smoothly on the progress of an action."""
+    centers = np.linspace(0, 1, WIDTH)
+    features = np.exp(-((np.asarray(times)[:, None] - centers) ** 2) / 0.02)
+    return features if rng is None else features + noise * rng.standard_normal(features.shape)
+
+
+def labels_of(videos):
+    return [x.numpy() for x in aligned_progress([len(video) for video in videos], videos.__getitem__)]
+
+
+def brute_force_probabilities(costs, gamma):
+    """Visit probabilities by enumerating all monotone paths."""
+    rows, columns = costs.shape
+    visited, total = np.zeros_like(costs), 0.0
+
+    def walk(cell, path):
+        nonlocal total
+        if cell == (rows - 1, columns - 1):
+            weight = np.exp(-sum(costs[each] for each in path) / gamma)
+            total += weight
+            for each in path:
+                visited[each] += weight
+            return
+        for step in ((0, 1), (1, 0), (1, 1)):
+            after = (cell[0] + step[0], cell[1] + step[1])
+            if after[0] < rows and after[1] < columns:
+                walk(after, [*path, after])
+
+    walk((0, 0), [(0, 0)])
+    return visited / total
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 4)])
+def test_path_probabilities_equal_those_of_all_enumerated_paths(shape):
+    costs = np.random.default_rng(0).random((3, *shape))
+    expected = np.stack([brute_force_probabilities(table, 0.3) for table in costs])
+    np.testing.assert_allclose(path_probabilities(torch.from_numpy(costs), 0.3), expected, rtol=1e-6)
+
+
+def test_identical_videos_have_linear_labels():
+    for labels in labels_of([action(np.linspace(0, 1, 50))] * 4):
+        np.testing.assert_allclose(labels, np.linspace(0, 1, 50), atol=0.01)
+
+
+def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
+    even = np.linspace(0, 1, 90)
+    paused = np.concatenate([np.linspace(0, 0.5, 45), np.full(60, 0.5), np.linspace(0.5, 1, 45)])
+    slow_start = even**2
+    true = [even, paused, slow_start, even, even]
+    labels = labels_of([action(times) for times in true])
+    during, before = np.diff(labels[1])[55:95], np.diff(labels[1])[10:40]
+    assert during.mean() < 0.35 * before.mean()
+    for found, times in zip(labels, true, strict=True):
+        # With four other videos, the own normalized time still counts for a fifth.
+        linear = np.linspace(0, 1, len(times))
+        if not np.array_equal(times, linear):
+            assert np.abs(found - times).mean() < 0.5 * np.abs(linear - times).mean()
+
+
+def test_unrelated_videos_fall_back_toward_normalized_time():
+    rng = np.random.default_rng(0)
+    videos = [rng.standard_normal((60, WIDTH)) for _ in range(8)]
+    for labels in labels_of(videos):
+        assert np.abs(labels - np.linspace(0, 1, 60)).max() < 0.15
+
+
+def test_labels_rise_from_0_to_1_whatever_the_videos():
+    rng = np.random.default_rng(0)
+    times = np.linspace(0, 1, 40)
+    videos = [
+        action(times),
+        action(times[::-1]),  # reversed
+        action(times[:5], rng, 0.1),
+        np.ones((30, WIDTH)),  # constant
+        rng.standard_normal((1, WIDTH)),
+        rng.standard_normal((2, WIDTH)),
+    ]
+    for labels, video in zip(labels_of(videos), videos, strict=True):
+        assert len(labels) == len(video)
+        assert np.isfinite(labels).all()
+        assert (np.diff(labels) >= 0).all()
+        assert labels[0] == 0
+        assert len(labels) == 1 or labels[-1] == pytest.approx(1)
+
+
+def test_a_single_video_has_its_normalized_time():
+    np.testing.assert_allclose(labels_of([action(np.linspace(0, 1, 9) ** 3)])[0], np.linspace(0, 1, 9))
+
+
+def test_more_videos_than_references_are_aligned_with_a_random_subset(monkeypatch):
+    rng = np.random.default_rng(0)
+    videos = [action(np.linspace(0, 1, 40) ** rng.uniform(0.5, 2), rng, 0.1) for _ in range(24)]
+    all_references = labels_of(videos)
+    monkeypatch.setattr(progress, "MAX_REFERENCES", 12)
+    subset = labels_of(videos)
+    difference = np.mean([np.abs(a - b).mean() for a, b in zip(all_references, subset, strict=True)])
+    assert 0 < difference < 0.05
+    np.testing.assert_array_equal(subset[3], labels_of(videos)[3])  # deterministic
