@@ -8,6 +8,7 @@ to have the same mean progress in both.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from byov.cache.features import standardize
 from byov.train.soft_dtw import path_probabilities
+
+VideoT = TypeVar("VideoT")
 
 # All chosen on the val splits of simulated datasets.
 STEPS = 64  # length of the resampled videos
@@ -31,35 +34,37 @@ def linear_progress(frames: int) -> Tensor:
     return torch.linspace(0, 1, frames)
 
 
-def aligned_progress(frames: Sequence[int], read: Callable[[int], NDArray[np.floating]], seed: int = 0) -> list[Tensor]:
+def aligned_progress(
+    videos: Sequence[VideoT], read: Callable[[VideoT], NDArray[np.floating]], seed: int = 0
+) -> list[Tensor]:
     """Compute the progress labels of the training videos of one view.
 
     Args:
-        frames: Number of frames of each video.
-        read: Returns the (T, width) features of a video by its index. Called twice per video, for one at a time.
+        videos: The videos.
+        read: Returns the (T, width) features of a video. It is called twice per video, for one at a time.
         seed: Seed of the choice of references if there are more than MAX_REFERENCES videos.
 
     Returns:
         (T,) labels of each video, from 0 to 1, never decreasing. A single video gets its normalized time.
     """
-    if len(frames) < 2:
-        return [linear_progress(length) for length in frames]
-    references = torch.arange(len(frames))
-    if len(frames) > MAX_REFERENCES:
-        drawn = torch.randperm(len(frames), generator=torch.Generator().manual_seed(seed))[:MAX_REFERENCES]
+    if len(videos) < 2:
+        return [linear_progress(len(read(video))) for video in videos]
+    references = torch.arange(len(videos))
+    if len(videos) > MAX_REFERENCES:
+        drawn = torch.randperm(len(videos), generator=torch.Generator().manual_seed(seed))[:MAX_REFERENCES]
         references = drawn.sort().values
-    axes = principal_axes(smooth(read(index)) for index in references.tolist())
-    videos = torch.stack([resample(smooth(read(index)) @ axes, STEPS) for index in range(len(frames))])
-    videos = F.normalize(videos, dim=-1)  # (V, STEPS, COMPONENTS)
+    axes = principal_axes(smooth(read(videos[index])) for index in references.tolist())
+    projected = [smooth(read(video)) @ axes for video in videos]
+    sequences = F.normalize(torch.stack([resample(x, STEPS) for x in projected]), dim=-1)  # (V, STEPS, COMPONENTS)
     times = torch.linspace(0, 1, STEPS)
     labels = []
-    for index, length in enumerate(frames):
-        others = videos[references[references != index]]
-        path = path_probabilities(1 - videos[index] @ others.mT, GAMMA)  # (R, STEPS, STEPS)
+    for index, x in enumerate(projected):
+        others = sequences[references[references != index]]
+        path = path_probabilities(1 - sequences[index] @ others.mT, GAMMA)  # (R, STEPS, STEPS)
         matched = (path @ times) / path.sum(dim=-1)  # (R, STEPS) expected times in the other videos
         progress = torch.cat([matched, times[None]]).mean(dim=0).cummax(dim=0).values
         progress = (progress - progress[0]) / (progress[-1] - progress[0])
-        labels.append(resample(progress[:, None], length)[:, 0])
+        labels.append(resample(progress[:, None], len(x))[:, 0])
     return labels
 
 
@@ -74,9 +79,11 @@ def smooth(features: NDArray[np.floating]) -> Tensor:
 
 def principal_axes(videos: Iterable[Tensor]) -> Tensor:
     """Return the (width, COMPONENTS) directions of largest variance of the frames of standardized videos."""
-    covariance = sum(x.T @ x for x in videos)
-    assert isinstance(covariance, Tensor)
-    return torch.linalg.eigh(covariance.double()).eigenvectors[:, -COMPONENTS:].float()
+    covariance = torch.zeros(())
+    for x in videos:
+        covariance = covariance + x.T @ x
+    axes: Tensor = torch.linalg.eigh(covariance.double()).eigenvectors[:, -COMPONENTS:].float()
+    return axes
 
 
 def resample(x: Tensor, length: int) -> Tensor:

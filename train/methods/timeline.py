@@ -90,13 +90,11 @@ class Timeline(BackboneMethod):
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
         """Compute the progress labels of the training videos."""
         labels = [linear_progress(video.frames) for video in videos]
-        if self.settings.progress_labels == "aligned":
-            for view in VIEWS:
-                own = [index for index, video in enumerate(videos) if video.view == view]
-                frames = [videos[index].frames for index in own]
-                aligned = aligned_progress(frames, lambda i, own=own: read(videos[own[i]]), self.settings.seed)
-                for index, label in zip(own, aligned, strict=True):
-                    labels[index] = label
+        for view in VIEWS if self.settings.progress_labels == "aligned" else ():
+            own = [index for index, video in enumerate(videos) if video.view == view]
+            aligned = aligned_progress([videos[index] for index in own], read, self.settings.seed)
+            for index, label in zip(own, aligned, strict=True):
+                labels[index] = label
         padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)
         self.progress = padded.to(self.progress.device)
 
