@@ -77,7 +77,7 @@ def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
 
 
 def middle_frames(path: Indices) -> Indices:
-    """Return the middle one of the frames of B that a DTW path pairs with each frame of A."""
+    """Return, for each frame of A, the middle of the frames of B that a DTW path pairs with it."""
     _, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
     middle: Indices = path[first + (counts - 1) // 2, 1]
     return middle

@@ -22,7 +22,7 @@ TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are
 DEFAULT_FPS = Fraction(25)  # for videos with one frame
 MIN_FPS = Fraction(1, 1000)
 MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # width / height of a panel; other frames get black borders
-MAX_STRETCH = 0.02  # allowed to fill a panel of even width
+MAX_STRETCH = 0.02  # fraction by which a frame may be stretched to avoid thin black borders
 
 
 def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:

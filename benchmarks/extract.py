@@ -145,7 +145,10 @@ def bench_decode(root: Path) -> None:
 
 
 def bench_light(root: Path) -> None:
-    """EfficientNet-Lite0 is so light that memory allocation matters. The allocator is per process, so each is one."""
+    """Measure EfficientNet-Lite0, where memory allocation matters.
+
+    Each variant runs in its own process, because the allocator is configured per process.
+    """
     table = write_videos(root / "light", 4, 128)
     bare, pipeline = partial(in_process, "bare", LITE, "keep"), partial(in_process, "pipeline", LITE, "keep", table)
     compare("folded normalization / plain", bare, partial(in_process, "plain", LITE, "keep"), ">= 2", 5)

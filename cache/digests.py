@@ -45,7 +45,7 @@ def file_sha256(path: Path) -> str:
 def fingerprint(path: Path) -> str:
     """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB.
 
-    It notices a new export, cut or re-encoding, but not a byte changed in place between two samples.
+    It detects a new export, a cut or a re-encoding, but not a byte changed in place between two samples.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
@@ -109,7 +109,7 @@ def read_sealed_json(content: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     record.pop(SEAL_NAME, None)
-    # A digest under another name is a seal whose name is damaged.
+    # A digest under another key means that the key is damaged.
     if not is_sealed and any(isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()):
         raise SealError(f"its digest is not called {SEAL_NAME}: it is damaged")
     return record

@@ -34,7 +34,7 @@ class EmbeddingProvenance:
     preprocessing: str
     column: str  # dataset in the feature file, like "merged/0.3"
     column_sha256: str
-    first_frame: int  # in the video; above 0 for sub-clips embedded on their own
+    first_frame: int  # frame number in the video; nonzero for sub-clips, which are embedded separately
     source_sha256: str = ""  # digest of the video file; "" in a run, whose feature files have it
     schema_version: int = SCHEMA_VERSION
     byov_version: str = __version__

@@ -58,8 +58,8 @@ class Header:
     provenance: Provenance
     frames: int
     fps: float
-    truncated: bool  # the video breaks off and --on-truncated keep kept the frames before the break
-    corrupt_frames: int  # frames that FFmpeg marked as corrupt and --on-corrupt keep kept
+    truncated: bool  # the video is truncated; --on-truncated keep kept the frames before the cut
+    corrupt_frames: int  # corrupt frames, kept by --on-corrupt keep
     columns: dict[str, str]  # column → SHA-256
 
     @property

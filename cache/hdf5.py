@@ -31,7 +31,7 @@ STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
 
-CHUNK_ROWS = 64  # unit of storage: the most that a short video wastes
+CHUNK_ROWS = 64  # rows per chunk; a short video wastes less than one chunk
 BLOCK_ROWS = 4 * CHUNK_ROWS  # unit of writing: every HDF5 call has a fixed cost
 METADATA_BYTES, METADATA_FRACTION = 1 << 20, 0.02  # disk space to reserve for HDF5's own structures
 MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
@@ -295,8 +295,10 @@ def _link_names(group: h5py.h5g.GroupID) -> list[str]:
 
 
 def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
-    """Open a dataset after checking that it is stored as RowWriter stores it: any other way may read other files, or
-    take any amount of time and memory."""
+    """Open a dataset after checking that it is stored as RowWriter stores it.
+
+    Other layouts could refer to other files, or take unbounded time and memory.
+    """
     dataset = h5py.h5o.open(file.id, name.encode())
     if not isinstance(dataset, h5py.h5d.DatasetID):
         raise ValueError(f"{name!r} is not an array")

@@ -1,8 +1,8 @@
 """The two JSON files of a dataset in the cache.
 
-manifest.json describes the videos: view, split, frames, labels. It is all that later stages know of the dataset, and
-the same for everybody. index.json is local to this machine: where the videos are, and the size and modification time
-of every file when it was last checked, so that an extraction with nothing to do opens no file. It may be deleted.
+manifest.json describes the videos: view, split, frames, labels. Later stages read nothing else about the dataset. It is
+identical on every machine. index.json is local to this machine: where the videos are, and the size and modification
+time of every file when it was last checked, so that an extraction with nothing to do opens no file. It may be deleted.
 """
 
 import hashlib
@@ -133,7 +133,7 @@ def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
     """Return video id → path relative to `folder`, so that a project can be moved as a whole."""
     start = os.path.realpath(folder)
     relative = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
-    # JSON has no place for file names that are not UTF-8; such a video is not found again.
+    # JSON cannot represent file names that are not UTF-8, so these videos are not recorded.
     return {video: os.fsencode(path).decode(errors="replace") for video, path in relative.items()}
 
 

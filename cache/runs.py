@@ -283,7 +283,7 @@ def delete_run(run: RunRecord) -> None:
 
 
 def prune_checkpoints(run: RunRecord) -> int:
-    """Delete the checkpoints of a finished run, which nothing needs; return their size in bytes."""
+    """Delete the checkpoints of a finished run, which are no longer needed; return their size in bytes."""
     files = checkpoint_files(run)
     freed = sum(path.stat().st_size for path in files)
     for path in files:

@@ -70,7 +70,7 @@ def compare(
 def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     """Print the settings of a run as a TOML file for byov-train --config."""
     record = read_run(runs_dir, run)
-    # The folder, if byov-train would not find it from the encoder's name.
+    # Print the folder only if byov-train cannot derive it from the encoder's name.
     has_own_folder = encoder_slug(record.encoder) != record.encoder_folder
     values: dict[str, Any] = {
         "dataset": record.dataset,

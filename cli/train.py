@@ -223,7 +223,7 @@ def _print_summary(summary: dict[str, Any], *, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run the command. Of several processes, only the main one prints, unless another one fails and it does not."""
+    """Run the command. With several processes, only the main one prints, unless it is another process that fails."""
     for number in SIGNALS:  # end at once while waiting for the other processes
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -1,1 +1,1 @@
-"""The same work many times over: on the cores of one machine, or on many machines."""
+"""Parallel extraction and sweeps, on the cores of one machine or on a Ray cluster."""

@@ -111,7 +111,7 @@ class PaperChoice:
 
 
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Return the grids of the named tables, by default of all, for which the cache has features.
+    """Return the grids of the named tables (default: all) whose features are cached.
 
     Raises SweepError if a table does not exist, or the cache has no features for any of them.
     """

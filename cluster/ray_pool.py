@@ -127,8 +127,8 @@ def ray_workers(
 ) -> Iterator[list["RayWorker"]]:
     """Open a Ray session and start workers.
 
-    All machines must share the output folder, which may not exist yet, and the files. Once `stop` returns True,
-    Interrupted is raised.
+    All machines must share the input files and the output folder, which is created if missing. Once `stop` returns
+    True, Interrupted is raised.
     """
     with ray_session(cluster), _marker_in(output) as marker:
         shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
@@ -170,7 +170,7 @@ def _version(package: str) -> str:
 
 
 def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
-    """Raise ClusterError if this machine has other package versions, or other files by path and size in bytes."""
+    """Raise ClusterError if package versions or files (path and size) on this machine differ."""
     for package, expected in versions.items():
         if (found := _version(package)) != expected:
             raise ClusterError(

@@ -29,12 +29,12 @@ TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 class EmbeddingReader(ABC):
     """Reads embeddings of a dataset's videos and joins them into `Frames`."""
 
-    name: str  # of the table row
+    name: str  # name of the table row
     kind: Kind
     manifest: Manifest
     remedy: str = ""  # what to do if files are absent or stale; the end of error messages
     standardized: bool = False  # the embeddings of every segment have zero mean
-    optional: bool = False  # tables can do without this row
+    optional: bool = False  # the row is omitted if the embeddings cannot be read
 
     @abstractmethod
     def path(self, segment: Segment) -> Path | None:
@@ -55,7 +55,7 @@ class EmbeddingReader(ABC):
     def frames(
         self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of a split, or one mean per video, for videos too many to hold in memory."""
+        """Read all frames of a split, or only the mean of each video if the frames do not fit into memory."""
         return self.frames_of(segments(self.manifest, split, protocol), split, progress, means=means)
 
     def frames_of(
@@ -261,7 +261,7 @@ def first_header(folder: Path, remedy: str) -> Header:
 
 
 def features_name(encoder: str) -> str:
-    """Return the row name of an encoder's features, as the paper calls them if it does."""
+    """Return the row name of an encoder's features: the paper's name if it has one."""
     model = encoder.rsplit("/", 1)[-1]
     if encoder.startswith("random/"):
         return f"Random features ({model})"

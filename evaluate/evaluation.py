@@ -325,8 +325,8 @@ def readers_to_compare(
 ) -> list[EmbeddingReader]:
     """Return readers of cached features, Time only, and the runs with their untrained models.
 
-    Features are given by encoder folder and column. Baselines are skipped if unreadable; those that a run was trained
-    on are also scored standardized.
+    Features are given by encoder folder and column. Baselines that cannot be read are skipped. Features that a run was
+    trained on are also scored after standardization.
     """
     trained_on = {(run.encoder_folder, run.column) for run in runs}
     readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]
@@ -374,7 +374,8 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
 def tasks_of(manifest: Manifest) -> tuple[str, ...]:
     """Return the tasks of --task all that a dataset has labels for.
 
-    Kendall's tau needs no labels, but videos of one action; datasets with action labels only are scored in actions.
+    Kendall's tau needs no labels, but all videos must show the same action. Datasets with action labels only are scored
+    on `actions`.
     """
     if manifest.actions and not manifest.phases:
         return tuple(task for task in ALL_TASKS if task in NEED_ACTIONS)

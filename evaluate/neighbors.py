@@ -36,7 +36,7 @@ class Points:
 
     @cached_property
     def values(self) -> Indices:
-        """(P,) number of each point, the same for equal points and for no others."""
+        """(P,) integer id of each point; equal points share an id."""
         points = np.ascontiguousarray(self._exact + np.float32(0))  # -0 becomes 0
         sums = points.view(np.uint32).sum(axis=1, dtype=np.uint64)
         if len(np.unique(sums)) == len(sums):  # usually all differ
@@ -51,7 +51,7 @@ class Points:
         return (indices[first : first + count] for first in range(0, len(indices), count))
 
     def distances(self, rows: Indices, columns: slice = slice(None)) -> Distances:
-        """Return (R, C) squared distances, each off by at most `error`."""
+        """Return (R, C) squared distances, with an absolute error of at most `error`."""
         products = self._centered[rows] @ self._centered[columns].T
         products *= -2
         products += self._square_norms[columns]

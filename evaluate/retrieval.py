@@ -16,7 +16,7 @@ def mean_average_precision(
 
     Every frame is a query; its candidates are the frames of other recordings ("regular") or of the other view. AP@K is
     the mean of precision@j over the ranks j <= K of relevant frames (same phase), 0 if there are none. With fewer than
-    K candidates, all are ranked. Among equally distant candidates the first in order comes first.
+    K candidates, all are ranked. Ties are broken by the order of the candidates.
 
     Args:
         test: Labeled frames.

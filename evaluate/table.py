@@ -19,7 +19,7 @@ from byov.evaluate.frames import Score
 from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
-SATURATED = 0.9  # a Time only score from which a column says little about embeddings
+SATURATED = 0.9  # from this Time-only score on, a column says little about embeddings
 ABSENT = "-"
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
@@ -102,7 +102,7 @@ def _mean(scores: Sequence[Score]) -> Score:
 class Column:
     """A column of a table: percent with two digits, or a correlation with four.
 
-    Normalized time alone can reach the maximum of correlations; Time only's score is shown where it does.
+    In columns of correlations, normalized time alone can reach the maximum; the Time-only score is then shown below.
     """
 
     score: str  # name of the score it shows
@@ -150,7 +150,7 @@ class Table:
         published = [row for row in shown if row.kind == "published"]
         times = [_saturating_time(column, measured) for column in self.columns]
         best = [_best(column, measured) for column in self.columns]
-        self.footnotes: dict[str, str] = {}  # letter of each, in order of first use
+        self.footnotes: dict[str, str] = {}  # footnote → letter, in order of first use
         self.headings = [
             Cell(column.heading, "" if time is None else self._mark(_time_footnote(time)))
             for column, time in zip(self.columns, times, strict=True)

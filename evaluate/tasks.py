@@ -30,7 +30,7 @@ FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of t
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What scores depend on besides the embeddings."""
+    """Options of the evaluation tasks."""
 
     ks: tuple[int, ...] = (5, 10, 15)  # of map@K; paper
     tau_stride: int = 5  # Kendall's tau uses every n-th frame; published code
@@ -232,7 +232,7 @@ class KendallsTau(Task):
         return estimates
 
 
-# In the order of the paper's columns and tables, then what it does not print.
+# In the order of the paper's tables, followed by tasks that are not in the paper.
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (Classification(), Retrieval(), Progression(), FewShot(), ActionRecognition(), KendallsTau())

@@ -189,7 +189,7 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
 
 
 class _Stopped(BaseException):
-    """Ends a decoder thread whose consumer has stopped."""
+    """Raised in a decoder thread whose consumer has stopped."""
 
 
 def _decode(

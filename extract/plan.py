@@ -1,4 +1,4 @@
-"""What an extraction has to do: compare every video of a dataset with its file in the cache.
+"""Plan an extraction: compare every video of a dataset with its file in the cache.
 
 Loads no model and decodes nothing.
 """
@@ -72,12 +72,12 @@ class Job:
     path: Path  # feature file
     state: State
     reason: str  # why it is stale or in conflict
-    found: CachedFile | None  # the present file, if it is readable
+    found: CachedFile | None  # the existing file, if it is readable
     ratios: tuple[float, ...]  # ratios of the finished file
 
     @property
     def frames(self) -> int | None:
-        """Number of frames in the present file."""
+        """Number of frames in the existing file."""
         return None if self.found is None else self.found.indexed.frames
 
     @property
@@ -150,7 +150,7 @@ class CacheReader:
             self.entries = {}
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Add what a plan has read already."""
+        """Reuse the files that a plan has already read."""
         for job in jobs:
             if job.found is not None and not job.found.source_change:
                 self._identity = self._identity or job.found.identity
@@ -292,7 +292,7 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
 
 @dataclass(frozen=True)
 class VideoCheck:
-    """One video of `byov-extract --check`: its state in the cache and what its container says."""
+    """One video of `byov-extract --check`: its state in the cache and the properties in its header."""
 
     job: Job
     probe: Probe | None

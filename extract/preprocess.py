@@ -44,7 +44,7 @@ class Preprocessing:
         return _resample(images, self.size, self.size, slice(0, self.size), slice(0, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Do the part that runs in the decoder threads: resize if the model is on the CPU, else pin memory."""
+        """First half, in the decoder threads: resize if the model is on the CPU, else pin memory."""
         if device.type == "cpu":
             return self.resized(frames)
         return frames.pin_memory() if device.type == "cuda" else frames
@@ -61,7 +61,7 @@ class Preprocessing:
 
 
 def _resample(images: Tensor, height: int, width: int, rows: slice, columns: slice) -> Tensor:
-    """Resize to (height, width) and keep some rows and columns, bit by bit as Pillow does: horizontally, then
+    """Resize to (height, width) and keep some rows and columns, bit-identical to Pillow: horizontally, then
     vertically, each pass with 22-bit weights and rounded to bytes."""
     across = _resample_last_axis(images, width, columns)
     return _resample_last_axis(across.mT, height, rows).mT

@@ -1,1 +1,1 @@
-"""Stage 2: the masked ego-exo autoencoder, trained from the cache."""
+"""Stage 2: train one of eight methods on cached features."""

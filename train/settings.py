@@ -18,7 +18,7 @@ DEFAULT_METHOD = "byov"
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
 PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
-LARGEST = 1_000_000  # upper limit of every size, against typing errors
+LARGEST = 1_000_000  # upper limit of every size, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
 SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}  # options with other names
 
@@ -159,7 +159,7 @@ class EncoderSettings(Record):
     position: Position = "interpolated"  # published code; the paper describes the decoder's positions only
     position_in: PositionIn = "features"  # published code
     norm: Norm = "after"  # as in MAE; the published code normalizes before the blocks
-    # neither restricts attention
+    # neither the paper nor the published code restricts attention
     attention_window: Size | None = Field(None, description="Encoder attention reaches this many frames either side.")
 
     @property

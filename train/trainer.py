@@ -94,7 +94,7 @@ class Trainer:
         Diverged is raised if the loss or the weights are not finite, or the processes disagree.
         """
         self._processes.check_in_sync(self.method, self.state.step)
-        if self.state.step == 0 and self._processes.is_main:  # the first record is of the untrained model
+        if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
             self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
         first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
@@ -200,7 +200,7 @@ class Trainer:
             save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
 
     def _check_weights_finite(self) -> None:
-        """The loss is computed before the step: it can be finite when the weights no longer are."""
+        """The loss is computed before the step, so it can be finite after the weights have diverged."""
         if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
             raise self._diverged("The weights are no longer finite", self.state.step)
 

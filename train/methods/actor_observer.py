@@ -1,6 +1,6 @@
 """ActorObserverNet (Sigurdsson et al., CVPR 2018): an exo frame is nearest to the ego frame of its moment.
 
-Not every frame can be told from others of its video, so learned heads weight the triplets.
+Some frames cannot be distinguished from others of their video, so learned heads weight the triplets.
 """
 
 from collections.abc import Sequence
@@ -201,7 +201,7 @@ def _softplus(values: Tensor) -> Tensor:
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what a batch of one-by-one updates of running means amounts to.
+    """Compute the combined effect of updating running means with one triplet after the other.
 
     (n,) video of each triplet and whether it had a mean before -> (n, n) fraction of triplet j in the mean of triplet
     i's video, (n,) fraction of the previous mean, (n,) whether the triplet is the last of its video.

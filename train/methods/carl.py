@@ -1,4 +1,4 @@
-"""CARL (Chen et al., CVPR 2022): frames of two crops of a video are as similar as they are close in time."""
+"""CARL (Chen et al., CVPR 2022): the similarity of frames from two crops of a video follows their distance in time."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log

@@ -1,4 +1,4 @@
-"""Time-contrastive networks (Sermanet et al., ICRA 2018): frames of the same moment are alike, others are not."""
+"""Time-contrastive networks (Sermanet et al., ICRA 2018): frames of the same moment are similar, others are not."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
