@@ -301,7 +301,7 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _hugging_face_settings(*, bars: bool) -> Iterator[None]:
-    """Silence warnings of the Hugging Face libraries, and their progress bars unless `bars`; restore both afterwards."""
+    """Silence Hugging Face warnings, and progress bars unless `bars`; restore both afterwards."""
     logging_settings, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:

@@ -118,9 +118,14 @@ def write_manifest(path: Path, dataset: str = "demo") -> Path:
 IDENTITY = {"identity": "ab" * 32, "method": "byov", "seed": 0}
 
 
-def network() -> tuple[torch.nn.Linear, torch.optim.Adam]:
+class Network(torch.nn.Linear):
+    def training_state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def network() -> tuple[Network, torch.optim.Adam]:
     torch.manual_seed(0)
-    model = torch.nn.Linear(32, 16)
+    model = Network(32, 16)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(32)).sum().backward()
     optimizer.step()

@@ -240,7 +240,8 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
         train_run("run", checkpoint_every=1, resume=resume, device="cpu", **places, **sizes)
 
     def damaged(at: Path) -> list[str]:
-        checked = verify_run(at, "run") if (at / "run" / "config.json").exists() else ()
-        return [str(file.path) for file in checked if file.problem]
+        has_run = (at / "run" / "config.json").exists()
+        checked = verify_run(at, "run", folder / "features") if has_run else ()
+        return [str(file.path) for file in checked if file.problem and file.path.exists()]  # not yet written is fine
 
     return try_faults("training", kind, work, damaged, folder, most=most)
