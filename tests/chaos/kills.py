@@ -242,6 +242,6 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     def damaged(at: Path) -> list[str]:
         has_run = (at / "run" / "config.json").exists()
         checked = verify_run(at, "run", folder / "features") if has_run else ()
-        return [str(file.path) for file in checked if file.problem and file.path.exists()]  # not yet written is fine
+        return [str(file.path) for file in checked if file.problem and file.path.is_file()]  # others are missing
 
     return try_faults("training", kind, work, damaged, folder, most=most)
