@@ -1,4 +1,4 @@
-"""Timeline: frames of different videos are alike if the action has made the same progress.
+"""Timeline: frames of different videos are similar if the action has made the same progress.
 
 Progress labels come from aligning the training videos of each view (train/progress.py), without annotations. The
 network sees random parts of videos, which hide how far the action has advanced. A second term, CARL's, compares two
@@ -23,21 +23,19 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress, linear_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
-Weight = shared.NonNegative
-
 
 class TimelineSettings(BackboneMethodSettings):
     """Ours; defaults were chosen on val splits (docs/methods.md)."""
 
-    summary = "frames at the same progress of the action are alike; each video must show the action once."
+    summary = "frames at the same progress of the action are similar; each video must show the action once."
     name = "Timeline"
 
     method: Literal["timeline"] = "timeline"
     progress_labels: Literal["aligned", "linear"] = Field(
         "aligned", description="Progress labels: from aligning the videos of a view, or the fraction of the video."
     )
-    label_weight: Weight = Field(0.3, description="Weight of the terms that use the progress labels.")
-    intra_weight: Weight = Field(1.0, description="Weight of the contrast between two parts of a video.")
+    label_weight: shared.NonNegative = Field(0.3, description="Weight of the terms that use the progress labels.")
+    intra_weight: shared.NonNegative = Field(1.0, description="Weight of the contrast between two parts of a video.")
     clips: int = Field(
         8, ge=4, le=shared.LARGEST, description="Clips per item: two parts of each video, half of the videos ego."
     )
