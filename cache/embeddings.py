@@ -65,7 +65,7 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
     """Return the provenance of a file of a run's embeddings.
 
     Raises StaleError unless the file has embeddings of the video and frames that it is named after, computed from the
-    present features with the given model (None to skip this comparison).
+    current features with the given model (None to skip this comparison).
     """
     source, view, video, first_frame = read_source(path), path.parent.name, path.stem, "0"
     if path.parents[1].name.endswith("-trimmed"):

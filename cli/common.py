@@ -194,7 +194,7 @@ def parse_cluster(
     return options
 
 
-def run_on_cluster(work: Callable[[Stop], T], message: str) -> T:
+def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
     """Return `work(stop)`, where `stop` returns True after the first signal. A second signal ends the process at once.
 
     `work` runs in another thread, because Ray replaces the signal handlers of the main thread.

@@ -144,7 +144,7 @@ def evaluate(
         results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
     else:
         in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
-        results = common.run_on_cluster(in_processes, "interrupted")
+        results = common.run_stoppable(in_processes, "interrupted")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     print_and_save(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)
 

@@ -124,7 +124,7 @@ def extract(
             return interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
         from byov.cluster.extraction import extract_on_cluster
 
-        return common.run_on_cluster(
+        return common.run_stoppable(
             lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
         )
 

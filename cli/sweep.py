@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from byov.cli import common
-from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_on_cluster
+from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.grids import PlannedRun, plan_runs, read_grid
@@ -88,7 +88,7 @@ def sweep_grid(
         with sweep_workers(where, runs, folders, stop) as processes:
             return sweep(runs, folders, processes, retry=retry, device=device, progress=PROGRESS, stop=stop)
 
-    result = run_on_cluster(work, "interrupted; run the same command to resume")
+    result = run_stoppable(work, "interrupted; run the same command to resume")
     documents: dict[str, Any]
     if plan:
         drawn = paper_results(plan, result, folders)

@@ -19,7 +19,7 @@ from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction
 
-EVERY = 4  # exo frames are multiples of this; published code
+EVERY = 4  # stride of the exo frames; published code
 SMALL = 1e-5  # added to divisors; published code
 LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
 
