@@ -11,12 +11,13 @@ RUNS := $(or $(BYOV_RUNS),runs)
 # Otherwise Python would import ./data and ./evaluate in place of other packages with these names.
 export PYTHONSAFEPATH := 1
 
-.PHONY: help setup demo extract tables test check lint types bench chaos clean
+.PHONY: help setup demo demo-paper demo-timeline extract tables benchmark test check lint types bench chaos clean
 
 help:
-	@echo "make demo                       run everything on rendered videos, without downloads; writes a report"
+	@echo "make demo                       run everything on the demo videos, without downloads; writes a report"
 	@echo "make extract DATASET=pour_milk  extract the features of a dataset (options: ENCODER=..., ARGS=...)"
 	@echo "make tables DATASET=demo        reproduce the paper's tables and figures on a cached dataset"
+	@echo "make benchmark                  compare all methods on six simulated datasets (hours)"
 	@echo "make test                       run the fast tests (SLOW=1: also slow ones, LONG=1: all; JOBS=n processes)"
 	@echo "make check                      run lint, type checks and tests"
 	@echo "make bench                      measure speed and memory of each stage"
@@ -33,27 +34,33 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 
-# A model small enough for two cores, selected on whole videos and sub-clips of the val split. One thread, because a model this
-# small gains little from a second one.
-DEMO_PAPER := --latent 128 --depth 4 --decoder-depth 2 --heads 8 --epochs 60 --batch-size 4 --lr 3e-4 --select both
+# Two models small enough for two cores, trained side by side on one thread each.
+DEMO_PAPER := --size small
 DEMO_TIMELINE := --method timeline
 
 # $(call demo_run,NAME,OPTIONS): start the run, or resume it
 define demo_run
-	@if test -e $(RUNS)/$(1)/config.json; then options=--resume; else options="--dataset demo $(2)"; fi; \
+	if test -e $(RUNS)/$(1)/config.json; then options=--resume; else options="--dataset demo $(2)"; fi; \
 	echo "byov-train --run $(1) $$options"; \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/byov-train --run $(1) $$options
 endef
 
 demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
-	$(call demo_run,demo-paper,$(DEMO_PAPER))
-	$(call demo_run,demo-timeline,$(DEMO_TIMELINE))
+	@$(MAKE) --no-print-directory --jobs=2 demo-paper demo-timeline
 	$(BIN)/byov-eval --run demo-paper --run demo-timeline --task all --out $(RUNS)/demo-results
 	$(BIN)/byov-report --run demo-timeline --compare demo-paper
 
+# The output of the first goes to a file, so that the bar of the second stays readable.
+demo-paper: $(READY)
+	@mkdir -p $(RUNS)
+	@{ $(call demo_run,$@,$(DEMO_PAPER)); } >$(RUNS)/$@.log 2>&1 || { cat $(RUNS)/$@.log; exit 1; }
+
+demo-timeline: $(READY)
+	@$(call demo_run,$@,$(DEMO_TIMELINE))
+
 extract: $(READY)
-	@test -n "$(DATASET)" || { echo "No dataset given. Use make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego"; exit 2; }
+	@test -n "$(DATASET)" || { echo "No dataset given. Use make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego | metaworld/hammer"; exit 2; }
 	$(BIN)/byov-extract --dataset $(DATASET) $(if $(ENCODER),--encoder $(ENCODER)) $(ARGS)
 
 # On the demo set with small models and short training.
@@ -61,6 +68,14 @@ tables: $(READY)
 	$(if $(filter demo,$(DATASET)),$(BIN)/byov-extract --dataset demo)
 	$(BIN)/byov-sweep paper $(if $(DATASET),--dataset $(DATASET)) $(if $(ENCODER),--encoder $(ENCODER)) \
 	    $(if $(filter demo,$(DATASET)),--small --seeds 2) --out $(RUNS)/tables $(ARGS)
+
+TASKS := door-open pick-place drawer-open peg-insert-side coffee-pull hammer
+
+# Render and extract the Meta-World datasets, then train and score all methods on them. Can be interrupted and resumed.
+benchmark: $(READY)
+	$(BIN)/python -c 'import metaworld' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[metaworld]"
+	for task in $(TASKS); do $(BIN)/byov-extract --dataset metaworld/$$task --ratios 0.3,1.0 || exit; done
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/byov-sweep benchmark --out $(RUNS)/benchmark $(ARGS)
 
 # One process per core and one PyTorch thread per process. Each process runs whole test files, those with slow tests first.
 test: $(READY)

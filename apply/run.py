@@ -94,7 +94,7 @@ def load_features(
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
 
     >>> features = load_features("demo", split="test")
-    >>> video, array = features.videos["pour_ego_015"], features["pour_ego_015"]
+    >>> video, array = features.videos["test_ego_00"], features["test_ego_00"]
     >>> video.view, video.split, len(array) == video.frames
     ('ego', 'test', True)
     """
@@ -144,10 +144,10 @@ class Run:
             (T, D) embeddings of the frames.
 
         >>> run, features = load_run("demo-paper"), byov.load_features("demo")
-        >>> embedding = run.embed(features["pour_ego_015"])
-        >>> embedding.shape == (features.videos["pour_ego_015"].frames, run.model.settings.latent)
+        >>> embedding = run.embed(features["test_ego_00"])
+        >>> embedding.shape == (features.videos["test_ego_00"].frames, run.model.settings.latent)
         True
-        >>> bool((run.embed("datasets/demo/test/ego/pour_ego_015.mp4") == embedding).all())
+        >>> bool((run.embed("datasets/demo/test/ego/test_ego_00.mp4") == embedding).all())
         True
         """
         if isinstance(video_or_features, (str, os.PathLike)):
@@ -184,7 +184,7 @@ class Run:
             progress: Progress of decoding.
             stop: Checked between batches of frames; if true, Interrupted is raised.
 
-        >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/pour_ego_015.mp4")
+        >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/test_ego_00.mp4")
         >>> len(video.embedding) == len(video.pts_seconds)
         True
         """
@@ -207,7 +207,7 @@ class Run:
             untrained: The embeddings of the model at its initialization.
 
         >>> embeddings = load_run("demo-paper").embeddings("test", view="exo")
-        >>> len(embeddings["pour_exo_015"]) == embeddings.videos["pour_exo_015"].frames
+        >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
         True
         """
         reader = self._reader(untrained=untrained)

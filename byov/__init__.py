@@ -4,7 +4,7 @@
 >>> byov.extract_features("demo", encoder="random/tiny").failures
 {}
 >>> embeddings = byov.load_run("demo-paper").embeddings("test")
->>> len(embeddings["pour_ego_015"]) == embeddings.videos["pour_ego_015"].frames
+>>> len(embeddings["test_ego_00"]) == embeddings.videos["test_ego_00"].frames
 True
 
 docs/python.md documents this API, docs/architecture.md the subpackages.

@@ -27,3 +27,8 @@ def runs_folder(given: Folder = None) -> Path:
 
 def _chosen(given: Folder, variable: str, default: str) -> Path:
     return Path(os.environ.get(variable) or default if given is None else given)
+
+
+def dataset_folder(name: str) -> str:
+    """Return the folder name of a dataset: metaworld/hammer → metaworld-hammer."""
+    return name.replace("/", "-")

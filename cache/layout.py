@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from byov.errors import CacheError
+from byov.folders import dataset_folder
 
 VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
@@ -39,11 +40,11 @@ def encoder_slug(encoder_id: str) -> str:
 
 
 def manifest_path(features_dir: Path, dataset: str) -> Path:
-    return features_dir / check_name(dataset, "dataset") / "manifest.json"
+    return features_dir / check_name(dataset_folder(dataset), "dataset") / "manifest.json"
 
 
 def encoder_dir(features_dir: Path, dataset: str, encoder_id: str) -> Path:
-    return features_dir / check_name(dataset, "dataset") / encoder_slug(encoder_id)
+    return features_dir / check_name(dataset_folder(dataset), "dataset") / encoder_slug(encoder_id)
 
 
 def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
@@ -51,6 +52,7 @@ def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path
     if not features_dir.is_dir():
         raise CacheError(f"{features_dir}: no feature cache; create one with byov-extract --dataset demo")
     datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
+    dataset = dataset and dataset_folder(dataset)
     if dataset is not None and dataset not in [folder.name for folder in datasets]:
         there = ", ".join(folder.name for folder in datasets) or "nothing"
         raise CacheError(f"{features_dir} has no dataset {dataset!r}; it has {there}")

@@ -24,7 +24,14 @@ from byov.device import Device
 from byov.errors import EncoderError, VideoError
 from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET_PREFIX, WHEELS, Resize, parse_encoder
-from byov.extract.extract_features import DEFAULT_RATIOS, DEMO_ENCODER, extract_plan, open_videos, own_name
+from byov.extract.extract_features import (
+    DEFAULT_RATIOS,
+    OFFLINE_ENCODER,
+    default_encoder,
+    extract_plan,
+    open_videos,
+    own_name,
+)
 from byov.extract.plan import ExtractionOptions, Job, OnMismatch, Outcome, Plan, VideoCheck
 from byov.text import format_duration, format_size, pluralize, printable
 
@@ -49,7 +56,7 @@ def extract(
         str | None,
         typer.Option(
             help=f"Hugging Face model id, local folder, {IMAGENET_PREFIX}{' | '.join(WHEELS)} or random/ARCHITECTURE.",
-            show_default=f"{DEFAULT_ENCODER}; demo: {DEMO_ENCODER}",
+            show_default=f"{DEFAULT_ENCODER}; demo, metaworld: {OFFLINE_ENCODER}",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
@@ -93,7 +100,7 @@ def extract(
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
-    chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
+    chosen = parse_encoder(encoder or default_encoder(dataset), revision)
     if folder is not None:
         if dataset or manifest:
             raise UsageError(f"--folder {folder} cannot be combined with --dataset or --manifest.")

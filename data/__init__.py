@@ -1,35 +1,60 @@
 """Datasets of ego and exo videos, and the decoder that reads them."""
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from byov.data import ae2, demo
+from byov.data import ae2, metaworld
 from byov.data.charades_ego import read_charades_ego
 from byov.data.dataset import Dataset
 from byov.data.own_videos import read_own_videos
 from byov.errors import DatasetError
+from byov.folders import dataset_folder
+from byov.progress import NO_PROGRESS, Progress
 
+METAWORLD = {f"metaworld-{task}": task for task in metaworld.TASKS}
+WITHOUT_DOWNLOAD = ("demo", *METAWORLD)
 READERS: dict[str, Callable[[str, Path], Dataset]] = {
     **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),
     "charades_ego": read_charades_ego,
-    "demo": lambda name, root: read_own_videos(name, root / "videos.csv", phase_names=demo.PHASES),
+    **dict.fromkeys(WITHOUT_DOWNLOAD, lambda name, root: read_own_videos(name, root / "videos.csv")),
 }
 _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2)") | {
     "charades_ego": "prior.allenai.org/projects/charades-ego",
 }
 
 
-def open_dataset(name: str, datasets_dir: Path) -> Dataset:
-    """Read a known dataset from datasets_dir / name."""
+def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
+    """Read a known dataset from datasets_dir / name.
+
+    If they are missing there, the videos of the demo are copied from this package and those of Meta-World are rendered.
+    """
+    name = dataset_folder(name)
     if name not in READERS:
         raise DatasetError(
             f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos with --folder or "
             "--manifest."
         )
     root = datasets_dir / name
+    if name == "demo" and not root.exists():
+        _copy_demo(root)
+    if name in METAWORLD and not (root / "videos.csv").exists():
+        metaworld.write_dataset(root, METAWORLD[name], progress=progress)
     if not root.is_dir():
         raise DatasetError(
-            f"{root.absolute()} is missing. Download {name} from {_DOWNLOADS.get(name, 'its authors')} into this "
-            "folder, or set --datasets-dir. To try byov without a download, use the dataset demo."
+            f"{root.absolute()} is missing. Download {name} from {_DOWNLOADS[name]} into this folder, or set "
+            "--datasets-dir. To try byov without a download, use the dataset demo."
         )
     return READERS[name](name, root)
+
+
+def _copy_demo(root: Path) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}-") as scratch:
+        copy = shutil.copytree(Path(__file__).with_name("demo"), Path(scratch) / root.name)
+        try:
+            copy.rename(root)
+        except OSError:
+            if not root.is_dir():  # copied by another process at the same time
+                raise

@@ -63,17 +63,11 @@ class _Row(NamedTuple):
     phases: tuple[str, ...]
 
 
-def read_own_videos(
-    name: str, manifest: Path, phase_names: tuple[str, ...] = (), *, folder: Path | None = None
-) -> Dataset:
-    """Read the dataset listed in a CSV file.
-
-    `phase_names` are used if the CSV names no phases and has the same number of them. Paths are relative to `folder`,
-    by default that of the CSV.
-    """
+def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) -> Dataset:
+    """Read the dataset listed in a CSV file, with paths relative to `folder`, by default that of the CSV."""
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
-    names = _phase_names(manifest, rows, phase_names)
+    names = _phase_names(manifest, rows)
     dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=names)
     require_views(dataset, ("train",))
     return dataset
@@ -144,7 +138,7 @@ def _parse_events(text: str, source: str) -> _Events:
     return _Events(tuple(time for time, _ in events), unlabeled, "f" if all(in_frames) else "s", names if named else ())
 
 
-def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...]) -> tuple[str, ...]:
+def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
     labeled = [(row, len(row.video.events)) for row in rows if row.video.events is not None]
     if not labeled:
@@ -173,7 +167,7 @@ def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...])
         return listed[0]
     if names:
         return (FIRST_PHASE, *names)
-    return default if len(default) == events + 1 else tuple(f"phase {index}" for index in range(events + 1))
+    return tuple(f"phase {index}" for index in range(events + 1))
 
 
 # --- folder

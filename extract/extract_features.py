@@ -14,9 +14,8 @@ from byov.cache.hdf5 import read_array
 from byov.cache.layout import manifest_path, video_path
 from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
 from byov.cache.verify import failures_path, read_failures
-from byov.data import READERS, open_dataset
+from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
 from byov.data.dataset import Dataset, Video
-from byov.data.demo import DEFAULT_VIDEOS, write_demo
 from byov.data.own_videos import read_own_videos
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
@@ -24,7 +23,7 @@ from byov.errors import CacheError, DatasetError, EncoderError
 from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
 from byov.extract.plan import CachedFile, ExtractionOptions, Job, OnMismatch, Outcome, Plan
-from byov.folders import Folder, datasets_folder, features_folder
+from byov.folders import Folder, dataset_folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
 LOGGER = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) 
         path.unlink(missing_ok=True)
 
 
-DEMO_ENCODER = "imagenet/efficientnet-lite0"  # pretrained, and needs no download from a hub
+OFFLINE_ENCODER = "imagenet/efficientnet-lite0"  # pretrained, and needs no download from a hub
 DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
 
 
@@ -165,7 +164,7 @@ def extract_features(
     A video that cannot be decoded does not stop the others; it is listed in `failures`.
 
     Args:
-        dataset: Name of a known dataset; "demo" is rendered if it is missing.
+        dataset: Name of a known dataset; videos of "demo" and Meta-World need no download.
         manifest: CSV of your own videos, instead of a dataset.
         name: Name for your own videos. Default: the name of the CSV.
         encoder: Encoder id, like "openai/clip-vit-base-patch16".
@@ -187,7 +186,7 @@ def extract_features(
         raise DatasetError(f"shard {shard}: expected (i, n) with i from 1 to n, like (2, 4)")
     progress = Stoppable(progress, stop)
     videos = open_videos(dataset, manifest, name, datasets_folder(datasets_dir), progress)
-    chosen = parse_encoder(encoder or (DEMO_ENCODER if dataset == "demo" else DEFAULT_ENCODER), revision)
+    chosen = parse_encoder(encoder or default_encoder(dataset), revision)
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     options = ExtractionOptions(
         resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
@@ -211,7 +210,7 @@ def open_videos(
     datasets_dir: Path,
     progress: Progress = NO_PROGRESS,
 ) -> Dataset:
-    """Open a known dataset (the demo is rendered if it is missing) or your own videos."""
+    """Open a known dataset or your own videos."""
     if manifest is not None:
         if dataset is not None:
             raise DatasetError("give a dataset or a manifest, not both")
@@ -220,12 +219,12 @@ def open_videos(
         raise DatasetError(f"which dataset? One of {', '.join(READERS)}, or your own videos by their manifest")
     if name is not None:
         raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
-    if dataset == "demo" and not (datasets_dir / "demo").exists():
-        LOGGER.info(f"rendering the demo videos into {datasets_dir / 'demo'}")
-        count = sum(ego + exo for ego, exo in DEFAULT_VIDEOS.values())
-        with progress.bar("rendering", unit="video", total=count) as bar:
-            write_demo(datasets_dir / "demo", videos=DEFAULT_VIDEOS, progress=lambda _done, _total: bar.advance())
-    return open_dataset(dataset, datasets_dir)
+    return open_dataset(dataset, datasets_dir, progress)
+
+
+def default_encoder(dataset: str | None) -> str:
+    """Return the encoder that is used unless another is chosen: without a download if the dataset needs none."""
+    return OFFLINE_ENCODER if dataset and dataset_folder(dataset) in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
 
 
 def own_name(name: str) -> str:

@@ -18,11 +18,10 @@ from tests.factories import read_files
 from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
-from byov.cache.manifest import load_index, load_manifest, read_sources
+from byov.cache.manifest import load_index, read_sources
 from byov.cli.signals import Stopped
-from byov.data.demo import PHASES
 from byov.data.video import FrameReader
-from byov.extract import encoders, extract_features
+from byov.extract import encoders
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.plan import FILE_BYTES
@@ -373,18 +372,13 @@ def test_check_lists_the_videos_before_it_contacts_the_hub(byov_extract, make_da
     assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
 
 
-def test_demo_is_rendered_if_it_is_missing(byov_extract, tmp_path, monkeypatch):
-    monkeypatch.setattr(extract_features, "DEFAULT_VIDEOS", {"train": (1, 1)})
-    ran = byov_extract("--dataset", "demo", *TINY)
+def test_demo_is_copied_if_it_is_missing(byov_extract, tmp_path):
+    ran = byov_extract("--dataset", "demo", "--check", *TINY)
     assert ran.code == 0, ran.err
-    assert f"rendering the demo videos into {tmp_path / 'datasets' / 'demo'}" in ran.err
-    assert "2 videos extracted" in ran.out
-    manifest = load_manifest(tmp_path / "features" / "demo" / "manifest.json")
-    assert manifest.phases == PHASES
-    assert [video.id for video in manifest.videos] == ["pour_ego_000", "pour_exo_000"]
-    again = byov_extract("--dataset", "demo", *TINY)
-    assert "rendering" not in again.err
-    assert "0 videos extracted (0 frames, 0 B), 2 already cached" in again.out
+    assert len(list((tmp_path / "datasets" / "demo").rglob("*.mp4"))) == 64
+    assert "64 videos: 64 to do" in ran.out
+    (tmp_path / "datasets" / "demo" / "test" / "ego" / "test_ego_00.mp4").unlink()
+    assert "test_ego_00.mp4" in one_line_error(byov_extract("--dataset", "demo", *TINY))
 
 
 def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_path):

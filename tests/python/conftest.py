@@ -9,11 +9,10 @@ import torch
 from tests.factories import write_video
 
 import byov
-from byov.data.demo import DEFAULT_VIDEOS, PHASES
-from byov.data.demo.write import list_videos
+from byov.data.metaworld import list_clips
 
 FPS = 10
-NUMBERS = (0, 1, 12, 15)  # per view: two train videos, one val and one test video
+VIDEOS_PER_VIEW = {"train": 2, "val": 1, "test": 1}
 TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "epochs": 2}
 
 
@@ -26,14 +25,13 @@ def write_gradient(path: Path, frames: int, seed: int) -> None:
 
 
 def write_demo_videos(root: Path) -> None:
-    """Write short videos in place of some of the rendered ones, which take longer."""
-    lines = ["path,view,split,id,events"]
-    for video in list_videos(DEFAULT_VIDEOS):
-        if video.number in NUMBERS:
-            frames = 12 if video.view == "ego" else 14
-            events = ";".join(f"{(index + 1) / len(PHASES) * frames / FPS:.3f}" for index in range(len(PHASES) - 1))
-            write_gradient(root / video.path, frames, len(lines))
-            lines.append(f"{video.path},{video.view},{video.split},{video.id},{events}")
+    """Write short videos under the names of some of the demo's."""
+    lines = ["path,view,split,id,events,phases"]
+    for clip in list_clips(VIDEOS_PER_VIEW):
+        frames = 12 if clip.view == "ego" else 14
+        events = ";".join(f"{round(frames * fraction)}f" for fraction in (0.25, 0.5, 0.75))
+        write_gradient(root / clip.path, frames, len(lines))
+        lines.append(f"{clip.path},{clip.view},{clip.split},{clip.id},{events},reach;contact;move;done")
     (root / "videos.csv").write_text("\n".join(lines) + "\n")
 
 

@@ -42,12 +42,12 @@ def test_features_are_read_on_access(project):
     features = byov.load_features()
     assert (len(features), features.dataset, len(features.phases)) == (8, "demo", 3)
     assert all(array.shape == (features.videos[name].frames, 128) for name, array in features.items())
-    assert list(byov.load_features(split="train", view="ego")) == ["pour_ego_000", "pour_ego_001"]
-    assert not np.array_equal(features["pour_ego_015"], byov.load_features(ratio=1.0)["pour_ego_015"])
-    (project / "features/demo/random--tiny/ego/pour_ego_015.h5").write_bytes(b"")
-    assert features["pour_exo_015"].dtype == np.float16
-    with pytest.raises(byov.ByovError, match=r"pour_ego_015\.h5"):
-        features["pour_ego_015"]
+    assert list(byov.load_features(split="train", view="ego")) == ["train_ego_00", "train_ego_01"]
+    assert not np.array_equal(features["test_ego_00"], byov.load_features(ratio=1.0)["test_ego_00"])
+    (project / "features/demo/random--tiny/ego/test_ego_00.h5").write_bytes(b"")
+    assert features["test_exo_00"].dtype == np.float16
+    with pytest.raises(byov.ByovError, match=r"test_ego_00\.h5"):
+        features["test_ego_00"]
     with pytest.raises(KeyError):
         features["nobody"]
 
@@ -55,20 +55,20 @@ def test_features_are_read_on_access(project):
 def test_embed_equals_the_embeddings_of_the_run(project):
     """For a video file, an array and a tensor."""
     run, features = byov.load_run(device="cpu"), byov.load_features()
-    stored, _ = read_embedding(project / "runs/demo-paper/embeddings/exo/pour_exo_015.h5")
-    array = features["pour_exo_015"]
-    video = run.embed_video(project / "datasets/demo/test/exo/pour_exo_015.mp4")
+    stored, _ = read_embedding(project / "runs/demo-paper/embeddings/exo/test_exo_00.h5")
+    array = features["test_exo_00"]
+    video = run.embed_video(project / "datasets/demo/test/exo/test_exo_00.mp4")
     for embedding in (
         run.embed(array),
         run.embed(torch.from_numpy(array)),
-        run.embed("datasets/demo/test/exo/pour_exo_015.mp4"),
+        run.embed("datasets/demo/test/exo/test_exo_00.mp4"),
         video.embedding,
-        run.embeddings()["pour_exo_015"],
+        run.embeddings()["test_exo_00"],
     ):
         assert (type(embedding), embedding.dtype) == (np.ndarray, np.float32)
         assert np.array_equal(embedding, stored)
     assert video.pts_seconds.tolist() == pytest.approx([frame / 10 for frame in range(14)])
-    assert not np.array_equal(run.embeddings(untrained=True)["pour_exo_015"], stored)
+    assert not np.array_equal(run.embeddings(untrained=True)["test_exo_00"], stored)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_evaluate_rejects_a_task(task, message):
 
 
 def test_extraction_continues_after_a_failure_and_retries(project):
-    damaged = project / "datasets/demo/train/ego/pour_ego_000.mp4"
+    damaged = project / "datasets/demo/train/ego/train_ego_00.mp4"
     content = damaged.read_bytes()
     damaged.write_bytes(b"no video")
     first = byov.extract_features("demo", encoder="random/tiny", features_dir="new", ratios=(0.3,))
-    assert (first.videos, first.cached, list(first.failures)) == (7, 0, ["pour_ego_000"])
+    assert (first.videos, first.cached, list(first.failures)) == (7, 0, ["train_ego_00"])
     damaged.write_bytes(content)
     second = byov.extract_features("demo", encoder="random/tiny", features_dir="new", ratios=(0.3,))
     assert (second.videos, second.frames, second.cached, second.failures) == (1, 12, 7, {})
-    old, new = (byov.load_features(features_dir=folder)["pour_ego_000"] for folder in ("features", "new"))
+    old, new = (byov.load_features(features_dir=folder)["train_ego_00"] for folder in ("features", "new"))
     assert np.array_equal(old, new)
 
 
@@ -188,7 +188,7 @@ def test_evaluate_and_embed_can_be_stopped():
     with pytest.raises(byov.Interrupted):
         run.evaluate(stop=lambda: True)
     with pytest.raises(byov.Interrupted):
-        run.embed("datasets/demo/test/exo/pour_exo_015.mp4", stop=lambda: True)
+        run.embed("datasets/demo/test/exo/test_exo_00.mp4", stop=lambda: True)
 
 
 def test_nothing_is_printed(capfd):

@@ -167,7 +167,7 @@ def namespace(project):
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
     byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
-    return {"features": byov.load_features("demo")["pour_ego_015"]}
+    return {"features": byov.load_features("demo")["test_ego_00"]}
 
 
 def run_page(page, namespace):

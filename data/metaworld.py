@@ -1,0 +1,308 @@
+"""Meta-World datasets: simulated robot manipulation, filmed by a wrist camera (ego) and by corner cameras (exo).
+
+Each video is a different episode of Meta-World's scripted policy, with its own object and goal positions, start, speed,
+pauses, idle time, colors, lights and camera. Phases come from the state of the simulator:
+
+- reach: the gripper approaches the object
+- contact: it is as close to the object as when the object starts to move, within 3 cm, and stays so
+- move: the object is more than 2 cm from where it was
+- done: Meta-World reports success
+
+Rendering needs the extra `metaworld` and OSMesa or EGL (environment variable MUJOCO_GL). The dataset `demo`, a smaller
+version of `metaworld-door-open`, comes with the package.
+"""
+
+import csv
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.data.dataset import VIEWS, Split, View
+from byov.errors import DatasetError
+from byov.progress import NO_PROGRESS, Progress, track
+
+# The first random number of an episode is the task's index, so new tasks go to the end.
+TASKS = ("pick-place", "drawer-open", "door-open", "peg-insert-side", "coffee-pull", "hammer")
+PHASES = ("reach", "contact", "move", "done")
+VIDEOS_PER_VIEW: Mapping[Split, int] = {"train": 24, "val": 6, "test": 10}
+DEMO = {"task": "door-open", "videos_per_view": {"train": 20, "val": 4, "test": 8}, "size": 192, "crf": 30}
+PAIRS = 4  # train episodes that both views film at the same time
+FPS = 15
+
+_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # shown where nothing else marks the goal
+_CORNERS = ("corner", "corner2", "corner3", "corner4")
+_FRAMES = (60, 140)  # of a video
+_SHORTEST_PHASE = 3  # frames
+_SETTLING_STEPS = 10  # of the simulation, in which objects come to rest; not filmed
+_MAX_STEPS = 420
+_WORKSPACE = np.array((0.0, 0.65, 0.12))  # that the corner cameras look at
+_WORKSPACE_RADIUS = 0.42  # meters
+
+
+class Clip(NamedTuple):
+    """A video of a dataset."""
+
+    split: Split
+    view: View
+    id: str
+    episode: int  # number over all splits and views
+    pair: str  # name of a pair of videos that share an episode, or ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.split}/{self.view}/{self.id}.mp4"
+
+
+class Episode(NamedTuple):
+    """A performance of the policy."""
+
+    states: NDArray[np.float64]  # (T, nq) joint positions at each frame
+    events: tuple[int, ...]  # first frames of the phases after the first
+
+
+def write_dataset(
+    root: Path,
+    task: str,
+    *,
+    seed: int = 0,
+    videos_per_view: Mapping[Split, int] = VIDEOS_PER_VIEW,
+    size: int = 224,
+    crf: int = 20,
+    progress: Progress = NO_PROGRESS,
+) -> None:
+    """Render a task's videos, then write videos.csv. Existing videos are kept, so an interrupted call can be repeated.
+
+    The same arguments, package versions and OpenGL library produce the same bytes.
+
+    Args:
+        root: Folder of the dataset.
+        task: One of TASKS.
+        seed: Random seed.
+        videos_per_view: Number of videos in each split.
+        size: Width and height in pixels.
+        crf: H.264 quality; lower is better.
+        progress: Receives the progress.
+
+    Raises:
+        DatasetError: The task is unknown, or the simulator or its renderer is not installed.
+    """
+    if task not in TASKS:
+        raise DatasetError(f"unknown Meta-World task {task!r}. Choose from {', '.join(TASKS)}.")
+    studio = Studio(task, size)
+    rows = [("path", "view", "split", "id", "events", "phases", "pair")]
+    for clip in track(list_clips(videos_per_view), progress, f"rendering {task}", unit="video"):
+        episode = studio.perform(seed, clip.episode)
+        path = root / clip.path
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = path.with_name(f".{path.name}.partial")
+            encode_video(scratch, studio.film(episode, seed, clip), size, crf)
+            scratch.replace(path)
+        events = ";".join(f"{frame}f" for frame in episode.events)
+        rows.append((clip.path, clip.view, clip.split, clip.id, events, ";".join(PHASES), clip.pair))
+    scratch = root / ".videos.csv.partial"
+    with scratch.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    scratch.replace(root / "videos.csv")
+
+
+def list_clips(videos_per_view: Mapping[Split, int]) -> list[Clip]:
+    """Return the videos of a dataset. The last train videos of the two views are pairs."""
+    clips, episodes = [], count()
+    for split, videos in videos_per_view.items():
+        unpaired = max(0, videos - PAIRS) if split == "train" else videos
+        pairs = {index: next(episodes) for index in range(unpaired, videos)}
+        for view in VIEWS:
+            for index in range(videos):
+                episode = pairs[index] if index in pairs else next(episodes)
+                pair = f"pair_{index:02d}" if index in pairs else ""
+                clips.append(Clip(split, view, f"{split}_{view}_{index:02d}", episode, pair))
+    return clips
+
+
+def encode_video(path: Path, frames: Iterator[NDArray[np.uint8]], size: int, crf: int) -> None:
+    """Encode (size, size, 3) frames as H.264 in MP4, always to the same bytes."""
+    # x264's assembly and threads change the output from run to run; bitexact drops version strings.
+    options = {"preset": "medium", "crf": str(crf), "threads": "1", "x264-params": "asm=0"}
+    with av.open(path, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+        stream = container.add_stream("libx264", rate=FPS, options=options)
+        stream.width, stream.height, stream.pix_fmt = size, size, "yuv420p"
+        stream.time_base = Fraction(1, FPS)
+        for index, pixels in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+class Studio:
+    """Simulator and renderer of one task."""
+
+    def __init__(self, task: str, size: int) -> None:
+        self.task, self._number = task, TASKS.index(task)
+        environments, policies, self._mujoco = _import_simulator()
+        self.env = environments[f"{task}-v3-goal-observable"](seed=0)
+        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # a new object and goal at each reset
+        self.env.max_path_length = 10**6
+        self._policy = policies[f"{task}-v3"]()
+        self._hand = np.array(self.env.hand_init_pos, np.float64)
+        model = self.env.model
+        for site in range(model.nsite):
+            if model.site(site).name != _GOAL_MARKERS.get(task):
+                model.site_rgba[site, 3] = 0
+        fields = ("mat_rgba", "geom_rgba", "light_diffuse", "light_pos", "cam_pos", "cam_quat", "cam_fovy")
+        self._original = {name: getattr(model, name).copy() for name in fields}
+        model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
+        self._renderer = self._mujoco.Renderer(model, size, size)
+        for flag in (self._mujoco.mjtRndFlag.mjRND_SHADOW, self._mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self._renderer.scene.flags[flag] = 0
+
+    def perform(self, seed: int, episode: int) -> Episode:
+        """Simulate an episode; attempts in which the policy fails or a phase is too short are repeated."""
+        seeds = ((seed, self._number, episode, attempt) for attempt in count())
+        return next(filter(None, (self._attempt(np.random.default_rng(each)) for each in seeds)))
+
+    def film(self, episode: Episode, seed: int, clip: Clip) -> Iterator[NDArray[np.uint8]]:
+        """Yield the (size, size, 3) frames of the episode that was performed last."""
+        self._change_colors(np.random.default_rng((seed, self._number, clip.episode, 0, 1)))
+        camera = self._place_camera(clip.view, np.random.default_rng((seed, self._number, clip.episode, 0, 2)))
+        for state in episode.states:
+            self.env.data.qpos[:] = state
+            self._mujoco.mj_forward(self.env.model, self.env.data)
+            self._renderer.update_scene(self.env.data, camera=camera)
+            yield self._renderer.render()
+
+    def _attempt(self, rng: np.random.Generator) -> Episode | None:
+        env = self.env
+        env.seed(int(rng.integers(2**31)))
+        start = self._hand + rng.uniform((-0.15, -0.1, 0.0), (0.15, 0.05, 0.15))
+        env.hand_init_pos = np.clip(start, env.mocap_low, env.mocap_high).astype(np.float32)
+        observation, _ = env.reset()
+        speed, noise = rng.uniform(0.8, 1.0), rng.uniform(0.0, 0.1)
+        states, objects, hands, is_idle = [], [], [], []
+
+        def step(action: Any, *, idle: bool) -> bool:
+            nonlocal observation
+            action = np.clip(np.asarray(action, np.float64), -1, 1)
+            action[:3] = action[:3] * speed + rng.normal(0, noise, 3)
+            observation, _, _, _, info = env.step(action)
+            states.append(env.data.qpos.copy())
+            objects.append(observation[4:7].copy())
+            hands.append(env.tcp_center.copy())
+            is_idle.append(idle)
+            return bool(info["success"])
+
+        for _ in range(_SETTLING_STEPS + rng.integers(0, 31)):
+            step((0, 0, 0, -1), idle=True)
+        started = len(states) - 1
+        pauses = dict(zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False))
+        for number in range(_MAX_STEPS):
+            with warnings.catch_warnings(action="ignore"):  # of actions that the environment clips
+                action = np.asarray(self._policy.get_action(observation), np.float64)
+            for _ in range(pauses.get(number, 0)):
+                step((0, 0, 0, action[3]), idle=True)
+            if step(action, idle=False):
+                break
+        else:
+            return None
+        done = len(states) - 1
+        for _ in range(rng.integers(5, 61)):
+            step((0, 0, 0, action[3]), idle=True)
+        events = _event_steps(np.array(objects), np.array(hands), started, done)
+        if events is None:
+            return None
+        return _play_back(np.array(states), np.array(is_idle), events, rng)
+
+    def _change_colors(self, rng: np.random.Generator) -> None:
+        model = self.env.model
+        for name, values in self._original.items():
+            getattr(model, name)[:] = values
+        model.mat_rgba[:, :3] = np.clip(model.mat_rgba[:, :3] * rng.uniform(0.5, 1.25, (model.nmat, 3)), 0, 1)
+        colored = np.any(model.geom_rgba[:, :3] != 0.5, axis=1)  # the others have the color of their material
+        factors = rng.uniform(0.6, 1.2, (colored.sum(), 3))
+        model.geom_rgba[colored, :3] = np.clip(model.geom_rgba[colored, :3] * factors, 0, 1)
+        model.light_diffuse[:] *= rng.uniform(0.4, 1.8, (model.nlight, 1))
+        model.light_pos[:] += rng.normal(0, 0.3, (model.nlight, 3))
+        model.vis.headlight.ambient[:] = rng.uniform(0.25, 0.5)
+        model.vis.headlight.diffuse[:] = rng.uniform(0.25, 0.5)
+
+    def _place_camera(self, view: View, rng: np.random.Generator) -> str:
+        model = self.env.model
+        if view == "ego":
+            name = "gripperPOV"
+            model.cam_pos[model.camera(name).id] += rng.normal(0, 0.005, 3)
+            model.cam_fovy[model.camera(name).id] += rng.uniform(-6, 6)
+            return name
+        name = _CORNERS[rng.integers(len(_CORNERS))]
+        camera = model.camera(name).id
+        model.cam_pos[camera] += rng.normal(0, 0.06, 3)
+        # Meta-World's corner cameras are upside down: look at the workspace, with the z axis up.
+        back = model.cam_pos[camera] - (_WORKSPACE + rng.normal(0, 0.03, 3))
+        distance = np.linalg.norm(back)
+        model.cam_fovy[camera] = 2 * np.degrees(np.arctan(_WORKSPACE_RADIUS / distance)) * rng.uniform(0.9, 1.2)
+        back /= distance
+        right = np.cross((0, 0, 1), back)
+        right /= np.linalg.norm(right)
+        rotation = np.column_stack((right, np.cross(back, right), back))
+        self._mujoco.mju_mat2Quat(model.cam_quat[camera], rotation.ravel())
+        return name
+
+
+def _event_steps(
+    objects: NDArray[np.float64], hands: NDArray[np.float64], started: int, done: int
+) -> tuple[int, ...] | None:
+    """Return the first steps of the phases after the first; None if they are not in order."""
+    has_moved = np.linalg.norm(objects - objects[started], axis=1) > 0.02
+    move = started + int(np.argmax(has_moved[started:]))
+    distances = np.linalg.norm(objects - hands, axis=1)
+    far = np.flatnonzero(distances[:move] > distances[move] + 0.03)
+    if not has_moved[move] or move >= done or len(far) == 0:
+        return None
+    return int(far[-1]) + 1, move, done
+
+
+def _play_back(
+    states: NDArray[np.float64], is_idle: NDArray[np.bool_], events: tuple[int, ...], rng: np.random.Generator
+) -> Episode | None:
+    """Resample the steps to frames: one per idle step, 40 to 75 for the others, at a varying speed."""
+    knots, log_rates = np.linspace(0, len(states) - 1, 6), rng.uniform(-0.55, 0.55, 6)
+    frames_per_step = np.exp(np.interp(np.arange(len(states)), knots, log_rates))
+    frames_per_step[~is_idle] *= rng.integers(40, 76) / frames_per_step[~is_idle].sum()
+    frames_per_step[is_idle] = 1.0
+    times = np.concatenate([[0.0], np.cumsum(frames_per_step)[:-1]])[_SETTLING_STEPS:]
+    times -= times[0]
+    steps = np.interp(np.arange(int(times[-1]) + 1), times, np.arange(_SETTLING_STEPS, len(states)))
+    lower = steps.astype(np.int64)
+    starts = np.searchsorted(lower, events)
+    shortest = np.diff(starts, prepend=0, append=len(steps)).min()
+    if not _FRAMES[0] <= len(steps) <= _FRAMES[1] or shortest < _SHORTEST_PHASE:
+        return None
+    upper, weight = np.minimum(lower + 1, len(states) - 1), (steps - lower)[:, None]
+    return Episode((1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist()))
+
+
+def _import_simulator() -> tuple[Any, Any, Any]:
+    """Import Meta-World and MuJoCo, which are optional and select their renderer at import."""
+    os.environ.setdefault("MUJOCO_GL", "osmesa")
+    os.environ.setdefault("LP_NUM_THREADS", "1")  # OSMesa's threads slow down frames this small
+    try:
+        import mujoco
+        from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
+        from metaworld.policies import ENV_POLICY_MAP
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            f"Meta-World needs {error.name}, which is not installed. Use: pip install 'byov-egoexo[metaworld]'"
+        ) from None
+    except (AttributeError, ImportError, OSError) as error:
+        raise DatasetError(
+            f"MuJoCo found no {os.environ['MUJOCO_GL']} library ({error}). Install one with: apt-get install libosmesa6"
+        ) from None
+    return ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE, ENV_POLICY_MAP, mujoco
