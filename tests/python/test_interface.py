@@ -40,7 +40,7 @@ def test_type_checkers_see_the_same_names():
 
 def test_features_are_read_on_access(project):
     features = byov.load_features()
-    assert (len(features), features.dataset, len(features.phases)) == (8, "demo", 3)
+    assert (len(features), features.dataset, len(features.phases)) == (8, "demo", 4)
     assert all(array.shape == (features.videos[name].frames, 128) for name, array in features.items())
     assert list(byov.load_features(split="train", view="ego")) == ["train_ego_00", "train_ego_01"]
     assert not np.array_equal(features["test_ego_00"], byov.load_features(ratio=1.0)["test_ego_00"])
