@@ -21,6 +21,7 @@ from byov.text import printable
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 SATURATED = 0.9  # from this Time-only score on, a column says little about embeddings
 ABSENT = "-"
+COUNTED = ("classification/", "retrieval/map@10/", "actions/")  # columns that `columns_ahead` counts
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -96,6 +97,52 @@ def _mean(scores: Sequence[Score]) -> Score:
         return next(score for score in scores if score.value is None)
     remarks = dict.fromkeys(score.remark for score in scores if score.remark)
     return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
+
+
+# Comparison with Time only
+
+
+def columns_ahead(row: Row, baseline: Row) -> tuple[int, int]:
+    """Return in how many columns of F1 and mAP `row` is ahead of `baseline`, and how many columns both have.
+
+    Progression and Kendall's tau are not counted: time itself can reach their maximum.
+    """
+    pairs = [(row.value(name), baseline.value(name)) for name in row.scores if name.startswith(COUNTED)]
+    known = [(own, other) for own, other in pairs if own is not None and other is not None]
+    return sum(own > other for own, other in known), len(known)
+
+
+def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
+    """Return one sentence on how many columns trained rows are ahead of Time only in, over all protocols.
+
+    Args:
+        rows: Rows of each protocol, as in `Results.rows`.
+        only: Name of the row that the sentence is about; by default all trained rows, means instead of their runs.
+
+    Returns:
+        "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    for of_protocol in rows.values():
+        clock = next((row for row in of_protocol if row.kind == "time"), None)
+        trained = [row for row in of_protocol if _is_trained(row)]
+        in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
+        for row in trained:
+            if clock and (row.name == only if only else row.origin.get("run") not in in_means):
+                (ahead, compared), (more, more_compared) = counts.get(row.name, (0, 0)), columns_ahead(row, clock)
+                counts[row.name] = ahead + more, compared + more_compared
+    sentence = ""
+    for name, (ahead, compared) in counts.items():
+        if not sentence and compared:
+            sentence = f"{name} is ahead of Time only in {ahead} of {compared} columns of F1 and mAP"
+        elif compared:
+            sentence += f", {name} in {ahead}"
+    return sentence and f"{sentence}."
+
+
+def _is_trained(row: Row) -> bool:
+    origins = row.origin.get("runs", [row.origin])
+    return row.kind in ("run", "mean", "npz") and not any(one.get("untrained") for one in origins)
 
 
 @dataclass(frozen=True)

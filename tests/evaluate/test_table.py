@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from byov.evaluate.frames import Score
-from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, mean_row
+from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, columns_ahead, mean_row, verdict
 from byov.evaluate.tasks import EvaluationOptions, main_columns
 
 MAIN = main_columns(EvaluationOptions())
@@ -132,3 +132,34 @@ def test_control_characters_are_not_printed():
     for text in (shown.to_markdown(), shown.to_latex(), shown.to_html()):
         assert "\x1b" not in text
         assert "\x07" not in text
+
+
+def test_columns_ahead_counts_f1_and_map_that_both_rows_have():
+    clock = row("Time only", "time", 0.6, {"retrieval/map@5/regular": Score(0.1)})
+    scores = {
+        "classification/regular": Score(0.7),
+        "classification/ego2exo": Score(0.6),
+        "retrieval/map@10/regular": Score(None, missing="no labels"),
+        "retrieval/map@5/regular": Score(0.9),
+        "kendalls_tau/all": Score(0.9),
+    }
+    assert columns_ahead(row(scores=scores), clock) == (1, 5)
+    assert columns_ahead(clock, row(scores=scores)) == (3, 5)
+
+
+def test_the_verdict_counts_trained_rows_over_protocols():
+    clock, frozen = row("Time only", "time", 0.6), row("features", "frozen", 0.9)
+    first, second = (
+        replace(row(name, value=value), origin={"run": name}) for name, value in (("first", 0.7), ("second", 0.6))
+    )
+    untrained = replace(mean_row([first, second], "Untrained"), origin={"runs": [{"run": "first", "untrained": True}]})
+    standard = [frozen, clock, untrained, first, second]
+    rows = {"standard": standard, "trimmed": [*standard[:3], replace(second, name="first"), second]}
+    start = "first is ahead of Time only in 6 of 12 columns of F1 and mAP"
+    assert verdict(rows) == f"{start}, second in 0."
+    assert verdict(rows, "first") == f"{start}."
+    mean = mean_row([first, second], "mean")
+    assert verdict({"standard": [clock, first, second, mean]}).startswith("mean is ahead of Time only in 6 of 6")
+    assert verdict({"standard": [first]}) == verdict({"standard": [clock, frozen]}) == ""
+    few = Row("few", "run", {"kendalls_tau/all": Score(0.9)})
+    assert verdict({"standard": [clock, few]}) == ""
