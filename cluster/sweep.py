@@ -9,6 +9,7 @@ from functools import partial
 from byov.cache.atomic import exclusive
 from byov.cache.layout import manifest_path, ratio_key
 from byov.cache.runs import CONFIG_NAME, RunRecord, read_progress, read_run
+from byov.cluster.estimates import record_time
 from byov.cluster.grids import PlannedRun, joint_scope
 from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.run_task import (
@@ -76,6 +77,7 @@ def sweep(
                 f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
             ) from None
         before = [run_status(run, folders) for run in runs]
+        new = {status.name for status in before if status.state == "to train"}
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
@@ -98,6 +100,8 @@ def sweep(
                 done += 1
                 text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
                 LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
+                if status.state == "finished" and task.name in new:
+                    record_time(task.run, folders, status.seconds)
                 bar.advance(latest=task.name)
             elif error is None:
                 rows[task.name] = result

@@ -86,8 +86,9 @@ class Row:
 
 
 def mean_row(rows: Sequence[Row], name: str) -> Row:
-    """Return the mean and sample standard deviation over rows; a score that one of them lacks is missing."""
-    scores = {score: _mean([row.scores[score] for row in rows]) for score in rows[0].scores}
+    """Return the mean and sample standard deviation of the scores that all rows have."""
+    common = [score for score in rows[0].scores if all(score in row.scores for row in rows)]
+    scores = {score: _mean([row.scores[score] for row in rows]) for score in common}
     return Row(name, "mean", scores, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
 
 
@@ -147,7 +148,7 @@ def _is_trained(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: percent with two digits, or a correlation with four.
+    """A column of a table: percent with two digits, a correlation with four, or a count.
 
     In columns of correlations, normalized time alone can reach the maximum; the Time-only score is then shown below.
     """
@@ -158,8 +159,11 @@ class Column:
     short: str  # shorter form of `group`, for terminals
     is_correlation: bool = False
     note: str = ""  # line below tables with this column
+    is_count: bool = False
 
     def format(self, value: float) -> str:
+        if self.is_count:
+            return f"{value:.0f}"
         return f"{value:.4f}" if self.is_correlation else f"{100 * value:.2f}"
 
 

@@ -175,7 +175,7 @@ def test_tables_have_means_over_seeds_and_baselines(run, folders):
         "Random features (tiny), merged 0.3",
         "Random features (tiny), merged 0.3, standardized",
         "Time only",
-        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, and 1 more with the same initialization",
+        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, BYOV, paper (tiny, frozen), mask self 0.6",
         "BYOV, paper (tiny, frozen), mask self 0.4",
         "BYOV, paper (tiny, frozen), mask self 0.6",
     ]

@@ -112,6 +112,7 @@ def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by name, without locks and checkpoints."""
+    """Every file below a folder by name, without locks, times and checkpoints."""
     files = read_files(folder).items()
-    return {name: content for name, content in files if not name.endswith("lock") and "/checkpoint/" not in name}
+    skipped = ("lock", "times.json")
+    return {name: content for name, content in files if not name.endswith(skipped) and "/checkpoint/" not in name}
