@@ -31,6 +31,7 @@ from byov.evaluate.evaluation import (
     scope_of_runs,
 )
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
+from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
 from byov.train.feature_store import choose_folder
@@ -111,7 +112,8 @@ def evaluate(
         tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
         results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels, sources))
-        print_and_save(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
+        document, stem = results.file_to_dict(), _stem(task, None, "test")
+        print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -146,7 +148,8 @@ def evaluate(
         in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
         results = common.run_stoppable(in_processes, "interrupted")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    print_and_save(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)
+    document, stem = results.to_dict(), _stem(task, protocol, split)
+    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
