@@ -91,8 +91,7 @@ def _column_width(table: Table, column: int) -> int:
 
 
 def _heading(table: Table, column: int) -> Text:
-    heading = table.headings[column]
-    return Text(f"{table.columns[column].short}\n{heading.text}{heading.mark.translate(_SUPERSCRIPTS)}")
+    return Text(f"{table.columns[column].short}\n{table.columns[column].heading}")
 
 
 def _cell_text(cell: Cell) -> Text:

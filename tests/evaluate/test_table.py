@@ -27,18 +27,6 @@ def test_percent_has_two_digits_and_correlations_four():
     assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + ["0.1235"] * 2
 
 
-def test_time_only_is_shown_where_it_saturates_a_column_or_no_embedding_is_better():
-    shown = table(row("Time only", "time", 0.95), row())
-    assert [cell.extra for cell in cells(shown, 1)] == [()] * 6 + [("(0.9500)",)] * 2
-    assert all(cell.extra == () for cell in cells(shown, 0))
-    assert [cell.mark for cell in shown.headings] == [""] * 6 + ["a", "a"]
-    better = {"kendalls_tau/all": Score(0.7)}
-    shown = table(row("Time only", "time", 0.6), row(), row("best", scores=better), row("paper", "published", 0.9))
-    assert [cell.extra for cell in cells(shown, 1)[6:]] == [("(0.6000)",), ()]
-    assert [cell.extra for cell in shown.published[0][1]] == [()] * 8
-    assert all(cell.extra == () for cell in cells(table(row(value=0.99))))
-
-
 def test_equal_footnotes_share_a_letter():
     missing = Score(None, missing="no exo test videos")
     gone = {"classification/ego2exo": missing, "classification/exo2ego": missing}
@@ -61,6 +49,8 @@ def test_deviation_interval_and_best_value():
 
 def test_published_rows_are_set_apart():
     published = Row("AE2", "published", {"classification/regular": Score(0.6623, remark="a slip")})
+    ours = row("AE2", scores={"classification/regular": Score(0.6)})
+    assert table(ours, published).published[0][1][0].extra == ("(ours -6.23)",)
     elsewhere = Row("other", "published", {"actions/regular": Score(0.1)})
     shown = table(row(), published, elsewhere)
     assert [one.name for one, _ in shown.published] == ["AE2"]
