@@ -1,7 +1,7 @@
 """byov-sweep: train and score many runs, and print one table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,11 @@ from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
-from byov.cluster.estimates import Estimate, estimate_runs
-from byov.cluster.grids import PlannedRun, plan_runs, read_grid
+from byov.cluster.estimates import Estimate, estimate_runs, total_time
+from byov.cluster.grids import Folders, PlannedRun, plan_runs, read_grid
 from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, PaperResult, paper_results, plan_paper, shipped_grid
 from byov.cluster.ray_pool import ClusterOptions
-from byov.cluster.run_task import Folders, RunStatus
-from byov.cluster.sweep import SweepResult, run_status, sweep, sweep_workers
+from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.cluster.sweep_tables import sweep_results, sweep_tables
 from byov.device import Device, usable_cores
 from byov.evaluate.evaluation import SCHEMA_VERSION
@@ -92,21 +91,18 @@ def sweep_grid(
     planned = plan_runs(grids, folders.features, allow_missing=name in (PAPER, BENCHMARK))
     runs = [run for run in planned if not run.missing]
     _note_missing(planned)
-    before = {run.name: run_status(run, folders) for run in runs}
-    to_do = [run for run in runs if before[run.name].state in ("to train", "to resume") or retry]
-    estimates = {} if ray else estimate_runs(to_do, folders, device, PROGRESS)
+    if not dry_run and (not runs or (name == BENCHMARK and len(runs) < len(planned))):
+        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
     where = ray or workers or usable_cores()
     if dry_run:
-        _show_plan(planned, before, estimates, as_json=as_json)
-        note(_total(runs, before, estimates, where))
+        _show_plan(planned, folders, device, where, as_json=as_json)
         return
-    if not runs or (name == BENCHMARK and len(runs) < len(planned)):
-        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
-    note(_total(runs, before, estimates, where))
 
     def work(stop: Stop) -> SweepResult:
         with sweep_workers(where, runs, folders, stop) as processes:
-            return sweep(runs, folders, processes, retry=retry, device=device, progress=PROGRESS, stop=stop)
+            return sweep(
+                runs, folders, processes, retry=retry, device=device, measure=ray is None, progress=PROGRESS, stop=stop
+            )
 
     result = run_stoppable(work, "interrupted; run the same command to resume")
     documents: dict[str, Any]
@@ -152,54 +148,27 @@ def _note_missing(planned: Sequence[PlannedRun]) -> None:
 
 
 def _show_plan(
-    planned: Sequence[PlannedRun], before: Mapping[str, RunStatus], estimates: Mapping[str, Estimate], *, as_json: bool
+    planned: Sequence[PlannedRun], folders: Folders, device: Device, where: ClusterOptions | int, *, as_json: bool
 ) -> None:
+    before = {run.name: run_status(run, folders) for run in planned if not run.missing}
+    to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
+    estimates = estimate_runs(to_do, folders, device, PROGRESS, measure=isinstance(where, int))
     entries = []
     for run in planned:
-        estimate = estimates.get(run.name, Estimate())
-        problem = "features are missing" if run.missing else estimate.problem
-        state, detail = "cannot run", problem
-        if not problem:
-            state, detail = before[run.name].state, before[run.name].detail
-        entries.append(
-            {
-                "run": run.name,
-                "state": state,
-                "detail": detail,
-                "seconds": round(estimate.seconds),
-                "title": run.title,
-                "dataset": run.dataset,
-                "encoder": run.encoder_folder,
-                "ratio": run.ratio,
-                "settings": run.settings.model_dump(mode="json"),
-            }
-        )
+        status, estimate = before.get(run.name), estimates.get(run.name, Estimate())
+        if status is None or estimate.problem:
+            status = RunStatus(run.name, "cannot run", estimate.problem or "features are missing")
+        expected = f"about {format_duration(estimate.seconds)}" if estimate.seconds else ""
+        details = "; ".join(filter(None, (status.detail, expected)))
         if not as_json:
-            expected = [f"about {format_duration(estimate.seconds)}"] if estimate.seconds else []
-            details = "; ".join([*([detail] if detail else []), *expected])
-            print(printable(f"{run.name}: {state}" + (f" ({details})" if details else "")))
+            print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
+        entry = {"run": run.name, "state": status.state, "detail": status.detail, "seconds": round(estimate.seconds)}
+        entry |= {"title": run.title, "dataset": run.dataset, "encoder": run.encoder_folder, "ratio": run.ratio}
+        entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
     if as_json:
         print(json.dumps(entries, indent=1))
-
-
-def _total(
-    runs: Sequence[PlannedRun],
-    before: Mapping[str, RunStatus],
-    estimates: Mapping[str, Estimate],
-    where: ClusterOptions | int,
-) -> str:
-    """Return one line about the number of runs and the expected time, and how it was estimated."""
-    left = sum(status.state != "finished" for status in before.values())
-    text = f"{pluralize(len(runs), 'run')}, {left} not finished"
-    known = [estimate for estimate in estimates.values() if estimate.seconds]
-    if not known or not isinstance(where, int):
-        return text
-    seconds = sum(estimate.seconds for estimate in known) / min(where, len(known))
-    measured = sum(estimate.measured for estimate in known)
-    sources = [f"{measured} from a few training steps, without scoring"] if measured else []
-    sources += [f"{len(known) - measured} from finished runs"] if measured < len(known) else []
-    workers = pluralize(min(where, len(known)), "worker")
-    return f"{text}; about {format_duration(seconds)} with {workers} (estimated: {', '.join(sources)})"
+    total = total_time(estimates.values(), where if isinstance(where, int) else 1)
+    note(f"{pluralize(len(planned), 'run')}, {len(to_do)} to do{total}")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from byov.cache.atomic import write_text
-from byov.cluster.grids import PlannedRun
-from byov.cluster.run_task import SWEEP_FOLDER, Folders
+from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun
 from byov.device import Device
 from byov.errors import Interrupted
 from byov.evaluate.embeddings import read_manifest
 from byov.progress import Bar, Progress, track
+from byov.text import format_duration, pluralize
 
 TIMES_NAME = "times.json"  # in runs/.sweep/: seconds per epoch and training video, by kind
 STEPS = 3  # measured after a first one
@@ -39,15 +39,18 @@ def record_time(run: PlannedRun, folders: Folders, seconds: float) -> None:
 
 
 def estimate_runs(
-    runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress
+    runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress, *, measure: bool
 ) -> dict[str, Estimate]:
-    """Estimate the time of each run, by name. Runs that differ in their seed or dataset are measured once."""
+    """Estimate the time of each run, by name.
+
+    Runs of a new kind are measured on this machine if `measure` is set; those that differ in seed or dataset only once.
+    """
     rates, measured = _read_rates(folders), set[str]()
     problems: dict[tuple[str, str], str] = {}
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
         kind = _kind(run)
-        if kind not in rates and (run.dataset, kind) not in problems:
+        if measure and kind not in rates and (run.dataset, kind) not in problems:
             measured.add(kind)
             try:
                 rates[kind] = _measure(run, folders, device) / _size(run, folders)
@@ -56,6 +59,18 @@ def estimate_runs(
         seconds = rates.get(kind, 0.0) * _size(run, folders)
         estimates[run.name] = Estimate(seconds, kind in measured, problems.get((run.dataset, kind), ""))
     return estimates
+
+
+def total_time(estimates: Collection[Estimate], workers: int) -> str:
+    """Return "; about 3 min with 2 workers (...)", with how it was estimated; "" if nothing is known."""
+    known = [estimate for estimate in estimates if estimate.seconds]
+    if not known:
+        return ""
+    workers, measured = min(workers, len(known)), sum(estimate.measured for estimate in known)
+    duration = format_duration(sum(estimate.seconds for estimate in known) / workers)
+    sources = {"from a few training steps, without scoring": measured, "from finished runs": len(known) - measured}
+    source = ", ".join(f"{count} {how}" for how, count in sources.items() if count)
+    return f"; about {duration} with {pluralize(workers, 'worker')} (estimated: {source})"
 
 
 def _kind(run: PlannedRun) -> str:

@@ -43,6 +43,7 @@ from byov.train.settings import (
     settings_classes,
 )
 
+SWEEP_FOLDER = ".sweep"  # in the folder of runs
 MAX_NAME_LENGTH = 120
 ALL = "all"
 _NOT_SETTINGS = ("dataset", "encoder", "ratio", "method", "title")
@@ -53,6 +54,14 @@ _FIELDS = {
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Absolute paths of the feature cache and of the runs."""
+
+    features: Path
+    runs: Path
 
 
 class EvaluationChoice(Record):

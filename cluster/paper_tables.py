@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from byov.cache.layout import encoder_slug, ratio_key
-from byov.cluster.grids import GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
-from byov.cluster.run_task import Folders
+from byov.cluster.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.cluster.sweep import SweepResult
 from byov.cluster.sweep_tables import RowGroup, row_groups, sorted_baselines, untrained_rows
 from byov.errors import SweepError

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.cluster.grids import PlannedRun
-from byov.cluster.run_task import Folders, Rows, finished_rows
-from byov.cluster.sweep import SweepResult
+from byov.cluster.grids import Folders, PlannedRun
+from byov.cluster.sweep import Rows, SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score

@@ -5,9 +5,8 @@ from tests.cluster.tiny_sweeps import make_cache, sweep_inline
 
 from byov.cli.sweep import main
 from byov.cluster import paper_tables
-from byov.cluster.grids import plan_runs
+from byov.cluster.grids import Folders, plan_runs
 from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
-from byov.cluster.run_task import Folders
 from byov.errors import SweepError
 from byov.evaluate.published import published_rows
 from byov.report.content import ScoreCurve, ScorePanel
@@ -77,12 +76,12 @@ def test_ablations_change_the_named_setting(features):
 
 def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
     options = ("--seeds", 1, "--features-dir", features, "--runs-dir", tmp_path)
-    ran = call(main, "byov-sweep", "paper", "--tables", "backbones,charades-ego,latent", "--dry-run", *options)
+    ran = call(main, "byov-sweep", "paper", "--tables", "backbones,charades-ego", "--small", "--dry-run", *options)
     assert ran.code == 0
     assert ran.err.count(f"byov-extract --dataset charades_ego --encoder {CLIP}") == 1
     assert ran.err.count("byov-extract --dataset break_eggs --encoder microsoft/resnet-50") == 1
-    assert "charades_ego-paper-openai--clip-vit-base-patch16-r0.3-s0: cannot run (features are missing)" in ran.out
-    assert ", about " in ran.err
+    assert "r0.3-small-s0: cannot run (features are missing)" in ran.out
+    assert "; about " in ran.err
 
 
 def test_another_dataset_replaces_those_of_the_paper(features):

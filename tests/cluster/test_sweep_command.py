@@ -10,8 +10,7 @@ import pytest
 from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
 
 from byov.cli.sweep import main
-from byov.cluster.grids import read_grid
-from byov.cluster.run_task import Folders
+from byov.cluster.grids import Folders, read_grid
 
 COMMAND = "from byov.cli.sweep import main; main()"
 

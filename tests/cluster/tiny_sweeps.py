@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.factories import read_files, write_cache
 
-from byov.cluster.grids import PlannedRun, RunGrid, plan_runs
-from byov.cluster.run_task import Folders
+from byov.cluster.grids import Folders, PlannedRun, RunGrid, plan_runs
 from byov.cluster.sweep import SweepResult, sweep
 from byov.cluster.worker_pool import PoolTask
 
