@@ -90,7 +90,7 @@ def _panel(name: str) -> str | None:
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
     methods = shared.methods_with(name)
-    presets = [*ByovSettings.RECIPES.items(), *shared.SHARED_PRESETS.items()]
+    presets = [*ByovSettings.RECIPES.items(), *ByovSettings.SIZES.items(), *shared.SHARED_PRESETS.items()]
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))

@@ -52,7 +52,7 @@ _FIELDS = {
 }
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
-_IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
+_IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
 
 
 class EvaluationChoice(Record):

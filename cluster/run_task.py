@@ -95,17 +95,19 @@ class RunTask:
             return
         from byov.train.run import train_run
 
+        is_started, settings = (folder / CONFIG_NAME).exists(), self.run.settings
+        given = {} if is_started else settings.model_dump(exclude=set() if settings.steps is None else {"epochs"})
         train_run(
             self.name,
             dataset=self.run.dataset,
             encoder=self.run.encoder_folder,
             ratio=self.run.ratio,
-            resume=(folder / CONFIG_NAME).exists(),
+            resume=is_started,
             device=self.device,
             features_dir=self.folders.features,
             runs_dir=self.folders.runs,
             stop=stop,
-            **self.run.settings.model_dump(),
+            **given,
         )
 
     def _score(self, stop: Stop) -> None:

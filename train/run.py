@@ -111,9 +111,8 @@ def train_run(
             runs.check_model(folder, record.training)
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     model = build_method(data.width, chosen)
-    training = training_record(data, model)
     if is_recorded:
-        training = _check_features(record, training, same_labels=resume)
+        training = _check_features(record, training_record(data, model), same_labels=resume)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     if embed_only:
         with _locked(folder):
@@ -124,6 +123,9 @@ def train_run(
 
     _check_processes(processes, model)
     sampler = model.sampler(data.of("train"))
+    if not resume:
+        model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
+        training = training_record(data, model)
     shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
@@ -189,7 +191,7 @@ def train_run(
 def _extended(run: runs.RunRecord, recorded: TrainSettings, given: dict[str, Any]) -> TrainSettings:
     """Return the settings to resume a run with: those recorded, or the same with more epochs."""
     epochs = given.get("epochs", recorded.epochs)
-    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs}))
+    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs, "steps": None}))
     if extended.epochs <= recorded.epochs:
         return recorded
     if extended.schedule != "constant":
@@ -222,7 +224,8 @@ def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: di
     ]
     if not changed:
         shared.check_names(recorded.method, settings)
-        changed = shared.differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
+        ours = checked(type(recorded), **(recorded.model_dump() | settings))
+        changed = shared.differences(ours, recorded, settings)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
@@ -241,7 +244,7 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         **data.digests,
     }
     # With a constant learning rate, a longer run is the continuation of a shorter one.
-    without = {"epochs"} if settings.schedule == "constant" else set()
+    without = {"epochs", "steps"} if settings.schedule == "constant" else {"steps"}
     decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json", exclude=without)}
     return features | {
         "encoder": data.identity["encoder"],

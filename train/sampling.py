@@ -115,6 +115,9 @@ class Sampler:
         """Items per epoch."""
         return -(-len(self.videos) // self.videos_per_item)
 
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return -(-self.items // batch_size)
+
     def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
 
@@ -208,7 +211,7 @@ class BatchSource:
         self._method, self._sampler, self._store, self._local_items = method, sampler, store, local_items
         self._batch_size = method.settings.batch_size
         self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
-        self.steps_per_epoch = -(-sampler.items // self._batch_size)
+        self.steps_per_epoch = sampler.steps_per_epoch(self._batch_size)
 
     def batch(self, step: int) -> Batch:
         """Return the clips of a step's items."""
