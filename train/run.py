@@ -24,9 +24,8 @@ from byov.train.checkpoint import TrainingState, model_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.hub import check_sizes
 from byov.train.methods import METHODS, build_method
-from byov.train.methods.base import Method
+from byov.train.methods.base import Method, check_sizes
 from byov.train.sampling import BatchSource
 from byov.train.settings import TrainSettings, checked
 from byov.train.trackers import open_trackers

@@ -54,11 +54,6 @@ class Clips:
         """(B, T) frame number within the video."""
         return self.first[:, None] + self.index
 
-    @property
-    def normalized_time(self) -> Tensor:
-        """(B, T) from 0 at the video's first frame to 1 at its last."""
-        return self.frame / (self.video_length - 1).clamp(min=1)[:, None]
-
     def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Draw (B, *shape) uniform numbers; an item's numbers do not depend on how a step is split over processes."""
         drawn = torch.rand(self.items, *shape, generator=generator)

@@ -293,18 +293,6 @@ def test_errors_of_the_reader_arrive_with_their_batch(training_data, make_source
 # Clips
 
 
-def test_normalized_time(make_clips):
-    clips = make_clips(
-        2,
-        3,
-        index=torch.tensor([[0, 2, 4], [0, 0, 0]]),
-        first=torch.tensor([10, 0]),
-        video_length=torch.tensor([21, 1]),
-    )
-    assert clips.frame.tolist() == [[10, 12, 14], [0, 0, 0]]
-    torch.testing.assert_close(clips.normalized_time, torch.tensor([[0.5, 0.6, 0.7], [0, 0, 0]]))
-
-
 def test_random_numbers_of_an_item_do_not_depend_on_the_split_of_a_step(make_clips):
     def drawn(clips):
         generator = torch.Generator().manual_seed(3)
