@@ -17,7 +17,7 @@ from byov.train.settings import option_name, settings_classes
 
 DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
 
-RunName = Annotated[str, typer.Argument(help="Name of a run.")]
+RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 app = common.new_app("List, compare and delete runs; delete checkpoints of finished runs.")
@@ -91,7 +91,9 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
 
 @app.command()
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="Names of runs.", show_default=False)],
+    runs: Annotated[
+        list[str], typer.Argument(help="Names of runs.", show_default=False, autocompletion=common.complete_runs)
+    ],
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:
@@ -107,7 +109,9 @@ def delete(
 
 @app.command()
 def prune(
-    runs: Annotated[list[str] | None, typer.Argument(help="Names of runs.", show_default="all")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Names of runs.", show_default="all", autocompletion=common.complete_runs)
+    ] = None,
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:

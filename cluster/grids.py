@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, field_validator
 
 from byov.cache.features import Header
-from byov.cache.layout import check_name, ratio_key
+from byov.cache.layout import check_name, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
@@ -269,7 +269,7 @@ def _run_name(
         tail.insert(0, hashlib.sha256(encoded).hexdigest()[:8])
         while words and len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
             words.pop()
-    return check_name("-".join((*head, *words, *tail)), "run")
+    return run_name("-".join((*head, *words, *tail)))
 
 
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:

@@ -14,6 +14,7 @@ from byov import __version__
 from byov.cache import runs
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
 from byov.cache.digests import file_sha256, seal_json
+from byov.cache.layout import run_name
 from byov.device import Device, pick_device
 from byov.errors import TrainError
 from byov.folders import Folder, features_folder, runs_folder
@@ -103,7 +104,7 @@ def train_run(
             data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
             chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
-            folder = runs.run_folder(runs_path, run or name)
+            folder = runs.run_folder(runs_path, run or run_name(name))
         torch_device = processes.device(pick_device(device))
     if is_recorded and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
         if embed_only:
@@ -152,6 +153,7 @@ def train_run(
             trackers=trackers,
             processes=processes,
             metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
+            advice=_smaller_model(data, chosen) if torch_device.type == "cpu" else "",
         )
         if resume:
             if runs.FILES_KEY in training and (folder / runs.MODEL_NAME).exists():
@@ -290,7 +292,9 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))
         except BlockingIOError:
-            raise TrainError(f"{folder}: another process is training this run.") from None
+            raise TrainError(
+                f"{folder}: another process is training this run. Wait for it, or stop it first."
+            ) from None
         remove_abandoned(folder)
         yield
 
@@ -307,6 +311,14 @@ def _selection_metric(data: TrainingData, select: str) -> str:
         LOGGER.info(f"--select {select} needs val videos of both views with phase labels: choosing the model by tau")
         return "tau"
     return select
+
+
+def _smaller_model(data: TrainingData, settings: TrainSettings) -> str:
+    """Return the command of a small model if the model is as deep as the paper's, to be printed with the time left."""
+    if getattr(settings, "size", None) != "paper" or settings.depth < type(settings).model_fields["depth"].default:
+        return ""
+    ratio, dataset = data.column.removeprefix("merged/"), data.dataset
+    return f"; a model for CPUs takes minutes: byov-train --dataset {dataset} --ratio {ratio} --size small"
 
 
 def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:

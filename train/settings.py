@@ -5,6 +5,7 @@ option of byov-train. Every default cites its source; docs/fidelity.md compares 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -241,7 +242,9 @@ def check_names(method: str, given: Mapping[str, Any]) -> None:
     for name in given:
         owners = methods_with(name)
         if not owners:
-            raise SettingsError(f"unknown setting {name!r}")
+            names = {field for cls in settings_classes().values() for field in cls.model_fields}
+            similar = "".join(f"; did you mean {match!r}?" for match in get_close_matches(name, names, 1))
+            raise SettingsError(f"unknown setting {name!r}{similar}")
         if method not in owners:
             raise SettingsError(f"--{option_name(name)} is a setting of {', '.join(owners)}; the method is {method}")
 

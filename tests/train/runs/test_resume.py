@@ -185,20 +185,6 @@ def test_other_train_or_val_videos_are_refused(refused, finished, reference, cac
     assert contents(finished) == contents(reference)
 
 
-def test_damaged_metrics_of_a_finished_run_are_rewritten(byov_train, finished, reference):
-    path = finished / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
-    assert byov_train(*RESUME).code == 0
-    assert contents(finished) == contents(reference)
-
-
-def test_another_model_of_a_finished_run_is_refused(refused, finished):
-    shutil.copy(finished / "model-last.safetensors", finished / "model.safetensors")
-    config = (finished / "config.json").read_bytes()
-    assert "config.json records" in refused(*RESUME)
-    assert (finished / "config.json").read_bytes() == config
-
-
 def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finished):
     shutil.rmtree(finished / "checkpoint")
     assert "--embed-only" in refused(*RESUME)
