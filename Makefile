@@ -33,9 +33,8 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 
-# A model small enough for two cores, selected on whole videos and sub-clips of the val split. One thread, because a model this
-# small gains little from a second one.
-DEMO_PAPER := --latent 128 --depth 4 --decoder-depth 2 --heads 8 --epochs 60 --batch-size 4 --lr 3e-4 --select both
+# A model small enough for two cores. One thread, because a model this small gains little from a second one.
+DEMO_PAPER := --size small
 DEMO_TIMELINE := --method timeline
 
 # $(call demo_run,NAME,OPTIONS): start the run, or resume it

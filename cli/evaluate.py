@@ -51,7 +51,12 @@ app = common.new_app()
 def evaluate(
     task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None, typer.Option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
+        list[str] | None,
+        typer.Option(
+            help="Run to score; repeat it for a mean over runs.",
+            show_default="newest",
+            autocompletion=common.complete_runs,
+        ),
     ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
@@ -63,7 +68,12 @@ def evaluate(
             "folder written by byov-embed."
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Dataset of --features, or labels for --embeddings.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Dataset of --features, or labels for --embeddings.", autocompletion=common.complete_datasets
+        ),
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
     protocol: Annotated[

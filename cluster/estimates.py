@@ -20,7 +20,7 @@ from byov.text import format_duration, pluralize
 TIMES_NAME = "times.json"  # in runs/.sweep/: seconds per epoch and training video, by kind
 STEPS = 3  # measured after a first one
 # Settings that do not change the time of a step.
-_NO_EFFECT = {"seed", "epochs", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
+_NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ def _kind(run: PlannedRun) -> str:
 
 def _size(run: PlannedRun, folders: Folders) -> int:
     """Return the number of training videos seen over all epochs."""
+    if run.settings.steps is not None:
+        return run.settings.steps * run.settings.batch_size
     videos = read_manifest(folders.features, run.dataset).videos
     return max(1, run.settings.epochs * sum(video.split == "train" for video in videos))
 
@@ -126,15 +128,12 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
         with TemporaryDirectory() as scratch, suppress(Interrupted):
             train_run(
                 run.name,
-                dataset=run.dataset,
-                encoder=run.encoder_folder,
-                ratio=run.ratio,
                 device=device,
                 features_dir=folders.features,
                 runs_dir=scratch,
                 progress=timer,
                 stop=timer.stop,
-                **run.settings.model_dump(),
+                **run.training_options(),
             )
     finally:
         torch.set_num_threads(threads)

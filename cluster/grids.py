@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, field_validator
 
 from byov.cache.features import Header
-from byov.cache.layout import check_name, encoder_slug, ratio_key
+from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
@@ -53,7 +53,7 @@ _FIELDS = {
 }
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
-_IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
+_IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,12 @@ class PlannedRun:
     untrained: bool  # also score the model at initialization
     title: str = ""  # row name in tables
     missing: str = ""  # command that extracts the features it needs
+
+    def training_options(self) -> dict[str, Any]:
+        """Return the arguments of `train_run` for a new run."""
+        without = set() if self.settings.steps is None else {"epochs"}
+        data = {"dataset": self.dataset, "encoder": self.encoder_folder, "ratio": self.ratio}
+        return data | self.settings.model_dump(exclude=without)
 
 
 def read_grid(path: Path) -> RunGrid:
@@ -302,7 +308,7 @@ def _run_name(
         tail.insert(0, hashlib.sha256(encoded).hexdigest()[:8])
         while words and len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
             words.pop()
-    return check_name("-".join((*head, *words, *tail)), "run")
+    return run_name("-".join((*head, *words, *tail)))
 
 
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:

@@ -105,17 +105,15 @@ class RunTask:
             return
         from byov.train.run import train_run
 
+        is_started = (folder / CONFIG_NAME).exists()
         train_run(
             self.name,
-            dataset=self.run.dataset,
-            encoder=self.run.encoder_folder,
-            ratio=self.run.ratio,
-            resume=(folder / CONFIG_NAME).exists(),
+            resume=is_started,
             device=self.device,
             features_dir=self.folders.features,
             runs_dir=self.folders.runs,
             stop=stop,
-            **self.run.settings.model_dump(),
+            **({} if is_started else self.run.training_options()),
         )
 
     def _score(self, stop: Stop) -> None:

@@ -101,6 +101,18 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders
     assert contents(folders.runs) == contents(uninterrupted.runs)
 
 
+def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
+    grid = parse_grid({key: value for key, value in TINY.items() if key != "epochs"} | {"steps": 5}, "grid.toml")
+    remaining = iter(range(2))
+    worker = InlineWorker(lambda: next(remaining, None) is None)
+    with pytest.raises(Interrupted):
+        sweep_inline([grid], folders, worker, stop=lambda: worker.stopped)
+    for _ in range(2):
+        (planned,), result = sweep_inline([grid], folders)
+        assert states(result) == ["finished"]
+    assert read_progress(read_run(folders.runs, planned.name)).epochs == 2  # of 4 steps
+
+
 @pytest.mark.usefixtures("finished")
 def test_a_run_with_other_settings_is_refused(folders):
     (planned,) = plan_runs([make_grid(epochs=4)], folders.features)
