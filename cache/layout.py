@@ -20,16 +20,23 @@ SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's
 
 # Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
+_RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # typed in commands, so without what a shell interprets
 _LONGEST_NAME_BYTES = 200  # file systems stop at 255, and temporary names are longer than final ones
 
 
 def check_name(name: str, what: str) -> str:
     """Return `name` if it is a valid file name without separators; otherwise raise CacheError."""
-    if not _SAFE_NAME.fullmatch(name) or name != name.rstrip(" .") or len(name.encode()) > _LONGEST_NAME_BYTES:
+    allowed = _RUN_NAME if what == "run" else _SAFE_NAME
+    if not allowed.fullmatch(name) or name != name.rstrip(" .") or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise CacheError(
             f"{what} {name[:80]!r} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
         )
     return name
+
+
+def run_name(text: str) -> str:
+    """Return a valid run name: characters that are not allowed become dashes."""
+    return re.sub(r"[^\w.,+=@-]", "-", text)
 
 
 def encoder_slug(encoder_id: str) -> str:

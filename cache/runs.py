@@ -173,7 +173,8 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     """Check that a model file is intact and belongs to the run; `training` is the record in its config.json."""
     path = run / name
     if not path.exists():
-        raise CacheError(f"{path}: no model yet; finish the run with byov-train --run {run.name} --resume")
+        finish = f"finish the run with byov-train --run {run.name} --resume"
+        raise CacheError(f"{path}: no model yet; {'a process is training the run' if is_training(run) else finish}")
     try:
         found = check_weights(path)
     except CacheError as error:

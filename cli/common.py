@@ -14,12 +14,14 @@ import typer
 
 from byov import __version__
 from byov.cache.atomic import remove_abandoned
-from byov.cache.runs import RunRecord, unfinished
+from byov.cache.runs import RunRecord, list_runs, unfinished
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
 from byov.cluster.ray_pool import ClusterOptions
 from byov.device import Device
 from byov.errors import ByovError, Interrupted, is_out_of_memory
+from byov.folders import features_folder, runs_folder
+from byov.plugins import PROBLEMS
 from byov.progress import Stop
 
 T = TypeVar("T")
@@ -60,6 +62,8 @@ def run(app: typer.Typer) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
+            for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
+                note(problem)
             with show_log():
                 code = app(standalone_mode=False)
         finally:
@@ -151,6 +155,25 @@ RunsDir = Annotated[
     Path, typer.Option(envvar="BYOV_RUNS", help="Models, embeddings and results.", rich_help_panel="Folders")
 ]
 
+
+def complete_methods() -> list[str]:
+    """Return the values that a shell offers for --method."""
+    from byov.train.methods import METHODS  # imports PyTorch
+
+    return list(METHODS)
+
+
+def complete_datasets(context: typer.Context) -> list[str]:
+    """Return the datasets of the feature cache."""
+    folder = features_folder(context.params.get("features_dir"))
+    return sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+
+
+def complete_runs(context: typer.Context) -> list[str]:
+    """Return the names of the runs, newest first."""
+    return list_runs(runs_folder(context.params.get("runs_dir")))
+
+
 # Options of the commands that run on a Ray cluster
 
 ClusterOption = Annotated[
@@ -209,10 +232,15 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
 # Checks before work begins
 
 
-def check_ratio(option: str, ratio: float) -> None:
-    """Raise unless 0 < ratio <= 1."""
+def parse_ratio(text: str) -> float:
+    """Parse an STM ratio, 0 < ratio <= 1."""
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
     if not 0 < ratio <= 1:
-        raise UsageError(f"{option} {ratio:g}: a ratio must be above 0 and at most 1, such as 0.3.")
+        raise UsageError(f"--ratio {text}: a ratio is a number above 0 and at most 1, such as 0.3.")
+    return ratio
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:

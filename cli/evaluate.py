@@ -31,6 +31,7 @@ from byov.evaluate.evaluation import (
     scope_of_runs,
 )
 from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
+from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
 from byov.train.feature_store import choose_folder
@@ -50,7 +51,12 @@ app = common.new_app()
 def evaluate(
     task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None, typer.Option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
+        list[str] | None,
+        typer.Option(
+            help="Run to score; repeat it for a mean over runs.",
+            show_default="newest",
+            autocompletion=common.complete_runs,
+        ),
     ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
@@ -62,7 +68,12 @@ def evaluate(
             "folder written by byov-embed."
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Dataset of --features, or labels for --embeddings.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Dataset of --features, or labels for --embeddings.", autocompletion=common.complete_datasets
+        ),
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
     protocol: Annotated[
@@ -111,7 +122,8 @@ def evaluate(
         tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
         results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels, sources))
-        print_and_save(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
+        document, stem = results.file_to_dict(), _stem(task, None, "test")
+        print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -146,7 +158,8 @@ def evaluate(
         in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
         results = common.run_stoppable(in_processes, "interrupted")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    print_and_save(results.to_dict(), results.tables(), folder, _stem(task, protocol, split), as_json=as_json)
+    document, stem = results.to_dict(), _stem(task, protocol, split)
+    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
 
 
 def parse_ks(text: str) -> tuple[int, ...]:

@@ -44,7 +44,9 @@ app = common.new_app()
 
 @app.command()
 def extract(
-    dataset: Annotated[str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS))
+    ] = None,
     manifest: Annotated[Path | None, typer.Option(help="CSV: path,view,split[,id,events,phases,pair].")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; its CSV is written.")] = None,
     split: Annotated[

@@ -26,7 +26,9 @@ app = common.new_app()
 
 @app.command()
 def report(
-    run: Annotated[str | None, typer.Option(help="Run to report on.", show_default="newest")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Run to report on.", show_default="newest", autocompletion=common.complete_runs)
+    ] = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
     ] = None,

@@ -17,7 +17,7 @@ from byov.train.settings import option_name, settings_classes
 
 DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
 
-RunName = Annotated[str, typer.Argument(help="Name of a run.")]
+RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 app = common.new_app("List, compare and delete runs; delete checkpoints of finished runs.")
@@ -81,6 +81,8 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     classes = settings_classes()
     fields = classes[record.method].model_fields if record.method in classes else {}
     options = {name for name, field in fields.items() if field.description}
+    if record.settings.get("steps") is not None:
+        options -= {"epochs"}  # the steps decide it
     values |= {option_name(name): value for name, value in record.settings.items() if name in options}
     for key, value in values.items():
         if value is not None:
@@ -89,7 +91,9 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
 
 @app.command()
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="Names of runs.", show_default=False)],
+    runs: Annotated[
+        list[str], typer.Argument(help="Names of runs.", show_default=False, autocompletion=common.complete_runs)
+    ],
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:
@@ -105,7 +109,9 @@ def delete(
 
 @app.command()
 def prune(
-    runs: Annotated[list[str] | None, typer.Argument(help="Names of runs.", show_default="all")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Names of runs.", show_default="all", autocompletion=common.complete_runs)
+    ] = None,
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:

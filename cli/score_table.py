@@ -19,11 +19,18 @@ _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠ�
 
 
 def print_and_save(
-    results: Mapping[str, Any], tables: Sequence[Table], folder: Path | None, stem: str, *, as_json: bool
+    results: Mapping[str, Any],
+    tables: Sequence[Table],
+    folder: Path | None,
+    stem: str,
+    *,
+    as_json: bool,
+    summary: str = "",
 ) -> None:
     """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
-    If the tables are written to a folder, only those with the columns of the first one are printed.
+    If the tables are written to a folder, only those with the columns of the first one are printed. The
+    summary is printed below them.
     """
     if as_json:
         print(json.dumps(results, indent=1))
@@ -33,6 +40,8 @@ def print_and_save(
             if folder is None or table.columns == tables[0].columns:
                 print_table(table, console)
                 console.print()
+        if summary:
+            print(printable(summary))
     if folder is not None:
         paths = write_results(folder, stem, results, tables)
         note(f"all tables written to {', '.join(map(str, paths))}")
@@ -82,8 +91,7 @@ def _column_width(table: Table, column: int) -> int:
 
 
 def _heading(table: Table, column: int) -> Text:
-    heading = table.headings[column]
-    return Text(f"{table.columns[column].short}\n{heading.text}{heading.mark.translate(_SUPERSCRIPTS)}")
+    return Text(f"{table.columns[column].short}\n{table.columns[column].heading}")
 
 
 def _cell_text(cell: Cell) -> Text:

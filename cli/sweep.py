@@ -11,25 +11,26 @@ from byov.cli import common
 from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
-from byov.cluster.grids import PlannedRun, plan_runs, read_grid
-from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, PaperResult, paper_results, plan_paper
-from byov.cluster.run_task import Folders, RunStatus
-from byov.cluster.sweep import SweepResult, run_status, sweep, sweep_workers
-from byov.cluster.sweep_tables import sweep_results
+from byov.cluster.estimates import Estimate, estimate_runs, total_time
+from byov.cluster.grids import Folders, PlannedRun, plan_runs, read_grid
+from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, PaperResult, paper_results, plan_paper, shipped_grid
+from byov.cluster.ray_pool import ClusterOptions
+from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
+from byov.cluster.sweep_tables import sweep_results, sweep_tables
 from byov.device import Device, usable_cores
 from byov.evaluate.evaluation import SCHEMA_VERSION
 from byov.progress import Stop
-from byov.text import pluralize, printable
+from byov.text import format_duration, pluralize, printable
 
-PAPER, PANEL = "paper", "Experiments of the paper (byov-sweep paper)"
-PANEL_OPTIONS = "--tables, --dataset, --encoder, --seeds and --small"
+PAPER, BENCHMARK = "paper", "benchmark"
+PANEL = "Experiments (byov-sweep paper, byov-sweep benchmark)"
 
 app = common.new_app()
 
 
 @app.command()
 def sweep_grid(
-    grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of settings, or `paper`.")],
+    grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of settings, `paper` or `benchmark`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
@@ -42,20 +43,21 @@ def sweep_grid(
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--tables", help=f"Comma-separated tables: {', '.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
+        typer.Option("--tables", help=f"Tables of the paper: {','.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Dataset; repeatable.", show_default="those of the paper", rich_help_panel=PANEL),
+        typer.Option(help="Dataset; repeatable.", show_default="all", rich_help_panel=PANEL),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Encoder.", show_default="that of the paper", rich_help_panel=PANEL)
+        str | None, typer.Option(help="Encoder.", show_default="that of the experiment", rich_help_panel=PANEL)
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Runs per row.", show_default="5", rich_help_panel=PANEL)
+        int | None,
+        typer.Option(min=1, max=1000, help="Runs per row.", show_default="5; benchmark: 3", rich_help_panel=PANEL),
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="Small models, short training.", rich_help_panel=PANEL)
+        bool, typer.Option("--small", help="Small models, short training; paper only.", rich_help_panel=PANEL)
     ] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -63,30 +65,44 @@ def sweep_grid(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Train and score every combination of a grid, or the experiments of the paper.
+    """Train and score every combination of a grid, the experiments of the paper, or the benchmark.
 
     Finished runs are skipped, interrupted ones are resumed.
     """
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
     ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
-    plan = None
-    if str(grid) == PAPER:
+    choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
+    plan, name = {}, str(grid)
+    if name == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
-        plan = plan_paper(names, folders.features, PaperChoice(tuple(dataset or ()), encoder, seeds, small))
+        plan = plan_paper(names, folders.features, choice)
         grids = [one for of_table in plan.values() for one in of_table]
+    elif table or small:
+        raise UsageError(f"--tables and --small are options of byov-sweep {PAPER}.")
+    elif name == BENCHMARK:
+        grids = [shipped_grid(BENCHMARK, folders.features, choice)]
+    elif dataset or encoder or seeds:
+        raise UsageError(
+            f"--dataset, --encoder and --seeds are options of byov-sweep {PAPER} and byov-sweep {BENCHMARK}. "
+            "Set dataset, encoder and seed in the grid file instead."
+        )
     else:
-        if table or dataset or encoder or seeds or small:
-            raise UsageError(f"{PANEL_OPTIONS} are options of byov-sweep {PAPER}. Set them in the grid file instead.")
         grids = [read_grid(grid)]
-    runs = plan_runs(grids, folders.features)
-    if dry_run:
-        _show_plan(runs, [run_status(run, folders) for run in runs], as_json=as_json)
-        return
+    planned = plan_runs(grids, folders.features, allow_missing=name in (PAPER, BENCHMARK))
+    runs = [run for run in planned if not run.missing]
+    _note_missing(planned)
+    if not dry_run and (not runs or (name == BENCHMARK and len(runs) < len(planned))):
+        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
     where = ray or workers or usable_cores()
+    if dry_run:
+        _show_plan(planned, folders, device, where, as_json=as_json)
+        return
 
     def work(stop: Stop) -> SweepResult:
         with sweep_workers(where, runs, folders, stop) as processes:
-            return sweep(runs, folders, processes, retry=retry, device=device, progress=PROGRESS, stop=stop)
+            return sweep(
+                runs, folders, processes, retry=retry, device=device, measure=ray is None, progress=PROGRESS, stop=stop
+            )
 
     result = run_stoppable(work, "interrupted; run the same command to resume")
     documents: dict[str, Any]
@@ -98,7 +114,7 @@ def sweep_grid(
     else:
         found = sweep_results(runs, result, folders)
         documents = {"datasets": {results.title: document for results, document in found}}
-        tables = [table for results, _ in found for table in results.tables()]
+        tables = sweep_tables([results for results, _ in found])
     statuses = [{"run": status.name, "state": status.state, "reason": status.detail} for status in result.runs]
     document = {"schema_version": SCHEMA_VERSION, "runs": statuses, **documents}
     print_and_save(document, tables, out, "results", as_json=as_json)
@@ -118,27 +134,41 @@ def _write_figures(results: Sequence[PaperResult], folder: Path) -> None:
             write_score_curves(result.panels, result.x_label, folder, result.name)
 
 
-def _show_plan(runs: Sequence[PlannedRun], statuses: Sequence[RunStatus], *, as_json: bool) -> None:
+def _note_missing(planned: Sequence[PlannedRun]) -> None:
+    """Print the commands that extract missing features, each once."""
+    ratios: dict[str, list[str]] = {}
+    for run in planned:
+        if run.missing:
+            command, _, ratio = run.missing.partition(" --ratios ")
+            ratios.setdefault(command, []).extend([ratio] * bool(ratio))
+    if ratios:
+        note("features are missing; extract them with:")
+    for command, missing in ratios.items():
+        note(f"  {command}" + (f" --ratios {','.join(dict.fromkeys(missing))}" if missing else ""))
+
+
+def _show_plan(
+    planned: Sequence[PlannedRun], folders: Folders, device: Device, where: ClusterOptions | int, *, as_json: bool
+) -> None:
+    before = {run.name: run_status(run, folders) for run in planned if not run.missing}
+    to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
+    estimates = estimate_runs(to_do, folders, device, PROGRESS, measure=isinstance(where, int))
+    entries = []
+    for run in planned:
+        status, estimate = before.get(run.name), estimates.get(run.name, Estimate())
+        if status is None or estimate.problem:
+            status = RunStatus(run.name, "cannot run", estimate.problem or "features are missing")
+        expected = f"about {format_duration(estimate.seconds)}" if estimate.seconds else ""
+        details = "; ".join(filter(None, (status.detail, expected)))
+        if not as_json:
+            print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
+        entry = {"run": run.name, "state": status.state, "detail": status.detail, "seconds": round(estimate.seconds)}
+        entry |= {"title": run.title, "dataset": run.dataset, "encoder": run.encoder_folder, "ratio": run.ratio}
+        entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
     if as_json:
-        entries = [
-            {
-                "run": run.name,
-                "state": status.state,
-                "detail": status.detail,
-                "title": run.title,
-                "dataset": run.dataset,
-                "encoder": run.encoder_folder,
-                "ratio": run.ratio,
-                "settings": run.settings.model_dump(mode="json"),
-            }
-            for run, status in zip(runs, statuses, strict=True)
-        ]
         print(json.dumps(entries, indent=1))
-        return
-    for status in statuses:
-        print(printable(f"{status.name}: {status.state}" + (f" ({status.detail})" if status.detail else "")))
-    left = sum(status.state != "finished" for status in statuses)
-    note(f"{pluralize(len(runs), 'run')}, {left} not finished")
+    total = total_time(estimates.values(), where if isinstance(where, int) else 1)
+    note(f"{pluralize(len(planned), 'run')}, {len(to_do)} to do{total}")
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from byov.cli import common
-from byov.cli.common import UsageError, check_ratio
+from byov.cli.common import UsageError
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, exit_now, ignore_signals
 from byov.cli.terminal import PROGRESS, note
 from byov.device import Device
@@ -90,7 +90,7 @@ def _panel(name: str) -> str | None:
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
     methods = shared.methods_with(name)
-    presets = [*ByovSettings.RECIPES.items(), *shared.SHARED_PRESETS.items()]
+    presets = [*ByovSettings.RECIPES.items(), *ByovSettings.SIZES.items(), *shared.SHARED_PRESETS.items()]
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
@@ -124,16 +124,33 @@ def _parse_pair(text: str) -> tuple[float, float]:
 @app.command()
 @with_settings
 def train(
-    method: Annotated[str | None, typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD)] = None,
-    ratio: Annotated[
-        float | None, typer.Option(help="STM ratio of the cached features.", show_default=str(shared.DEFAULT_RATIO))
+    method: Annotated[
+        str | None,
+        typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD, autocompletion=common.complete_methods),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Dataset in the cache.", show_default="the only one")] = None,
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            parser=common.parse_ratio,
+            metavar="FRACTION",
+            help="STM ratio of the cached features.",
+            show_default=str(shared.DEFAULT_RATIO),
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Dataset in the cache.", show_default="the only one", autocompletion=common.complete_datasets
+        ),
+    ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder of the cached features.", show_default="the only one")
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
+        str | None,
+        typer.Option(
+            help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED", autocompletion=common.complete_runs
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
@@ -165,8 +182,6 @@ def train(
     Needs neither the videos nor the vision model. Start it with torchrun to train on several devices.
     """
     started, processes = time.monotonic(), init_processes()
-    if ratio is not None:
-        check_ratio("--ratio", ratio)
     if resume and embed_only:
         raise UsageError("--resume and --embed-only cannot be combined.")
     if embed_only:

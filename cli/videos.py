@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from byov.cli import common
 from byov.cli.signals import interruptible
 from byov.data.video import OnCorrupt, OnTruncated
 from byov.device import Device
@@ -28,7 +29,10 @@ OnCorruptOption = Annotated[
 MaxPixelsOption = Annotated[
     int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Run whose model is used.", show_default="newest")]
+RunOption = Annotated[
+    str | None,
+    typer.Option("--run", help="Run whose model is used.", show_default="newest", autocompletion=common.complete_runs),
+]
 EncoderOption = Annotated[
     str | None,
     typer.Option("--encoder", help="New location of the run's encoder, if it was a local folder that has moved."),

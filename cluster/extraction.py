@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import ceil
 
 from byov.cache.atomic import remove_abandoned
 from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
@@ -53,7 +54,9 @@ def extract_on_cluster(
             with extraction.job_bars(jobs, progress) as (videos, frames):
                 for task, result, error in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
                     if isinstance(error, ProcessLost):
-                        result = [_lost_video(task.jobs[0])]
+                        reason = "its worker died three times. Check the available memory, or try without --cluster."
+                        video = task.jobs[0].video
+                        result = [VideoOutcome(video.id, failure=f"{video.path}: {reason}")]
                     elif error is not None:  # such as a full disk, which would affect other videos too
                         raise error
                     for video in result:
@@ -77,8 +80,7 @@ class ExtractVideos:
 
     @property
     def name(self) -> str:
-        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
-        return f"{self.jobs[0].video.id}{more}"
+        return ", ".join(job.video.id for job in self.jobs)
 
     def __call__(self, stop: Stop) -> list[VideoOutcome]:  # noqa: ARG002
         encoder = _load(self.encoder, self.options)
@@ -91,27 +93,11 @@ class ExtractVideos:
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
-def _lost_video(job: Job) -> VideoOutcome:
-    reason = f"{job.video.path}: its worker died three times. Check the available memory, or try without --cluster."
-    return VideoOutcome(job.video.id, failure=reason)
-
-
 def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Split jobs into chunks of similar size in bytes, largest videos first.
-
-    Chunks hold several short videos, since batches are filled across the videos of a chunk.
-    """
-    sizes = {job.video.id: job.video.path.stat().st_size for job in jobs}
-    enough = sum(sizes.values()) / (CHUNKS_PER_WORKER * workers)
-    chunks: list[list[Job]] = []
-    size = enough
-    for job in sorted(jobs, key=lambda job: -sizes[job.video.id]):
-        if size >= enough or len(chunks[-1]) == MAX_VIDEOS:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(job)
-        size += sizes[job.video.id]
-    return chunks
+    """Deal jobs out to chunks, largest videos first. A worker decodes several videos of a chunk in parallel."""
+    largest_first = sorted(jobs, key=lambda job: -job.video.path.stat().st_size)
+    chunks = max(min(len(jobs), CHUNKS_PER_WORKER * workers), ceil(len(jobs) / MAX_VIDEOS))
+    return [largest_first[first::chunks] for first in range(chunks)]
 
 
 def _absolute(job: Job) -> Job:

@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError, field_validator
 
 from byov.cache.features import Header
-from byov.cache.layout import check_name, ratio_key
+from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
@@ -43,6 +43,7 @@ from byov.train.settings import (
     settings_classes,
 )
 
+SWEEP_FOLDER = ".sweep"  # in the folder of runs
 MAX_NAME_LENGTH = 120
 ALL = "all"
 _NOT_SETTINGS = ("dataset", "encoder", "ratio", "method", "title")
@@ -52,7 +53,15 @@ _FIELDS = {
 }
 _PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
-_IN_LABEL = ("recipe", "tcn")  # settings that are part of a run's label
+_IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Absolute paths of the feature cache and of the runs."""
+
+    features: Path
+    runs: Path
 
 
 class EvaluationChoice(Record):
@@ -111,17 +120,28 @@ class PlannedRun:
     scope: Scope
     untrained: bool  # also score the model at initialization
     title: str = ""  # row name in tables
+    missing: str = ""  # command that extracts the features it needs
+
+    def training_options(self) -> dict[str, Any]:
+        """Return the arguments of `train_run` for a new run."""
+        without = set() if self.settings.steps is None else {"epochs"}
+        data = {"dataset": self.dataset, "encoder": self.encoder_folder, "ratio": self.ratio}
+        return data | self.settings.model_dump(exclude=without)
 
 
 def read_grid(path: Path) -> RunGrid:
     """Read a grid file. Raises SweepError if it cannot be read or has unknown keys."""
     try:
         with path.open("rb") as file:
-            return parse_grid(tomllib.load(file), str(path))
+            contents = tomllib.load(file)
     except FileNotFoundError:
         raise SweepError(f"{path}: no such file. A grid is a TOML file of settings; see docs/sweeps.md.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise SweepError(f"{path}: not a readable TOML file ({error})") from None
+        advice = ' Text needs quotes: dataset = "demo".' if isinstance(error, tomllib.TOMLDecodeError) else ""
+        raise SweepError(f"{path}: not a readable TOML file ({error}).{advice}") from None
+    if not contents:
+        raise SweepError(f"{path} is empty. Give at least one setting, for example seed = [0, 1, 2].")
+    return parse_grid(contents, str(path))
 
 
 def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
@@ -158,16 +178,16 @@ def _values(name: str, value: Any) -> list[Any]:
     return [tuple(item) if isinstance(item, list) else item for item in values]
 
 
-def plan_runs(grids: Sequence[RunGrid], features_dir: Path) -> list[PlannedRun]:
+def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bool = False) -> list[PlannedRun]:
     """Return the distinct runs of all grids. A run in several grids is scored for all of them.
 
-    Raises SweepError if settings are invalid or features are missing.
+    Raises SweepError if settings are invalid or, unless `allow_missing` is set, if features are missing.
     """
     _first_header.cache_clear()
     _scope.cache_clear()
     runs: dict[str, PlannedRun] = {}
     for grid in grids:
-        for run in _titled(_grid_runs(grid, features_dir)):
+        for run in _titled(_grid_runs(grid, features_dir, allow_missing=allow_missing)):
             other = runs.setdefault(run.name, run)
             if (other.settings, other.ratio) != (run.settings, run.ratio):
                 raise SweepError(f"{grid.source}: two runs are called {run.name}. Rename the grid, or leave name out.")
@@ -187,11 +207,11 @@ def joint_scope(scopes: Sequence[Scope]) -> Scope:
     )
 
 
-def _grid_runs(grid: RunGrid, features_dir: Path) -> list[PlannedRun]:
+def _grid_runs(grid: RunGrid, features_dir: Path, *, allow_missing: bool) -> list[PlannedRun]:
     try:
         blocks = [(block, {key: _values(key, value) for key, value in block.values.items()}) for block in grid.blocks]
         return [
-            _planned(grid, block, dict(zip(values, combination, strict=True)), features_dir)
+            _planned(grid, block, dict(zip(values, combination, strict=True)), features_dir, allow_missing)
             for block, values in blocks
             for combination in product(*values.values())
         ]
@@ -199,36 +219,55 @@ def _grid_runs(grid: RunGrid, features_dir: Path) -> list[PlannedRun]:
         raise SweepError(f"{grid.source}: {error}") from None
 
 
-def _planned(grid: RunGrid, block: GridBlock, values: Mapping[str, Any], features_dir: Path) -> PlannedRun:
+def _planned(
+    grid: RunGrid, block: GridBlock, values: Mapping[str, Any], features_dir: Path, allow_missing: bool
+) -> PlannedRun:
     for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
-    folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
-    dataset, ratio = folder.parent.name, values.get("ratio", DEFAULT_RATIO)
-    header = _first_header(folder)
+    ratio, missing = values.get("ratio", DEFAULT_RATIO), ""
     if type(ratio) not in (int, float) or not 0 < ratio <= 1:
         raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
-    if ratio_key(ratio) not in header.ratios:
-        raise SweepError(
-            f"{folder}: no STM ratio {ratio_key(ratio)}, only {', '.join(sorted(header.ratios, key=float))}. "
-            f"Add it with byov-extract --ratios {ratio_key(ratio)}."
-        )
+    try:
+        folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
+        encoder = _check_ratio(folder, ratio).provenance.encoder
+    except ByovError:
+        if not allow_missing:
+            raise
+        folder, encoder = features_dir / values["dataset"] / encoder_slug(values["encoder"]), values["encoder"]
+        missing = f"byov-extract --dataset {folder.parent.name.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
+        missing += f" --ratios {ratio_key(ratio)}" if folder.is_dir() else ""
+    scope = Scope(grid.evaluation.split, PROTOCOLS, tuple(TASKS), EvaluationOptions())
+    if not missing:
+        scope = _scope(grid.evaluation, features_dir, folder.parent.name)
     given = {key: value for key, value in values.items() if key not in _NOT_SETTINGS}
-    settings = resolve_settings(values.get("method", DEFAULT_METHOD), dataset, given)
+    settings = resolve_settings(values.get("method", DEFAULT_METHOD), folder.parent.name, given)
     title = values.get("title", "")
     for name, value in {"ratio": ratio_key(ratio), **settings.model_dump()}.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
     return PlannedRun(
         _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values),
-        dataset,
+        folder.parent.name,
         folder.name,
         float(ratio),
         settings,
-        header.provenance.encoder,
-        _scope(grid.evaluation, features_dir, dataset),
+        encoder,
+        scope,
         grid.evaluation.untrained,
         title,
+        missing,
     )
+
+
+def _check_ratio(folder: Path, ratio: float) -> Header:
+    """Return the header of the first video; raise SweepError if its features lack the ratio."""
+    header = _first_header(folder)
+    if ratio_key(ratio) not in header.ratios:
+        raise SweepError(
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {', '.join(sorted(header.ratios, key=float))}. "
+            f"Add it with byov-extract --ratios {ratio_key(ratio)}."
+        )
+    return header
 
 
 @cache
@@ -269,22 +308,22 @@ def _run_name(
         tail.insert(0, hashlib.sha256(encoded).hexdigest()[:8])
         while words and len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
             words.pop()
-    return check_name("-".join((*head, *words, *tail)), "run")
+    return run_name("-".join((*head, *words, *tail)))
 
 
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Add missing titles, which list the settings that vary between runs of the same method."""
     several_ratios = len({run.ratio for run in runs}) > 1
-    found: dict[tuple[str, str], set[Any]] = {}
+    found: dict[tuple[str, str, str], set[Any]] = {}
     for run in runs:
         for name, value in run.settings:
-            found.setdefault((run.settings.title, name), set()).add(value)
+            found.setdefault((run.dataset, run.settings.title, name), set()).add(value)
     titled = []
     for run in runs:
         words = [row_title(run.settings.title, run.encoder)]
         words += [f"STM {ratio_key(run.ratio)}"] if several_ratios else []
         for name, value in run.settings:
-            if name != "seed" and len(found[run.settings.title, name]) > 1:
+            if name != "seed" and len(found[run.dataset, run.settings.title, name]) > 1:
                 words.append(_setting_text(name, value, " "))
         titled.append(replace(run, title=run.title or ", ".join(words)))
     return titled

@@ -1,6 +1,5 @@
-"""The paper's experiments: their grids, and their tables with the published rows."""
+"""Experiments that come with byov: the benchmark, and the paper's tables with the published rows."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,11 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from byov.cache.layout import encoder_folders, encoder_slug, ratio_key
-from byov.cluster.grids import GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
-from byov.cluster.run_task import Folders
+from byov.cache.layout import encoder_slug, ratio_key
+from byov.cluster.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.cluster.sweep import SweepResult
-from byov.cluster.sweep_tables import RowGroup, baseline_rows, row_groups, untrained_rows
+from byov.cluster.sweep_tables import RowGroup, row_groups, sorted_baselines, untrained_rows
 from byov.errors import SweepError
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import MEANS, count_videos, options_for
@@ -25,7 +23,6 @@ from byov.report.content import ScoreCurve, ScorePanel
 from byov.text import pluralize
 from byov.train.settings import DEFAULT_METHOD
 
-LOGGER = logging.getLogger(__name__)
 EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
@@ -102,49 +99,34 @@ class PaperResult:
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """Changes to the paper's experiments."""
+    """Changes to an experiment."""
 
-    datasets: tuple[str, ...] = ()  # replace the paper's
+    datasets: tuple[str, ...] = ()  # replace those of the experiment
     encoder: str | None = None
     seeds: int | None = None
     small: bool = False
 
 
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Return the grids of the named tables (default: all) whose features are cached.
-
-    Raises SweepError if a table does not exist, or the cache has no features for any of them.
-    """
+    """Return the grids of the named tables (default: all); raise SweepError if a table does not exist."""
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
-    plan = {}
-    for name in names or PAPER_TABLES:
-        found = [_paper_grid(file, features_dir, choice) for file in PAPER_TABLES[name].files]
-        if grids := [grid for grid in found if grid.blocks]:
-            plan[name] = grids
-        else:
-            LOGGER.info(f"{name}: skipped, since the cache has no features for it")
-    if not plan:
-        raise SweepError(
-            f"{features_dir} has no features for these tables. Extract the paper's datasets, or choose another with "
-            "--dataset and --encoder."
-        )
-    return plan
+    return {
+        name: [shipped_grid(file, features_dir, choice) for file in PAPER_TABLES[name].files]
+        for name in names or PAPER_TABLES
+    }
 
 
-def _paper_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
-    """Read a grid of experiments/ and make a block for each dataset in the cache."""
+def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
+    """Read a grid of experiments/ and apply a choice to it."""
     grid = read_grid(EXPERIMENTS / f"{name}.toml")
     compares_encoders = len({block.values["encoder"] for block in grid.blocks}) > 1
     blocks = []
     for block in grid.blocks:
         datasets, encoder = block.values["dataset"], block.values["encoder"]
         for dataset in choice.datasets or ([datasets] if isinstance(datasets, str) else datasets):
-            cached = [folder.name for folder in encoder_folders(features_dir) if folder.parent.name == dataset]
-            chosen = encoder if compares_encoders else _choose_encoder(encoder, cached, dataset, choice)
-            if encoder_slug(chosen) not in cached:
-                continue
+            chosen = encoder if compares_encoders else _choose_encoder(encoder, features_dir, dataset, choice)
             values = {**block.values, "dataset": dataset, "encoder": chosen}
             if choice.seeds is not None:
                 values["seed"] = list(range(choice.seeds))
@@ -154,12 +136,14 @@ def _paper_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
     return replace(grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks))
 
 
-def _choose_encoder(paper_encoder: str, cached: Sequence[str], dataset: str, choice: PaperChoice) -> str:
-    """Return the requested encoder or the paper's; for another dataset without the latter, the only cached one."""
-    if choice.encoder or not choice.datasets or not cached or encoder_slug(paper_encoder) in cached:
-        return choice.encoder or paper_encoder
+def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: PaperChoice) -> str:
+    """Return the requested encoder or the default; for another dataset without the latter, the only cached one."""
+    cached = [path.name for path in (features_dir / dataset).glob("*/") if not path.name.startswith(".")]
+    if choice.encoder or not choice.datasets or not cached or encoder_slug(default) in cached:
+        return choice.encoder or default
     if len(cached) > 1:
-        raise SweepError(f"{dataset} has features of several encoders; choose one with --encoder {' | '.join(cached)}")
+        there = " | ".join(sorted(cached))
+        raise SweepError(f"{dataset} has features of several encoders; choose one with --encoder {there}")
     return cached[0]
 
 
@@ -167,7 +151,8 @@ def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, fo
     """Return one result for each table and dataset with finished runs."""
     results = []
     for name, grids in plan.items():
-        runs = plan_runs(grids, folders.features)
+        planned = plan_runs(grids, folders.features, allow_missing=True)
+        runs = [run for run in planned if not run.missing]
         for dataset in dict.fromkeys(run.dataset for run in runs):
             of_dataset = [run for run in runs if run.dataset == dataset]
             if groups := row_groups(of_dataset, result, folders):
@@ -185,15 +170,15 @@ def _paper_result(
     folders: Folders,
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
-    measured = [_with_means(group).mean(STANDARD) for group in groups]
+    measured = [_with_means(group).mean()[STANDARD] for group in groups]
     if paper.is_ablation:
         published = published_rows(dataset, name)
     else:
         published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
-        frozen = baseline_rows(result.baselines.get(dataset, []), STANDARD)
+        frozen = [rows[STANDARD] for rows in sorted_baselines(result.baselines.get(dataset, []))]
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
-        measured = [*frozen, *untrained_rows(groups, STANDARD), *measured]
+        measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
     counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{subject}: {dataset}, {split} split ({videos}, {frames})"
@@ -215,7 +200,7 @@ def _paper_result(
 def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
     """Return curves of our and the published scores. Names of published rows end with the value of the setting."""
     ours = {
-        group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean(STANDARD)
+        group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean()[STANDARD]
         for group in groups
     }
     theirs = {float(row.name.split()[-1]): row for row in published}

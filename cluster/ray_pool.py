@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from platform import node
+from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
-from byov.cache.atomic import PartialFile
 from byov.cluster.worker_pool import STEP_SECONDS, thread_variables
 from byov.device import usable_cores
 from byov.errors import ClusterError, ProcessLost
@@ -32,7 +32,7 @@ from byov.progress import Stop, raise_if_stopped
 
 T = TypeVar("T")
 LOCAL, AUTO = "local", "auto"
-CONNECT_SECONDS = 12.0
+CONNECT_SECONDS = 6.0
 START_SECONDS = 60.0  # timeout for a worker to start
 OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
 PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")  # change results
@@ -62,14 +62,20 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
     cluster.check()
     if cluster.address == LOCAL:
         _configure_local_ray()
+    elif cluster.address != AUTO:
+        _check_connection(cluster.address)
     import ray
 
+    options: dict[str, Any] = {}
+    if cluster.address == LOCAL:
+        cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
+        options = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
-        if cluster.address == LOCAL:
-            cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
-            _init(LOCAL, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
-        else:
-            _join(cluster.address)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="critical", **options)
+    except Exception as error:  # Ray raises various types with multi-line messages.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ClusterError(f"--cluster {cluster.address}: {reason}. See docs/many-machines.md.") from error
+    try:
         yield
     finally:
         ray.shutdown()
@@ -86,39 +92,16 @@ def _configure_local_ray() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def _init(address: str, **settings: Any) -> None:
-    import ray
-
+def _check_connection(address: str) -> None:
+    """Raise ClusterError if nothing listens at HOST:PORT; `ray.init` would try for minutes."""
+    host, _, port = address.rpartition(":")
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="critical", **settings)
-    except Exception as error:  # Ray raises various types with multi-line messages.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ClusterError(f"--cluster {address}: {reason}. See docs/many-machines.md.") from error
-
-
-def _join(address: str) -> None:
-    """Connect to a running cluster. `ray.init` has no timeout and cannot be interrupted."""
-    advice = "Start a cluster with `ray start --head`, or use --cluster local."
-    if address != AUTO:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS / 2).close()
-        except (OSError, OverflowError) as error:
-            raise ClusterError(f"--cluster {address}: cannot connect ({error}). {advice}") from error
-    connected: Future[None] = Future()
-
-    def connect() -> None:
-        try:
-            _init(address)
-            connected.set_result(None)
-        except ClusterError as error:
-            connected.set_exception(error)
-
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        connected.result(CONNECT_SECONDS)
-    except TimeoutError:
-        raise ClusterError(f"--cluster {address}: no Ray cluster answered. {advice}") from None
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"--cluster {address}: cannot connect ({error}). Start a cluster with `ray start --head`, or use "
+            "--cluster local."
+        ) from error
 
 
 @contextmanager
@@ -130,8 +113,9 @@ def ray_workers(
     All machines must share the input files and the output folder, which is created if missing. Once `stop` returns
     True, Interrupted is raised.
     """
-    with ray_session(cluster), _marker_in(output) as marker:
-        shared = {path.absolute(): path.stat().st_size for path in (marker, *files)}
+    existing = next(path for path in (output, *output.absolute().parents) if path.is_dir())
+    with ray_session(cluster), NamedTemporaryFile(dir=existing.absolute(), prefix=".cluster.") as marker:
+        shared = {path.absolute(): path.stat().st_size for path in (Path(marker.name), *files)}
         check = partial(_check_machine, {name: _version(name) for name in PACKAGES}, shared)
         candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
         workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # every task checks its machine
@@ -193,17 +177,6 @@ def _capacity(cluster: ClusterOptions) -> int:
         if node["Alive"]
     )
     return min(fitting, cluster.workers or fitting)
-
-
-@contextmanager
-def _marker_in(folder: Path) -> Iterator[Path]:
-    """Create a temporary file in a folder or, if it does not exist yet, in its closest existing parent."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    marker = PartialFile(existing.absolute() / "cluster")
-    try:
-        yield marker.path
-    finally:
-        marker.discard()
 
 
 class RayWorker:

@@ -1,38 +1,151 @@
-"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines."""
+"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines. Scores are kept in files.
 
+runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its model at initialization
+runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
+"""
+
+import json
 import logging
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
 
-from byov.cache.atomic import exclusive
+from pydantic import TypeAdapter
+
+from byov.cache.atomic import exclusive, write_bytes, write_text
+from byov.cache.digests import file_sha256, json_sha256, read_sealed_json, seal_json
+from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path, ratio_key
-from byov.cache.runs import CONFIG_NAME, RunRecord, read_progress, read_run
-from byov.cluster.grids import PlannedRun, joint_scope
-from byov.cluster.ray_pool import ClusterOptions, ray_workers
-from byov.cluster.run_task import (
-    FAILURE_NAME,
-    SWEEP_FOLDER,
-    BaselineTask,
-    Folders,
-    Rows,
-    RunStatus,
-    RunTask,
-    finished_rows,
-    read_failure,
+from byov.cache.runs import (
+    CHECKPOINTS_NAME,
+    CONFIG_NAME,
+    LAST_MODEL_NAME,
+    RunRecord,
+    is_training,
+    read_progress,
+    read_run,
 )
+from byov.cluster.estimates import estimate_runs, record_time, total_time
+from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
+from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
-from byov.errors import CacheError, SweepError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, TimeOnly
-from byov.evaluate.evaluation import frozen_columns
-from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
+from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
+from byov.evaluate.table import Row
+from byov.evaluate.tasks import task_of
+from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
+SCORES_NAME, UNTRAINED_NAME = "scores.json", "scores-untrained.json"
+FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
+SCHEMA_VERSION = 1
+LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 GRACE_SECONDS = 60.0  # time to write checkpoints after a stop
+RunState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
+Rows = dict[Protocol, Row]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """State of a run before or after a sweep."""
+
+    name: str
+    state: RunState
+    detail: str = ""  # reason of a failure, or training progress
+    seconds: float = 0.0  # spent in this sweep
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """Task that trains a run, resuming it if it exists, and scores it."""
+
+    run: PlannedRun
+    folders: Folders
+    device: Device = "auto"
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    def __call__(self, stop: Stop) -> RunStatus:
+        started, folder = time.monotonic(), self.folders.runs / self.name
+        if not _wait_until_free(folder, stop):
+            return RunStatus(self.name, "failed", "another process is training this run; sweep again when it is done")
+        try:
+            self._train(folder, stop)
+            self._score(stop)
+        except Interrupted:
+            return RunStatus(self.name, "stopped")
+        except StaleError as error:  # Not recorded: the next sweep scores the run once it is up to date.
+            return RunStatus(self.name, "failed", str(error))
+        except OSError as error:  # A problem of this machine, so the next sweep retries the run without --retry.
+            return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
+        except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
+            is_bug = not isinstance(error, ByovError | Diverged)
+            reason = f"{type(error).__name__}: {error}" if is_bug else str(error)
+            failure = {"reason": reason, "traceback": traceback.format_exc() if is_bug else ""}
+            write_text(folder / FAILURE_NAME, json.dumps(failure, indent=1) + "\n")
+            return RunStatus(self.name, "failed", reason)
+        return RunStatus(self.name, "finished", seconds=round(time.monotonic() - started, 1))
+
+    def _train(self, folder: Path, stop: Stop) -> None:
+        is_pruned = (folder / LAST_MODEL_NAME).exists() and not any((folder / CHECKPOINTS_NAME).glob("*.safetensors"))
+        if is_pruned or (folder / SCORES_NAME).exists():
+            return
+        from byov.train.run import train_run
+
+        is_started = (folder / CONFIG_NAME).exists()
+        train_run(
+            self.name,
+            resume=is_started,
+            device=self.device,
+            features_dir=self.folders.features,
+            runs_dir=self.folders.runs,
+            stop=stop,
+            **({} if is_started else self.run.training_options()),
+        )
+
+    def _score(self, stop: Stop) -> None:
+        # The scores of the trained model come last: they mark the run as finished.
+        for untrained in (True, False) if self.run.untrained else (False,):
+            path, reader = run_scores(self.run, self.folders, untrained=untrained)
+            score(path, reader, self.folders.features, self.run.scope, Stoppable(NO_PROGRESS, stop))
+
+
+@dataclass(frozen=True)
+class BaselineTask:
+    """Task that scores a baseline: frozen features or Time only."""
+
+    name: str
+    dataset: str
+    folders: Folders
+    scope: Scope
+    make_reader: Callable[[], EmbeddingReader]
+
+    def __call__(self, stop: Stop) -> Rows:
+        path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
+        return score(path, self.make_reader(), self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
+
+
+def _wait_until_free(folder: Path, stop: Stop) -> bool:
+    """Wait until no other process trains the run. Processes of a killed sweep end by themselves."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while is_training(folder):
+        if stop() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 @dataclass(frozen=True)
@@ -60,13 +173,15 @@ def sweep(
     *,
     retry: bool = False,
     device: Device = "auto",
+    measure: bool = False,
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> SweepResult:
     """Train and score every run that is not finished yet, and score the baselines of their datasets.
 
-    Failed runs are skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and
-    Interrupted is raised. Raises SweepError if another sweep uses the folder, or a run exists with other settings.
+    The expected time is logged first; new kinds of runs are measured for it if `measure` is set. Failed runs are
+    skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and Interrupted is raised.
+    Raises SweepError if another sweep uses the folder, or a run exists with other settings.
     """
     with ExitStack() as stack:
         try:
@@ -76,13 +191,14 @@ def sweep(
                 f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
             ) from None
         before = [run_status(run, folders) for run in runs]
+        new = {status.name for status in before if status.state == "to train"}
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
-        finished, failed = (sum(status.state == state for status in before) for state in ("finished", "failed"))
-        LOGGER.info(
-            f"{pluralize(len(runs), 'run')}: {finished} finished before, {failed} failed before, {len(to_do)} to do"
-        )
+        planned = [task.run for task in to_do]
+        estimates = estimate_runs(planned, folders, device, Stoppable(progress, stop), measure=measure)
+        expected = total_time(estimates.values(), len(workers))
+        LOGGER.info(f"{pluralize(len(runs), 'run')}, {len(to_do)} to do{expected}")
         for run_task in to_do:
             (folders.runs / run_task.name / FAILURE_NAME).unlink(missing_ok=True)
         baselines = baseline_tasks(runs, folders)
@@ -98,6 +214,8 @@ def sweep(
                 done += 1
                 text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
                 LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
+                if status.state == "finished" and task.name in new:
+                    record_time(task.run, folders, status.seconds)
                 bar.advance(latest=task.name)
             elif error is None:
                 rows[task.name] = result
@@ -149,17 +267,102 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
 
 
 def _refuse_other_settings(run: PlannedRun, record: RunRecord) -> None:
-    ours = {
-        "dataset": run.dataset,
-        "encoder_folder": run.encoder_folder,
-        "column": f"merged/{ratio_key(run.ratio)}",
-        "method": run.settings.method,
-    }
-    found = {name: getattr(record, name) for name in ours}
-    other = [f"{name} {found[name]}, not {value}" for name, value in ours.items() if found[name] != value]
-    if record.method == run.settings.method:
-        other += differences(run.settings, settings_of(record))
+    found = (record.dataset, record.encoder_folder, record.column, record.method)
+    wanted = (run.dataset, run.encoder_folder, f"merged/{ratio_key(run.ratio)}", run.settings.method)
+    other = [", ".join(found)] if found != wanted else differences(run.settings, settings_of(record))
     if other:
         raise SweepError(
             f"{record.folder} exists with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir."
         )
+
+
+def read_failure(run: Path) -> str | None:
+    """Return why a run failed, or None if it did not."""
+    try:
+        return str(json.loads((run / FAILURE_NAME).read_text(encoding="utf-8"))["reason"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"unknown reason; cannot read {run / FAILURE_NAME}"
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """Contents of a score file."""
+
+    schema_version: int
+    inputs: dict[str, Any]  # digests and options that the scores depend on
+    tasks: tuple[str, ...]
+    rows: Rows
+
+
+_SCORE_FILE = TypeAdapter(ScoreFile)
+
+
+def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> tuple[Path, RunEmbeddings]:
+    """Return the score file of a run, and the reader of the embeddings to score."""
+    path = folders.runs / run.name / (UNTRAINED_NAME if untrained else SCORES_NAME)
+    return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
+
+
+def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
+    """Return the scores of a run; None if they are missing or outdated."""
+    return cached_scores(*run_scores(run, folders, untrained=untrained), folders.features, run.scope)
+
+
+def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
+    """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
+    try:
+        file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
+    except (OSError, ValueError):
+        return None
+    if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, features_dir, scope):
+        return None
+    if not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
+        return None
+    rows = {}
+    for protocol in scope.protocols:
+        row = file.rows[protocol]
+        scores = {name: score for name, score in row.scores.items() if task_of(name).name in scope.tasks}
+        rows[protocol] = replace(row, scores=scores)
+    return rows
+
+
+def score(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress) -> Rows:
+    """Return the rows of a score file, computing and writing them if needed."""
+    cached = cached_scores(path, reader, features_dir, scope)
+    if cached is not None:
+        return cached
+    rows = evaluate(reader, scope, progress)
+    record = asdict(ScoreFile(SCHEMA_VERSION, _inputs(reader, features_dir, scope), scope.tasks, rows))
+    write_bytes(path, seal_json(record))
+    return rows
+
+
+def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[str, Any]:
+    inputs = {
+        "embeddings_sha256": _embeddings_digest(reader, scope),
+        "manifest_sha256": file_sha256(manifest_path(features_dir, reader.manifest.dataset)),
+        "split": scope.split,
+        "options": asdict(scope.options),
+        "versions": versions(),
+    }
+    as_json: dict[str, Any] = json.loads(json.dumps(inputs))  # tuples become lists, as in the file
+    return as_json
+
+
+def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
+    """Return a joint digest of all files that may be scored; raise StaleError if one of them is out of date."""
+    column: str = getattr(reader, "column", "embedding")
+    files = {
+        reader.path(segment): segment
+        for split, protocol in product(("train", scope.split), PROTOCOLS)
+        for segment in segments(reader.manifest, split, protocol)
+    }
+    digests = []
+    for path, segment in files.items():
+        if path is not None and path.is_file():
+            if isinstance(reader, RunEmbeddings):
+                reader.check(segment)
+            digests.append((segment.name, read_digest(path, column)))
+    return json_sha256([reader.name, digests])

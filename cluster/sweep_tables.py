@@ -1,16 +1,23 @@
-"""Result tables of a sweep: means over seeds, next to the baselines."""
+"""Result tables of a sweep: means over seeds and over datasets, next to the baselines."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.cluster.grids import PlannedRun
-from byov.cluster.run_task import Folders, Rows, finished_rows
-from byov.cluster.sweep import SweepResult
+from byov.cluster.grids import Folders, PlannedRun
+from byov.cluster.sweep import Rows, SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
-from byov.evaluate.protocols import Protocol
-from byov.evaluate.table import Row, mean_row
+from byov.evaluate.frames import Score
+from byov.evaluate.table import Column, Row, Table, columns_ahead, mean_row
+
+LISTED_TITLES = 3  # an Untrained row of more methods names only the first
+AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
+AHEAD = (
+    "columns ahead: in how many columns of F1 and mAP, over all protocols, a row is higher than the best frozen "
+    "features, the best standardized ones, Time only, and the same model at initialization"
+)
 
 
 @dataclass(frozen=True)
@@ -18,17 +25,13 @@ class RowGroup:
     """Finished runs that differ only in their seed."""
 
     run: PlannedRun  # one of them
-    planned: int  # number of seeds in the grid
+    title: str
     trained: list[Rows]
     untrained: list[Rows]
 
-    def mean(self, protocol: Protocol, *, untrained: bool = False) -> Row:
-        """Return the mean over the seeds, of the trained models or of those at initialization."""
-        name = f"Untrained: {self.run.title}" if untrained else self.run.title
-        if len(self.trained) < self.planned:
-            name += f", {len(self.trained)} of {self.planned} runs"
-        rows = [run[protocol] for run in (self.untrained if untrained else self.trained)]
-        return mean_row(rows, name) if len(rows) > 1 else replace(rows[0], name=name)
+    def mean(self) -> Rows:
+        """Return the mean over the seeds."""
+        return _mean_of_seeds(self.trained, self.title)
 
 
 def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders) -> list[RowGroup]:
@@ -41,52 +44,163 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
     found = []
     for group in groups.values():
         done = [run for run in group if run.name in finished]
-        trained = [finished_rows(run, folders) for run in done]
+        trained = [*filter(None, (finished_rows(run, folders) for run in done))]
         untrained = [finished_rows(run, folders, untrained=True) for run in done if run.untrained]
-        if any(trained):
-            found.append(RowGroup(group[0], len(group), [*filter(None, trained)], [*filter(None, untrained)]))
+        if trained:
+            missing = f", {len(trained)} of {len(group)} runs" if len(trained) < len(group) else ""
+            found.append(RowGroup(group[0], group[0].title + missing, trained, [*filter(None, untrained)]))
     return found
 
 
 def sweep_results(
     runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
 ) -> list[tuple[Results, dict[str, Any]]]:
-    """Return the results of each dataset and their JSON document, which also lists individual runs."""
-    found = []
+    """Return the results of each dataset and their JSON document, which also lists individual runs.
+
+    If there are several datasets, the mean over them comes first.
+    """
+    found, groups_of = [], []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
         groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
-        rows, everything, counts = {}, {}, {}
-        for protocol in scope.protocols:
-            rows[protocol] = [
-                *baseline_rows(result.baselines.get(dataset, []), protocol),
-                *untrained_rows(groups, protocol),
-                *(group.mean(protocol) for group in groups),
-            ]
-            single = [run[protocol] for group in groups if len(group.trained) > 1 for run in group.trained]
-            everything[protocol] = rows[protocol] + single
-            counts[protocol] = count_videos(read_manifest(folders.features, dataset), scope.split, protocol)
-        results = Results(dataset, scope, rows, counts)
+        manifest = read_manifest(folders.features, dataset)
+        counts = {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols}
+        results = _with_rows(Results(dataset, scope, {}, counts), result.baselines.get(dataset, []), groups)
+        single = [rows for group in groups if len(group.trained) > 1 for rows in group.trained]
+        everything = {key: [*rows, *(one[key] for one in single)] for key, rows in results.rows.items()}
         found.append((results, replace(results, rows=everything).to_dict()))
-    return found
+        groups_of.append(groups)
+    scopes = [results.scope for results, _ in found]
+    tasks = tuple(task for task in scopes[0].tasks if all(task in scope.tasks for scope in scopes))
+    protocols = tuple(name for name in scopes[0].protocols if all(name in scope.protocols for scope in scopes))
+    if len(found) == 1 or not tasks:
+        return found
+    total = {name: dict(sum((Counter(one.counts[name]) for one, _ in found), Counter[str]())) for name in protocols}
+    mean = Results(f"Mean of {len(found)} datasets", replace(scopes[0], tasks=tasks, protocols=protocols), {}, total)
+    baselines = _means_over_datasets([result.baselines.get(one.title, []) for one, _ in found], lambda row: row.name)
+    mean = _with_rows(mean, baselines, _groups_over_datasets(groups_of))
+    return [(mean, mean.to_dict()), *found]
 
 
-def baseline_rows(baselines: Sequence[Rows], protocol: Protocol) -> list[Row]:
-    """Return the rows of frozen features and Time only, in table order."""
-    rows = [rows[protocol] for rows in baselines if protocol in rows]
-    return sorted(rows, key=lambda row: KIND_ORDER.index(row.kind))
+def sweep_tables(found: Sequence[Results]) -> list[Table]:
+    """Return the tables of all results; the first table of each comes first and counts the columns ahead."""
+    first, others = [], []
+    for results in found:
+        tables, rows = results.tables(), [row for of_protocol in results.rows.values() for row in of_protocol]
+        scores = [f"ahead/{name}" for name in AHEAD_OF if any(f"ahead/{name}" in row.scores for row in rows)]
+        total = sum(max(columns_ahead(row, row)[1] for row in of_protocol) for of_protocol in results.rows.values())
+        ahead = [
+            Column(name, f"Columns ahead, of {total}:", AHEAD_OF[name[6:]], "ahead of", note=AHEAD, is_count=True)
+            for name in scores
+        ]
+        for table in tables:
+            if table.columns == tables[0].columns:
+                first.append(replace(table, columns=(*table.columns, *ahead)))
+            else:
+                others.append(table)
+    return first + others
 
 
-def untrained_rows(groups: Sequence[RowGroup], protocol: Protocol) -> list[Row]:
-    """Return the rows of untrained models; settings with the same initialization share a row."""
+def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[RowGroup]) -> Results:
+    """Add the rows of baselines and groups, with the number of columns in which they are ahead of others."""
+    baselines = sorted_baselines(baselines)
+    frozen = [rows for rows in baselines if _first(rows).kind == "frozen"]
+    references = {
+        "frozen": [rows for rows in frozen if not _first(rows).origin.get("standardized")],
+        "standardized": [rows for rows in frozen if _first(rows).origin.get("standardized")],
+        "time": [rows for rows in baselines if _first(rows).kind == "time"],
+    }
+    rows = [_with_counts(one, references) for one in [*baselines, *untrained_rows(groups)]]
+    for group in groups:
+        initial = [_mean_of_seeds(group.untrained, "")] if group.untrained else []
+        rows.append(_with_counts(group.mean(), references | {"untrained": initial}))
+    in_table = {name: [one[name] for one in rows if name in one] for name in results.scope.protocols}
+    return replace(results, rows=in_table)
+
+
+def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
+    counts = {}
+    for name, others in references.items():
+        if others and not any(rows is other for other in others):
+            ahead = [columns_ahead(row, _best(others, protocol))[0] for protocol, row in rows.items()]
+            counts[f"ahead/{name}"] = Score(sum(ahead))
+    return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
+
+
+def _best(rows: Sequence[Rows], protocol: Any) -> Row:
+    """Return a row with the highest value of each score."""
+    best: dict[str, float] = {}
+    for row in (one[protocol] for one in rows if protocol in one):
+        for name, score in row.scores.items():
+            if score.value is not None:
+                best[name] = max(score.value, best.get(name, score.value))
+    return Row("", "frozen", {name: Score(value) for name, value in best.items()})
+
+
+def sorted_baselines(baselines: Sequence[Rows]) -> list[Rows]:
+    """Return the rows of frozen features and Time only in table order."""
+    return sorted(baselines, key=lambda rows: KIND_ORDER.index(_first(rows).kind))
+
+
+def untrained_rows(groups: Sequence[RowGroup]) -> list[Rows]:
+    """Return the rows of untrained models. Models with the same scores, thus the same initialization, share a row."""
     found: dict[str, list[RowGroup]] = {}
     for group in groups:
         if group.untrained:
-            models = [(rows[protocol].origin["model_sha256"], rows[protocol].scores) for rows in group.untrained]
-            found.setdefault(repr(models), []).append(group)
+            scores = [[row.scores for row in rows.values()] for rows in group.untrained]
+            found.setdefault(repr(scores), []).append(group)
     rows = []
     for same in found.values():
-        row = same[0].mean(protocol, untrained=True)
-        more = f", and {len(same) - 1} more with the same initialization" if len(same) > 1 else ""
-        rows.append(replace(row, name=row.name + more))
+        titles = ", ".join(group.title for group in same)
+        if len(same) > LISTED_TITLES:
+            titles = f"{same[0].title}, and {len(same) - 1} more with the same initialization"
+        rows.append(_mean_of_seeds(same[0].untrained, f"Untrained: {titles}"))
     return rows
+
+
+def _groups_over_datasets(groups_of: Sequence[Sequence[RowGroup]]) -> list[RowGroup]:
+    """Average the groups with the same title over datasets, seed by seed."""
+    same: dict[tuple[str, int], list[RowGroup]] = {}
+    for groups in groups_of:
+        seen: Counter[str] = Counter()  # A grid may use a title twice.
+        for group in groups:
+            same.setdefault((group.run.title, seen[group.run.title]), []).append(group)
+            seen[group.run.title] += 1
+    found = []
+    for (title, _), groups in same.items():
+        trained, untrained = (
+            _means_over_datasets(rows, lambda row: row.origin["seed"])
+            for rows in ([group.trained for group in groups], [group.untrained for group in groups])
+        )
+        missing = f", {len(groups)} of {len(groups_of)} datasets" if len(groups) < len(groups_of) else ""
+        if trained:
+            found.append(RowGroup(groups[0].run, title + missing, trained, untrained))
+    return found
+
+
+def _means_over_datasets(rows_of: Sequence[Sequence[Rows]], key: Callable[[Row], Any]) -> list[Rows]:
+    """Average rows with the same key over datasets; without deviations, which are those over seeds."""
+    by_key = [{key(_first(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
+    found = []
+    for value, first in by_key[0].items():
+        if not all(value in of_dataset for of_dataset in by_key):
+            continue
+        means: Rows = {}
+        for protocol, row in first.items():
+            same = [of_dataset[value][protocol] for of_dataset in by_key if protocol in of_dataset[value]]
+            scores = {name: replace(mean, deviation=None) for name, mean in mean_row(same, row.name).scores.items()}
+            shared = [name for name in row.origin if all(one.origin.get(name) == row.origin[name] for one in same)]
+            origin = {name: row.origin[name] for name in shared}
+            means[protocol] = replace(row, scores=scores, origin=origin, notes=())
+        found.append(means)
+    return found
+
+
+def _mean_of_seeds(rows: Sequence[Rows], name: str) -> Rows:
+    if len(rows) == 1:
+        return {protocol: replace(row, name=name) for protocol, row in rows[0].items()}
+    return {protocol: mean_row([one[protocol] for one in rows], name) for protocol in rows[0]}
+
+
+def _first(rows: Rows) -> Row:
+    return next(iter(rows.values()))

@@ -15,7 +15,7 @@ from byov.cache.features import Header, check_same_identity, read_header, standa
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import check_model, embedding_path, embeddings_folder, read_run, unfinished_text
+from byov.cache.runs import check_model, embedding_path, embeddings_folder, is_training, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Protocol, Segment, segments
@@ -114,6 +114,8 @@ class RunEmbeddings(EmbeddingReader):
         self.name = f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
+        if is_training(self.run.folder):
+            self.remedy = "a process is training the run; it writes them at the end"
         self._first: EmbeddingProvenance | None = None
         self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}

@@ -19,8 +19,8 @@ from byov.evaluate.frames import Score
 from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
-SATURATED = 0.9  # from this Time-only score on, a column says little about embeddings
 ABSENT = "-"
+COUNTED = ("classification/", "retrieval/map@10/", "actions/")  # columns that `columns_ahead` counts
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -85,8 +85,9 @@ class Row:
 
 
 def mean_row(rows: Sequence[Row], name: str) -> Row:
-    """Return the mean and sample standard deviation over rows; a score that one of them lacks is missing."""
-    scores = {score: _mean([row.scores[score] for row in rows]) for score in rows[0].scores}
+    """Return the mean and sample standard deviation of the scores that all rows have."""
+    common = [score for score in rows[0].scores if all(score in row.scores for row in rows)]
+    scores = {score: _mean([row.scores[score] for row in rows]) for score in common}
     return Row(name, "mean", scores, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
 
 
@@ -98,12 +99,55 @@ def _mean(scores: Sequence[Score]) -> Score:
     return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
 
 
+# Comparison with Time only
+
+
+def columns_ahead(row: Row, baseline: Row) -> tuple[int, int]:
+    """Return in how many columns of F1 and mAP `row` is ahead of `baseline`, and how many columns both have.
+
+    Progression and Kendall's tau are not counted: time itself can reach their maximum.
+    """
+    pairs = [(row.value(name), baseline.value(name)) for name in row.scores if name.startswith(COUNTED)]
+    known = [(own, other) for own, other in pairs if own is not None and other is not None]
+    return sum(own > other for own, other in known), len(known)
+
+
+def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
+    """Return one sentence on how many columns trained rows are ahead of Time only in, over all protocols.
+
+    Args:
+        rows: Rows of each protocol, as in `Results.rows`.
+        only: Name of the row that the sentence is about; by default all trained rows, means instead of their runs.
+
+    Returns:
+        "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    for of_protocol in rows.values():
+        clock = next((row for row in of_protocol if row.kind == "time"), None)
+        trained = [row for row in of_protocol if _is_trained(row)]
+        in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
+        for row in trained:
+            if clock and (row.name == only if only else row.origin.get("run") not in in_means):
+                (ahead, compared), (more, more_compared) = counts.get(row.name, (0, 0)), columns_ahead(row, clock)
+                counts[row.name] = ahead + more, compared + more_compared
+    sentence = ""
+    for name, (ahead, compared) in counts.items():
+        if not sentence and compared:
+            sentence = f"{name} is ahead of Time only in {ahead} of {compared} columns of F1 and mAP"
+        elif compared:
+            sentence += f", {name} in {ahead}"
+    return sentence and f"{sentence}."
+
+
+def _is_trained(row: Row) -> bool:
+    origins = row.origin.get("runs", [row.origin])
+    return row.kind in ("run", "mean", "npz") and not any(one.get("untrained") for one in origins)
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: percent with two digits, or a correlation with four.
-
-    In columns of correlations, normalized time alone can reach the maximum; the Time-only score is then shown below.
-    """
+    """A column of a table: percent with two digits, a correlation with four, or a count."""
 
     score: str  # name of the score it shows
     group: str  # heading shared by neighboring columns
@@ -111,14 +155,17 @@ class Column:
     short: str  # shorter form of `group`, for terminals
     is_correlation: bool = False
     note: str = ""  # line below tables with this column
+    is_count: bool = False
 
     def format(self, value: float) -> str:
+        if self.is_count:
+            return f"{value:.0f}"
         return f"{value:.4f}" if self.is_correlation else f"{100 * value:.2f}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell: `mark` is a footnote letter, `extra` lines (interval, Time only's score) go below."""
+    """Text of a cell: `mark` is a footnote letter, `extra` lines (interval, difference from the paper) go below."""
 
     text: str
     mark: str = ""
@@ -148,22 +195,22 @@ class Table:
         shown = [row for row in self.rows if any(column.score in row.scores for column in self.columns)]
         measured = [row for row in shown if row.kind != "published"]
         published = [row for row in shown if row.kind == "published"]
-        times = [_saturating_time(column, measured) for column in self.columns]
         best = [_best(column, measured) for column in self.columns]
         self.footnotes: dict[str, str] = {}  # footnote → letter, in order of first use
-        self.headings = [
-            Cell(column.heading, "" if time is None else self._mark(_time_footnote(time)))
-            for column, time in zip(self.columns, times, strict=True)
+        self.measured: CellRows = [
+            (row, [self._cell(row, *of_column) for of_column in zip(self.columns, best, strict=True)])
+            for row in measured
         ]
-        details = list(zip(self.columns, times, best, strict=True))
-        self.measured: CellRows = [(row, [self._cell(row, *detail) for detail in details]) for row in measured]
         # Rows quoted from the paper are set apart below the others.
-        self.published: CellRows = [(row, [self._cell(row, column) for column in self.columns]) for row in published]
+        ours = {row.name: row for row in measured}
+        self.published: CellRows = [
+            (row, [self._cell(row, column, ours=ours.get(row.name)) for column in self.columns]) for row in published
+        ]
 
     def _mark(self, footnote: str | None) -> str:
         return self.footnotes.setdefault(footnote, _letter(len(self.footnotes))) if footnote else ""
 
-    def _cell(self, row: Row, column: Column, time_score: float | None = None, best: str | None = None) -> Cell:
+    def _cell(self, row: Row, column: Column, best: str | None = None, ours: Row | None = None) -> Cell:
         score = row.scores.get(column.score)
         if score is None:
             return Cell(ABSENT)
@@ -177,8 +224,9 @@ class Table:
         if score.interval is not None:
             low, high = map(column.format, score.interval)
             extra.append(f"[{low}, {high}]")
-        if time_score is not None and row.kind != "time":
-            extra.append(f"({column.format(time_score)})")
+        if ours is not None and (value := ours.value(column.score)) is not None:
+            difference = value - score.value
+            extra.append(f"(ours {'-' if difference < 0 else '+'}{column.format(abs(difference))})")
         return Cell(text, self._mark(score.remark), tuple(extra), is_best)
 
     @property
@@ -192,10 +240,7 @@ class Table:
         def line(name: str, cells: Sequence[Cell]) -> str:
             return "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
 
-        headings = [
-            Cell(f"{column.group} {cell.text}", cell.mark)
-            for column, cell in zip(self.columns, self.headings, strict=True)
-        ]
+        headings = [Cell(f"{column.group} {column.heading}") for column in self.columns]
         lines = [f"**{_markdown_text(self.title)}**", "", line("", headings), "|---|" + "---:|" * len(self.columns)]
         lines += [line(_markdown_text(row.name), cells) for row, cells in self.measured]
         if self.published:
@@ -225,7 +270,7 @@ class Table:
             r"\toprule",
             " & ".join(["", *groups]) + r" \\",
             " ".join(rules),
-            line("Method", self.headings),
+            line("Method", [Cell(column.heading) for column in self.columns]),
             r"\midrule",
             *(line(row.name, cells) for row, cells in self.measured),
         ]
@@ -248,7 +293,7 @@ class Table:
             f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
             for group, width in self.column_groups
         )
-        headings = "".join(f'<th scope="col">{_html_text(cell.text)}{_sup(cell.mark)}</th>' for cell in self.headings)
+        headings = "".join(f'<th scope="col">{_html_text(column.heading)}</th>' for column in self.columns)
         body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
         if self.published:
             width = 1 + len(self.columns)
@@ -277,21 +322,6 @@ def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: S
     for path, text in texts.items():
         write_text(path, text)
     return list(texts)
-
-
-def _saturating_time(column: Column, rows: Sequence[Row]) -> float | None:
-    """Return Time only's score if it is near the maximum or at least as high as every other row's."""
-    time = next((row.value(column.score) for row in rows if row.kind == "time"), None)
-    values = [row.value(column.score) for row in rows if row.kind != "time"]
-    others = [value for value in values if value is not None]
-    if not column.is_correlation or time is None or not others:
-        return None
-    return time if time >= min(SATURATED, max(others)) else None
-
-
-def _time_footnote(time_score: float) -> str:
-    how = "saturates this metric" if time_score >= SATURATED else "scores as high as any embedding"
-    return f"in parentheses, the score of Time only: normalized time alone {how} here"
 
 
 def _best(column: Column, rows: Sequence[Row]) -> str | None:

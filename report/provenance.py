@@ -82,7 +82,7 @@ def _model(run: RunRecord) -> str:
 def _changed_settings(run: RunRecord) -> str:
     try:
         settings = settings_of(run)
-        kept = {name: getattr(settings, name) for name in ("recipe", "seed") if hasattr(settings, name)}
+        kept = {name: getattr(settings, name) for name in ("recipe", "size", "seed") if hasattr(settings, name)}
         usual = resolve_settings(settings.method, run.dataset, kept)
     except TrainError:
         return "not readable by this version of byov"

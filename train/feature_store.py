@@ -96,8 +96,9 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
         folders = [folder for folder in folders if folder.name in (encoder, encoder_slug(encoder))]
     if not folders:
         missing = f"features of encoder {encoder!r}" if encoder else "features"
-        where = features_dir / (datasets[0] if datasets else dataset or "")
-        raise TrainError(f"{where} has no {missing}. Existing: {existing or 'none'}.")
+        name = datasets[0] if datasets else dataset or ""
+        command = f"byov-extract --dataset {name or 'demo'}" + (f" --encoder {encoder}" if encoder else "")
+        raise TrainError(f"{features_dir / name} has no {missing}, only {existing or 'none'}. Extract them: {command}")
     if len(folders) > 1:
         raise TrainError(f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}")
     return folders[0]

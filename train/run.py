@@ -14,6 +14,7 @@ from byov import __version__
 from byov.cache import runs
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
 from byov.cache.digests import file_sha256, seal_json
+from byov.cache.layout import run_name
 from byov.device import Device, pick_device
 from byov.errors import TrainError
 from byov.folders import Folder, features_folder, runs_folder
@@ -24,9 +25,8 @@ from byov.train.checkpoint import TrainingState, model_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.hub import check_sizes
 from byov.train.methods import METHODS, build_method
-from byov.train.methods.base import Method
+from byov.train.methods.base import Method, check_sizes
 from byov.train.sampling import BatchSource
 from byov.train.settings import TrainSettings, checked
 from byov.train.trackers import open_trackers
@@ -104,16 +104,15 @@ def train_run(
             data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
             chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
-            folder = runs.run_folder(runs_path, run or name)
+            folder = runs.run_folder(runs_path, run or run_name(name))
         torch_device = processes.device(pick_device(device))
     if is_recorded and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
         if embed_only:
             runs.check_model(folder, record.training)
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     model = build_method(data.width, chosen)
-    training = training_record(data, model)
     if is_recorded:
-        training = _check_features(record, training, same_labels=resume)
+        training = _check_features(record, training_record(data, model), same_labels=resume)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     if embed_only:
         with _locked(folder):
@@ -124,6 +123,9 @@ def train_run(
 
     _check_processes(processes, model)
     sampler = model.sampler(data.of("train"))
+    if not resume:
+        model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
+        training = training_record(data, model)
     shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
     with (
@@ -151,6 +153,7 @@ def train_run(
             trackers=trackers,
             processes=processes,
             metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
+            advice=_smaller_model(data, chosen) if torch_device.type == "cpu" else "",
         )
         if resume:
             if runs.FILES_KEY in training and (folder / runs.MODEL_NAME).exists():
@@ -189,7 +192,7 @@ def train_run(
 def _extended(run: runs.RunRecord, recorded: TrainSettings, given: dict[str, Any]) -> TrainSettings:
     """Return the settings to resume a run with: those recorded, or the same with more epochs."""
     epochs = given.get("epochs", recorded.epochs)
-    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs}))
+    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs, "steps": None}))
     if extended.epochs <= recorded.epochs:
         return recorded
     if extended.schedule != "constant":
@@ -222,7 +225,8 @@ def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: di
     ]
     if not changed:
         shared.check_names(recorded.method, settings)
-        changed = shared.differences(checked(type(recorded), **(recorded.model_dump() | settings)), recorded)
+        ours = checked(type(recorded), **(recorded.model_dump() | settings))
+        changed = shared.differences(ours, recorded, settings)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
@@ -241,7 +245,7 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         **data.digests,
     }
     # With a constant learning rate, a longer run is the continuation of a shorter one.
-    without = {"epochs"} if settings.schedule == "constant" else set()
+    without = {"epochs", "steps"} if settings.schedule == "constant" else {"steps"}
     decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json", exclude=without)}
     return features | {
         "encoder": data.identity["encoder"],
@@ -288,7 +292,9 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))
         except BlockingIOError:
-            raise TrainError(f"{folder}: another process is training this run.") from None
+            raise TrainError(
+                f"{folder}: another process is training this run. Wait for it, or stop it first."
+            ) from None
         remove_abandoned(folder)
         yield
 
@@ -305,6 +311,14 @@ def _selection_metric(data: TrainingData, select: str) -> str:
         LOGGER.info(f"--select {select} needs val videos of both views with phase labels: choosing the model by tau")
         return "tau"
     return select
+
+
+def _smaller_model(data: TrainingData, settings: TrainSettings) -> str:
+    """Return the command of a small model if the model is as deep as the paper's, to be printed with the time left."""
+    if getattr(settings, "size", None) != "paper" or settings.depth < type(settings).model_fields["depth"].default:
+        return ""
+    ratio, dataset = data.column.removeprefix("merged/"), data.dataset
+    return f"; a model for CPUs takes minutes: byov-train --dataset {dataset} --ratio {ratio} --size small"
 
 
 def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:

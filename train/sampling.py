@@ -54,11 +54,6 @@ class Clips:
         """(B, T) frame number within the video."""
         return self.first[:, None] + self.index
 
-    @property
-    def normalized_time(self) -> Tensor:
-        """(B, T) from 0 at the video's first frame to 1 at its last."""
-        return self.frame / (self.video_length - 1).clamp(min=1)[:, None]
-
     def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Draw (B, *shape) uniform numbers; an item's numbers do not depend on how a step is split over processes."""
         drawn = torch.rand(self.items, *shape, generator=generator)
@@ -114,6 +109,9 @@ class Sampler:
     def items(self) -> int:
         """Items per epoch."""
         return -(-len(self.videos) // self.videos_per_item)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return -(-self.items // batch_size)
 
     def draw(self, seed: int, epoch: int, item: int) -> Sequence[Draw]:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
@@ -208,7 +206,7 @@ class BatchSource:
         self._method, self._sampler, self._store, self._local_items = method, sampler, store, local_items
         self._batch_size = method.settings.batch_size
         self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
-        self.steps_per_epoch = -(-sampler.items // self._batch_size)
+        self.steps_per_epoch = sampler.steps_per_epoch(self._batch_size)
 
     def batch(self, step: int) -> Batch:
         """Return the clips of a step's items."""

@@ -4,7 +4,8 @@ Each method extends `TrainSettings` in its own file, `train/methods/<method>.py`
 option of byov-train. Every default cites its source; docs/fidelity.md compares them with the paper.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
+from byov.plugins import PROBLEMS
 from byov.records import Record, problem
 
 DEFAULT_METHOD = "byov"
@@ -47,6 +49,9 @@ Standardize = Annotated[
     Literal["none", "video"], Field(description="Scale each feature to zero mean and unit deviation per clip.")
 ]
 Epochs = Annotated[int, Field(ge=1, description="Training epochs. An epoch has one item per training video.")]
+Steps = Annotated[
+    int | None, Field(ge=1, description="Optimizer steps, rounded up to whole epochs, in place of --epochs.")
+]
 BatchSize = Annotated[Size, Field(description="Items (videos, pairs or groups of clips) per step.")]
 Optimizer = Annotated[Literal["adam", "adamw"], Field(description="AdamW decouples weight decay from the gradient.")]
 LearningRate = Annotated[Positive, Field(description="Learning rate.")]
@@ -97,6 +102,7 @@ class OptimizerSettings(Record):
     """Optimizer settings, from the published code; the paper states none."""
 
     epochs: Epochs = 300
+    steps: Steps = None
     batch_size: BatchSize = 1
     optimizer: Optimizer = "adam"
     lr: LearningRate = 1e-5
@@ -138,6 +144,15 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
         """Row title in tables: the method and what distinguishes this variant."""
         own = (texts.get(getattr(self, setting)) for setting, texts in self.VARIANTS.items())
         return ", ".join((self.name, *filter(None, own), *self.common_variants()))
+
+    def with_epochs(self, steps_per_epoch: int) -> Self:
+        """Return the settings with `steps` converted to epochs; a default warm-up keeps its fraction of all epochs."""
+        if self.steps is None:
+            return self
+        epochs = -(-self.steps // steps_per_epoch)
+        is_default = self.warmup == type(self).model_fields["warmup"].default
+        warmup = self.warmup * epochs / self.epochs if is_default else self.warmup
+        return self.model_copy(update={"epochs": epochs, "warmup": warmup})
 
     def common_variants(self) -> Iterator[str]:
         """Yield the differences from the method's default row in settings that several methods share."""
@@ -221,11 +236,15 @@ def resolve_settings(method: str, dataset: str, given: Mapping[str, Any]) -> Tra
 
 
 def check_names(method: str, given: Mapping[str, Any]) -> None:
-    """Raise SettingsError if the method lacks one of the given settings."""
+    """Raise SettingsError if the method lacks one of the given settings, or if two of them contradict each other."""
+    if given.get("steps") is not None and "epochs" in given:
+        raise SettingsError("--steps and --epochs both set the length of the training; give one of them")
     for name in given:
         owners = methods_with(name)
         if not owners:
-            raise SettingsError(f"unknown setting {name!r}")
+            names = {field for cls in settings_classes().values() for field in cls.model_fields}
+            similar = "".join(f"; did you mean {match!r}?" for match in get_close_matches(name, names, 1))
+            raise SettingsError(f"unknown setting {name!r}{similar}")
         if method not in owners:
             raise SettingsError(f"--{option_name(name)} is a setting of {', '.join(owners)}; the method is {method}")
 
@@ -254,11 +273,14 @@ def read_settings(config: Path, raw: Any) -> TrainSettings:
         raise TrainError(f"{config}: {error}") from None
 
 
-def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:
-    """List the settings that differ, as "NAME THEIRS, not OURS"."""
+def differences(ours: TrainSettings, theirs: TrainSettings, names: Iterable[str] | None = None) -> list[str]:
+    """List the settings that differ, as "NAME THEIRS, not OURS"; by default all but those that `steps` decides."""
+    if names is None:
+        decided = {"epochs", "warmup"} if theirs.steps is not None and ours.steps == theirs.steps else set()
+        names = (name for name in type(theirs).model_fields if name not in decided)
     return [
         f"{name} {getattr(theirs, name)!r}, not {getattr(ours, name)!r}"
-        for name in type(theirs).model_fields
+        for name in names
         if getattr(ours, name) != getattr(theirs, name)
     ]
 
@@ -266,5 +288,6 @@ def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:
 def _settings_class(method: str) -> type[TrainSettings]:
     classes = settings_classes()
     if method not in classes:
-        raise SettingsError(f"unknown method {method!r}; choose one of {', '.join(classes)}")
+        skipped = "".join(f"; {line}" for line in PROBLEMS)
+        raise SettingsError(f"unknown method {method!r}; choose one of {', '.join(classes)}{skipped}")
     return classes[method]

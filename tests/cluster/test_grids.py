@@ -33,6 +33,7 @@ def test_every_combination_is_a_run(folders):
         ({"method": "tcn", "tcn": "unpaired"}, "toy-tcn-unpaired-r0.3-s0"),
         ({"encoder": "random/tiny"}, "toy-paper-random--tiny-r0.3-s0"),
         ({"crop": [0.5, 1.0]}, "toy-paper-r0.3-crop0.5,1.0-s0"),
+        ({"size": "small", "steps": 9}, "toy-paper-small-r0.3-steps9-s0"),
     ],
 )
 def test_names_list_settings_that_are_not_defaults(names, grid, name):

@@ -3,10 +3,10 @@
 import pytest
 from tests.cluster.tiny_sweeps import make_cache, sweep_inline
 
+from byov.cli.sweep import main
 from byov.cluster import paper_tables
-from byov.cluster.grids import plan_runs
+from byov.cluster.grids import Folders, plan_runs
 from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
-from byov.cluster.run_task import Folders
 from byov.errors import SweepError
 from byov.evaluate.published import published_rows
 from byov.report.content import ScoreCurve, ScorePanel
@@ -30,7 +30,8 @@ def features(tmp_path_factory):
 
 def planned(features, *names, **choice):
     plan = plan_paper(names, features, PaperChoice(**choice))
-    return plan_runs([grid for grids in plan.values() for grid in grids], features)
+    runs = plan_runs([grid for grids in plan.values() for grid in grids], features, allow_missing=True)
+    return [run for run in runs if not run.missing]
 
 
 def titles(runs, dataset="break_eggs"):
@@ -38,9 +39,8 @@ def titles(runs, dataset="break_eggs"):
 
 
 def test_every_experiment_belongs_to_a_table():
-    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == {
-        file for table in PAPER_TABLES.values() for file in table.files
-    }
+    files = {file for table in PAPER_TABLES.values() for file in table.files}
+    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == {"benchmark", *files}
 
 
 def test_table_1_has_every_learned_row(features):
@@ -74,12 +74,14 @@ def test_ablations_change_the_named_setting(features):
     assert settings["3 blocks"][1].depth == 3
 
 
-def test_tables_without_features_are_left_out(features, caplog):
-    caplog.set_level("INFO", "byov")
-    plan = plan_paper([], features, PaperChoice(seeds=1))
-    assert plan.keys() == PAPER_TABLES.keys() - {"charades-ego"}
-    assert "charades-ego: skipped" in caplog.text
-    assert titles(planned(features, "backbones")) == ["BYOV (ViT-B/16)"]
+def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
+    options = ("--seeds", 1, "--features-dir", features, "--runs-dir", tmp_path)
+    ran = call(main, "byov-sweep", "paper", "--tables", "backbones,charades-ego", "--small", "--dry-run", *options)
+    assert ran.code == 0
+    assert ran.err.count(f"byov-extract --dataset charades_ego --encoder {CLIP}") == 1
+    assert ran.err.count("byov-extract --dataset break_eggs --encoder microsoft/resnet-50") == 1
+    assert "r0.3-small-s0: cannot run (features are missing)" in ran.out
+    assert "; about " in ran.err
 
 
 def test_another_dataset_replaces_those_of_the_paper(features):
@@ -98,8 +100,6 @@ def test_another_dataset_replaces_those_of_the_paper(features):
     ("names", "choice", "message"),
     [
         (["table-2"], {}, "no table 'table-2'; choose from table-1, components"),
-        (["charades-ego"], {}, "has no features for these tables"),
-        ([], {"datasets": ("none",)}, "has no features for these tables"),
         ([], {"datasets": ("mine",)}, "choose one with --encoder random--other | random--tiny"),
     ],
 )

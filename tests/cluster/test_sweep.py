@@ -12,8 +12,7 @@ from byov.cache.atomic import exclusive
 from byov.cache.hdf5 import read_array
 from byov.cache.runs import read_progress, read_run
 from byov.cluster.grids import parse_grid, plan_runs
-from byov.cluster.run_task import FAILURE_NAME, SCORES_NAME, RunStatus
-from byov.cluster.sweep import run_status
+from byov.cluster.sweep import FAILURE_NAME, SCORES_NAME, RunStatus, run_status
 from byov.cluster.sweep_tables import row_groups, sweep_results
 from byov.errors import Interrupted, SweepError
 from byov.evaluate.embeddings import RunEmbeddings
@@ -102,6 +101,18 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders
     assert contents(folders.runs) == contents(uninterrupted.runs)
 
 
+def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
+    grid = parse_grid({key: value for key, value in TINY.items() if key != "epochs"} | {"steps": 5}, "grid.toml")
+    remaining = iter(range(2))
+    worker = InlineWorker(lambda: next(remaining, None) is None)
+    with pytest.raises(Interrupted):
+        sweep_inline([grid], folders, worker, stop=lambda: worker.stopped)
+    for _ in range(2):
+        (planned,), result = sweep_inline([grid], folders)
+        assert states(result) == ["finished"]
+    assert read_progress(read_run(folders.runs, planned.name)).epochs == 2  # of 4 steps
+
+
 @pytest.mark.usefixtures("finished")
 def test_a_run_with_other_settings_is_refused(folders):
     (planned,) = plan_runs([make_grid(epochs=4)], folders.features)
@@ -115,7 +126,7 @@ def test_a_second_sweep_in_the_same_folder_is_refused(run, folders):
 
 
 def test_a_run_that_another_process_trains_fails_without_retry(run, folders, monkeypatch):
-    monkeypatch.setattr("byov.cluster.run_task.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("byov.cluster.sweep.LOCK_SECONDS", 0.0)
     with exclusive(folders.runs / NAMES[0] / ".lock"):
         _, result = run()
     assert "another process is training this run" in result.runs[0].detail
@@ -175,7 +186,7 @@ def test_tables_have_means_over_seeds_and_baselines(run, folders):
         "Random features (tiny), merged 0.3",
         "Random features (tiny), merged 0.3, standardized",
         "Time only",
-        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, and 1 more with the same initialization",
+        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, BYOV, paper (tiny, frozen), mask self 0.6",
         "BYOV, paper (tiny, frozen), mask self 0.4",
         "BYOV, paper (tiny, frozen), mask self 0.6",
     ]

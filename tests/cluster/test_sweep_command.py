@@ -10,8 +10,7 @@ import pytest
 from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
 
 from byov.cli.sweep import main
-from byov.cluster.grids import read_grid
-from byov.cluster.run_task import Folders
+from byov.cluster.grids import Folders, read_grid
 
 COMMAND = "from byov.cli.sweep import main; main()"
 
@@ -59,7 +58,8 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_pa
     path = write_grid(tmp_path / "grid.toml", seed=[0, 1])
     ran = byov_sweep(path, "--dry-run")
     assert ran.code == 0
-    assert ran.out.splitlines() == [f"{name}: to train" for name in NAMES]
+    assert [line.partition(" (about ")[0] for line in ran.out.splitlines()] == [f"{name}: to train" for name in NAMES]
+    assert "from a few training steps" in ran.err
     assert not folders.runs.exists()
     shown = byov_sweep(path, "--dry-run", "--json").json
     assert [(run["run"], run["settings"]["seed"]) for run in shown] == [(NAMES[0], 0), (NAMES[1], 1)]

@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.factories import read_files, write_cache
 
-from byov.cluster.grids import PlannedRun, RunGrid, plan_runs
-from byov.cluster.run_task import Folders
+from byov.cluster.grids import Folders, PlannedRun, RunGrid, plan_runs
 from byov.cluster.sweep import SweepResult, sweep
 from byov.cluster.worker_pool import PoolTask
 
@@ -112,6 +111,7 @@ def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by name, without locks and checkpoints."""
+    """Every file below a folder by name, without locks, times and checkpoints."""
     files = read_files(folder).items()
-    return {name: content for name, content in files if not name.endswith("lock") and "/checkpoint/" not in name}
+    skipped = ("lock", "times.json")
+    return {name: content for name, content in files if not name.endswith(skipped) and "/checkpoint/" not in name}

@@ -55,6 +55,7 @@ def test_one_task_of_the_newest_run(byov_eval, write_run):
     assert code == 0, err
     assert "tea, test split, standard protocol: Frame retrieval (6 videos, 3 ego and 3 exo" in out
     assert all(name in out for name in ("Time only", "Untrained (first)", "first"))
+    assert re.fullmatch(r"first is ahead of Time only in \d of 3 columns of F1 and mAP.", out.splitlines()[-1])
     assert (folder / "results-retrieval.json").is_file()
     assert not (folder / "results.json").exists()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from byov.evaluate.frames import Score
-from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, mean_row
+from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, columns_ahead, mean_row, verdict
 from byov.evaluate.tasks import EvaluationOptions, main_columns
 
 MAIN = main_columns(EvaluationOptions())
@@ -25,18 +25,6 @@ def cells(table, index=0):
 
 def test_percent_has_two_digits_and_correlations_four():
     assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + ["0.1235"] * 2
-
-
-def test_time_only_is_shown_where_it_saturates_a_column_or_no_embedding_is_better():
-    shown = table(row("Time only", "time", 0.95), row())
-    assert [cell.extra for cell in cells(shown, 1)] == [()] * 6 + [("(0.9500)",)] * 2
-    assert all(cell.extra == () for cell in cells(shown, 0))
-    assert [cell.mark for cell in shown.headings] == [""] * 6 + ["a", "a"]
-    better = {"kendalls_tau/all": Score(0.7)}
-    shown = table(row("Time only", "time", 0.6), row(), row("best", scores=better), row("paper", "published", 0.9))
-    assert [cell.extra for cell in cells(shown, 1)[6:]] == [("(0.6000)",), ()]
-    assert [cell.extra for cell in shown.published[0][1]] == [()] * 8
-    assert all(cell.extra == () for cell in cells(table(row(value=0.99))))
 
 
 def test_equal_footnotes_share_a_letter():
@@ -61,6 +49,8 @@ def test_deviation_interval_and_best_value():
 
 def test_published_rows_are_set_apart():
     published = Row("AE2", "published", {"classification/regular": Score(0.6623, remark="a slip")})
+    ours = row("AE2", scores={"classification/regular": Score(0.6)})
+    assert table(ours, published).published[0][1][0].extra == ("(ours -6.23)",)
     elsewhere = Row("other", "published", {"actions/regular": Score(0.1)})
     shown = table(row(), published, elsewhere)
     assert [one.name for one, _ in shown.published] == ["AE2"]
@@ -132,3 +122,34 @@ def test_control_characters_are_not_printed():
     for text in (shown.to_markdown(), shown.to_latex(), shown.to_html()):
         assert "\x1b" not in text
         assert "\x07" not in text
+
+
+def test_columns_ahead_counts_f1_and_map_that_both_rows_have():
+    clock = row("Time only", "time", 0.6, {"retrieval/map@5/regular": Score(0.1)})
+    scores = {
+        "classification/regular": Score(0.7),
+        "classification/ego2exo": Score(0.6),
+        "retrieval/map@10/regular": Score(None, missing="no labels"),
+        "retrieval/map@5/regular": Score(0.9),
+        "kendalls_tau/all": Score(0.9),
+    }
+    assert columns_ahead(row(scores=scores), clock) == (1, 5)
+    assert columns_ahead(clock, row(scores=scores)) == (3, 5)
+
+
+def test_the_verdict_counts_trained_rows_over_protocols():
+    clock, frozen = row("Time only", "time", 0.6), row("features", "frozen", 0.9)
+    first, second = (
+        replace(row(name, value=value), origin={"run": name}) for name, value in (("first", 0.7), ("second", 0.6))
+    )
+    untrained = replace(mean_row([first, second], "Untrained"), origin={"runs": [{"run": "first", "untrained": True}]})
+    standard = [frozen, clock, untrained, first, second]
+    rows = {"standard": standard, "trimmed": [*standard[:3], replace(second, name="first"), second]}
+    start = "first is ahead of Time only in 6 of 12 columns of F1 and mAP"
+    assert verdict(rows) == f"{start}, second in 0."
+    assert verdict(rows, "first") == f"{start}."
+    mean = mean_row([first, second], "mean")
+    assert verdict({"standard": [clock, first, second, mean]}).startswith("mean is ahead of Time only in 6 of 6")
+    assert verdict({"standard": [first]}) == verdict({"standard": [clock, frozen]}) == ""
+    few = Row("few", "run", {"kendalls_tau/all": Score(0.9)})
+    assert verdict({"standard": [clock, few]}) == ""

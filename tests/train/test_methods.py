@@ -201,15 +201,6 @@ def test_every_backbone_trains(make_method, make_batches, training_data, method,
     assert (model.needs_whole_batch is not None) == needs_whole_batch
 
 
-@pytest.mark.parametrize(
-    ("method", "unit"),
-    [("tcc", False), ("gta", True), ("ae2-alignment", False), ("carl", True), ("tcn", False), ("timeline", True)],
-)
-def test_embeddings_are_the_vectors_that_the_loss_compares(make_method, method, unit):
-    embedding = make_method(method).embed(torch.randn(9, 12))
-    assert torch.allclose(embedding.norm(dim=1), torch.ones(9)) == unit
-
-
 TRIPLETS = {"tcn_loss": "triplet", "frames": 20}
 
 

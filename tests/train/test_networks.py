@@ -1,7 +1,6 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,12 +8,9 @@ import torch.nn.functional as F
 from byov.train import networks
 from byov.train.networks import (
     Block,
-    Group,
     Positions,
     draw_visible,
     group,
-    local_attention_mask,
-    masked_frames,
     pack,
     sincos,
     unpack,
@@ -36,18 +32,6 @@ def encode(make_clips):
         return latents
 
     return run
-
-
-def test_neighbors_of_equal_length_and_causality_form_a_group():
-    sequences = [torch.zeros(2, 5, 1), torch.zeros(1, 5, 1), torch.zeros(1, 5, 1), torch.zeros(3, 4, 1)]
-    assert group(sequences) == [Group(4, 5), Group(3, 4)]
-    causal = [True, True, False, False]
-    assert group(sequences, causal) == [Group(3, 5, causal=True), Group(1, 5), Group(3, 4)]
-
-
-def test_the_local_attention_mask_is_by_frame_number():
-    (masked,) = local_attention_mask([Group(1, 4)], torch.tensor([0, 2, 3, 9]), 2)
-    assert masked.mask[0, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
 
 
 def reference_block(block, x, mask=None):
@@ -92,20 +76,6 @@ def positions_of(positions, index):
     return positions(index, index[:, -1] + 1)
 
 
-def test_the_table_is_the_published_one(golden_state, golden_encoder):
-    width, *_, frames = golden_encoder["config"].tolist()
-    table = Positions(frames, width, "interpolated").table
-    torch.testing.assert_close(table[None], golden_state["pos_embed"].reshape(1, frames, width))
-    assert Positions(4, 6, "interpolated").state_dict() == {}
-
-
-def test_sines_come_before_cosines_and_keep_their_precision():
-    for frame in (0, 1, 7, 12_345_678):
-        angles = frame / 10000 ** (np.arange(3) / 3)
-        found = sincos(torch.tensor([frame]), 6)[0]
-        np.testing.assert_allclose(found, [*np.sin(angles), *np.cos(angles)], atol=1e-6)
-
-
 @pytest.mark.parametrize("length", [1, 5, 8, 9, 30])
 def test_interpolated_positions_stretch_the_table(length):
     positions = Positions(8, 6, "interpolated")
@@ -140,31 +110,7 @@ def test_visible_frames_are_sorted_random_and_rounded_down(make_clips, frames, r
     assert len({tuple(rows) for rows in visible.tolist()}) > 8 or count in (0, frames)
 
 
-def test_visible_tokens_return_to_their_frames(make_method, make_clips):
-    decoder, clips, visible = make_method().decoder, make_clips(2, 5), torch.tensor([[0, 3], [2, 4]])
-    latents, masked = torch.randn(2, 5, 8), masked_frames(visible, 5)
-    assert masked.int().tolist() == [[0, 1, 1, 0, 1], [1, 1, 0, 1, 0]]
-    whole, filled = decoder.tokens(clips, latents), decoder.tokens(clips, latents[~masked].view(2, 2, 8), visible)
-    torch.testing.assert_close(filled[~masked], whole[~masked])
-    positions = decoder.positions(clips.index, clips.length).expand(2, -1, -1)
-    torch.testing.assert_close(filled[masked], (positions + decoder.mask_token)[masked])
-
-
 # Encoder
-
-
-@pytest.mark.parametrize("norm", ["after", "before"])
-def test_the_final_norm_is_after_or_before_the_blocks(make_method, make_clips, encode, norm):
-    encoder = make_method(norm=norm).encoder
-    with torch.no_grad():
-        encoder.norm.weight.fill_(1)
-        encoder.norm.bias.fill_(0)
-    inputs = []
-    encoder.blocks[0].register_forward_hook(lambda _, given, __: inputs.append(given[0]))
-    latents = encode(encoder, make_clips(2, 6).features)
-    for rows, normed in ((inputs[0], norm == "before"), (latents, norm == "after")):
-        deviation = rows.std(dim=-1, unbiased=False)
-        assert torch.allclose(deviation, torch.ones_like(deviation), atol=1e-2) == normed
 
 
 @pytest.mark.parametrize("position_in", ["features", "latent"])

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from byov.cache.features import standardize
-from byov.errors import CacheError, TrainError
+from byov.errors import TrainError
 from byov.train import sampling
 from byov.train.feature_store import CachedVideo, FeatureStore
 from byov.train.methods.actor_observer import draw_triplets
 from byov.train.methods.carl import draw_two_crops
-from byov.train.methods.tcn import draw_consecutive, draw_earlier, draw_same_times
+from byov.train.methods.tcn import draw_earlier, draw_same_times
 from byov.train.sampling import BatchSource, Sampler, draw_clip, draw_rows, pick_any_two, pick_several, pick_views
 
 FRAMES = 8
@@ -90,14 +90,6 @@ def test_parts_have_lengths_within_the_crop_and_lie_anywhere():
     assert draw_clip(video(40), FRAMES, (0.01, 0.01), generator).sampled == 1
 
 
-def test_same_time_frames():
-    frames = np.arange(51)
-    assert sampling.same_time_frames(frames, video(51), video(51)).tolist() == frames.tolist()
-    assert sampling.same_time_frames(frames, video(51), video(101)).tolist() == (2 * frames).tolist()
-    assert sampling.same_time_frames(frames, video(51), video(1)).tolist() == [0] * 51
-    assert sampling.same_time_frames(np.array([0]), video(1), video(9)).tolist() == [0]
-
-
 def test_earlier_frames_are_within_the_window():
     generator, apart = rng(), set()
     for _ in range(200):
@@ -105,13 +97,6 @@ def test_earlier_frames_are_within_the_window():
         apart |= set((anchors.rows - positives.rows)[anchors.rows >= 5].tolist())
         assert (positives.rows >= 0).all()
     assert apart == {1, 2, 3, 4, 5}
-
-
-def test_consecutive_frames_start_anywhere():
-    generator = rng()
-    draws = [draw_consecutive(video(12), 8, WHOLE, generator) for _ in range(100)]
-    assert all((np.diff(draw.rows) == 1).all() for draw in draws)
-    assert {int(draw.rows[0]) for draw in draws} == {0, 1, 2, 3, 4}
 
 
 def test_synchronized_videos_give_the_same_frames_within_the_span():
@@ -212,17 +197,6 @@ def test_missing_videos_are_reported(pick, there, message):
 # Batches
 
 
-def test_draws_depend_on_seed_epoch_and_item_only(training_data):
-    sampler = make_sampler(training_data.of("train"), crop=CROP)
-
-    def drawn(*key):
-        return [(draw.video.id, draw.first, draw.end, draw.rows.tolist()) for draw in sampler.draw(*key)]
-
-    late = drawn(3, 7, 2)
-    assert late == drawn(3, 7, 2)
-    assert late not in (drawn(4, 7, 2), drawn(3, 6, 2), drawn(3, 7, 1))
-
-
 @pytest.mark.parametrize(("batch_size", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (8, [5])])
 def test_an_epoch_has_one_item_per_video(make_source, batch_size, sizes):
     batches, singles = make_source(batch_size=batch_size), make_source(batch_size=1)
@@ -277,32 +251,7 @@ def test_reading_ahead_is_bounded_and_ends_its_thread(make_source):
     assert len(read) <= 3 + 4 + 1
 
 
-def test_errors_of_the_reader_arrive_with_their_batch(training_data, make_source):
-    batches, sampler = make_source(preload=False, batch_size=1), make_sampler(training_data.of("train"))
-    lost = sampler.draw(0, 0, 3)[0].video
-    good = next(step for step in range(5) if lost in [draw.video for draw in sampler.draw(0, 0, step)])
-    lost.path.write_bytes(b"damaged")
-    reading = batches.ahead(0, 5)
-    for _ in range(good):
-        next(reading)
-    with pytest.raises(CacheError, match=rf"{lost.id}\.h5"):
-        next(reading)
-    assert reading_threads() == []
-
-
 # Clips
-
-
-def test_normalized_time(make_clips):
-    clips = make_clips(
-        2,
-        3,
-        index=torch.tensor([[0, 2, 4], [0, 0, 0]]),
-        first=torch.tensor([10, 0]),
-        video_length=torch.tensor([21, 1]),
-    )
-    assert clips.frame.tolist() == [[10, 12, 14], [0, 0, 0]]
-    torch.testing.assert_close(clips.normalized_time, torch.tensor([[0.5, 0.6, 0.7], [0, 0, 0]]))
 
 
 def test_random_numbers_of_an_item_do_not_depend_on_the_split_of_a_step(make_clips):

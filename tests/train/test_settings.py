@@ -23,6 +23,8 @@ def resolve(dataset="demo", method="byov", **given):
         ("demo", {"method": "tcn", "tcn_loss": "triplet"}, {"frames": 36}),
         ("demo", {"method": "tcn", "tcn_loss": "triplet", "tcn": "multi"}, {"frames": 32}),
         ("tennis_forehand", {"method": "carl"}, {"frames": 80}),
+        ("tennis_forehand", {"size": "small", "depth": 3}, {"frames": 20, "depth": 3, "latent": 128, "select": "both"}),
+        ("demo", {"size": "small", "recipe": "cycle", "steps": 7}, {"cycle": 5.0, "epochs": 60, "steps": 7}),
     ],
 )
 def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, expected):
@@ -42,6 +44,9 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"order_prior": 0.2}, "give --cycle a weight"),
         ({"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0}, "nothing to learn from: .* none is masked"),
         ({"self_view": False, "cross_view": False}, "nothing to learn from: --no-self, --no-cross"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 100, "epochs": 2}, "--steps and --epochs"),
+        ({"size": "tiny"}, "unknown size 'tiny'; choose one of paper, small"),
         ({"seed": 2**63}, "seed is"),
         ({"frames": 10**30}, "frames is .* at most 1,000,000"),
         ({"lr": float("nan")}, "lr is nan"),
@@ -68,6 +73,22 @@ def test_invalid_settings_are_refused(given, message):
     with pytest.raises(SettingsError, match=message) as error:
         resolve(**given)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps_per_epoch", "epochs", "warmup"),
+    [
+        ({"steps": 500}, 42, 12, 0.75),  # by default, warm-up takes 5 of 80 epochs
+        ({"steps": 500, "warmup": 2.0}, 42, 12, 2.0),
+        ({"steps": 42}, 42, 1, 5 / 80),
+        ({"epochs": 3}, 42, 3, 5.0),
+    ],
+)
+def test_steps_set_the_number_of_epochs(given, steps_per_epoch, epochs, warmup):
+    given = resolve(method="timeline", **given)
+    settings = given.with_epochs(steps_per_epoch)
+    assert (settings.epochs, settings.warmup) == (epochs, warmup)
+    assert differences(given, settings) == []
 
 
 @pytest.mark.parametrize(
@@ -116,6 +137,7 @@ def test_options_and_their_methods():
         ({"method": "tcn", "tcn_loss": "triplet"}, "TCN, single-view, triplets"),
         ({"recipe": "official"}, "BYOV, official"),
         ({"recipe": "cycle"}, "BYOV, cycle"),
+        ({"size": "small"}, "BYOV, paper, small"),
         ({"standardize": "video"}, "BYOV, paper, standardized"),
         ({"method": "timeline", "standardize": "none"}, "Timeline, not standardized"),
         ({"method": "tcc", "tcc_loss": "mse", "standardize": "video"}, "TCC, mse, standardized"),

@@ -24,18 +24,12 @@ def random_frames(lengths, labeled=True):
     return Frames(embeddings, labels if labeled else np.full(count, -1), np.array(lengths), is_ego, names)
 
 
-def joined(first, second):
-    pairs = [(getattr(first, name), getattr(second, name)) for name in ("embeddings", "labels", "lengths", "is_ego")]
-    return Frames(*(np.concatenate(pair) for pair in pairs), first.names + second.names)
-
-
 def test_retrieval_needs_both_views_and_labels():
     nothing = {"ego2exo": None, "exo2ego": None}
     frames = random_frames((10, 10, 12, 9))
     unlabeled = random_frames((10, 10, 12, 9), labeled=False)
     assert cross_view_map(frames.of_view(True)) == nothing
     assert cross_view_map(unlabeled) == nothing
-    assert cross_view_map(joined(frames, unlabeled)) == cross_view_map(frames)  # unlabeled videos are ignored
     partly = replace(frames, labels=np.where(frames.index_in_video < 4, -1, frames.labels))
     assert cross_view_map(partly) == cross_view_map(partly.labeled_frames)
 

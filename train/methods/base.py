@@ -1,21 +1,31 @@
-"""Base classes of the methods, and helpers for losses over padded clips."""
+"""Base classes of the methods, and helpers for losses over padded clips.
 
+Models are saved as config.json and model.safetensors, and read as data, from folders or the Hugging Face Hub.
+"""
+
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from numpy.typing import NDArray
-from pydantic import model_validator
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
 from byov.cache.features import standardize
+from byov.cache.runs import CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
+from byov.errors import SettingsError, TrainError
+from byov.records import Record
 from byov.train import settings as shared
 from byov.train.backbones import ClipTransformer, FrameHead
+from byov.train.checkpoint import load_weights, tensor_shapes
 from byov.train.feature_store import CachedVideo
-from byov.train.hub import HubModel
 from byov.train.networks import Encoder, FrameBackbone, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
 from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
@@ -25,11 +35,114 @@ Features = Tensor | NDArray[Any]  # NumPy arrays are moved to the model's device
 ReadFeatures = Callable[[CachedVideo], NDArray[np.float16]]
 
 
-class Method(HubModel):
-    """Base class of all methods: a model and its training loss."""
+CARD = """---
+library_name: byov
+license: mit
+tags:
+- ego-exo
+- video
+- byov
+---
+# {title}
+
+A model with {parameters:.3f} million parameters, trained with the method `{method}` of byov, an implementation of
+"Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. It maps the frame features of a video to
+embeddings that follow the progress of the action, independent of the camera.
+
+```python
+from byov.train.methods.base import Method
+
+model = Method.from_pretrained("...")
+embedding = model.embed(features)  # (T, width) cached features of one video → (T, D)
+```
+
+Training data, scores of this model on the val split, and settings:
+
+```json
+{facts}
+```
+"""
+CARD_FACTS = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed", "validation")
+
+
+class ModelConfig(Record):
+    """Content of config.json."""
+
+    width: shared.Size = Field(multiple_of=2)
+    settings: dict[str, Any]
+    training: dict[str, Any] | None = None
+
+
+class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
+    """Base class of all methods: a model and its training loss.
+
+    Args:
+        width: Width of the input features.
+        settings: Settings of the method.
+        training: What the model was trained on; stored in config.json and available as `record`.
+    """
 
     settings_class: ClassVar[type[TrainSettings]]
+    settings: TrainSettings
     needs_whole_batch: str | None = None  # why a batch cannot be split over several processes
+
+    def __init__(self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        shared.checked(ModelConfig, width=width, settings={}, training=training)
+        self.width, self.settings = width, settings
+        # The digests of a run's files do not apply to a copy: the same weights saved elsewhere are another file.
+        self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
+        self._hub_mixin_config = self.config
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
+
+    def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
+        facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
+        facts["settings"] = self.settings.model_dump(mode="json", exclude=self.settings.unused)
+        parameters = sum(parameter.numel() for parameter in self.parameters()) / 1e6
+        title, method = self.settings.title, self.settings.method
+        return ModelCard(
+            CARD.format(title=title, method=method, parameters=parameters, facts=json.dumps(facts, indent=1))
+        )
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
+    ) -> Self:
+        """Load a model of a folder, or of the Hugging Face Hub with the options of `hf_hub_download`.
+
+        Raises:
+            ByovError: If there is no such model, or its files are damaged or belong to another class.
+        """
+        from byov.train.methods import METHODS  # imports this module
+
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            try:
+                paths = [hf_hub_download(str(folder), name, **download) for name in (CONFIG_NAME, MODEL_NAME)]
+            except (HFValidationError, HfHubHTTPError, OSError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise TrainError(
+                    f"{folder} is neither a folder nor a model on the Hugging Face Hub: {reason}"
+                ) from None
+            folder = Path(paths[0]).parent
+        path, weights = folder / CONFIG_NAME, folder / MODEL_NAME
+        try:
+            config = shared.checked(ModelConfig, **read_config(folder))
+            settings = shared.read_settings(path, config.settings)
+            method = METHODS[settings.method]
+            if not issubclass(method, cls):
+                raise TrainError(f"{path}: a model of method {settings.method}, not a {cls.__name__}")
+            check_model(folder, config.training or {})
+            check_sizes(weights, method, config.width, settings)
+            model = method(config.width, settings, config.training)
+        except SettingsError as error:
+            raise TrainError(f"{path}: {error}") from None
+        load_weights(model, weights)
+        return model.to(map_location).eval()
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
         """Set up the training-only state from the training videos; `read` returns their (T, width) features."""
@@ -64,6 +177,18 @@ class Method(HubModel):
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
         return standardize(features) if self.settings.standardize == "video" else features
+
+
+def check_sizes(weights: Path, method: type[Method], width: int, settings: TrainSettings) -> None:
+    """Raise TrainError unless a file has the weights of this model, without allocating the model."""
+    try:
+        with torch.device("meta"):
+            built = method(width, settings).state_dict()
+    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise TrainError(f"{weights.with_name(CONFIG_NAME)} has sizes that no model can have: {reason}") from None
+    if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
+        raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
 
 
 class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):

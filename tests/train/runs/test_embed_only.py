@@ -1,7 +1,6 @@
 """byov-train --embed-only: write the embeddings of a run again."""
 
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -18,16 +17,6 @@ def test_deleted_embeddings_are_restored(byov_train, finished, reference):
         shutil.rmtree(folder)
     assert byov_train(*EMBED, "--json").json["embedding_files"] == 32
     assert contents(finished) == contents(reference)
-
-
-def test_neither_checkpoints_nor_metrics_are_needed(byov_train, finished, reference):
-    shutil.rmtree(finished / "checkpoint")
-    (finished / "metrics.jsonl").unlink()
-    (finished / "model-last.safetensors").unlink()
-    path = finished / "embeddings" / "ego" / "test_ego_0.h5"
-    path.write_bytes(b"damaged")
-    assert byov_train(*EMBED).code == 0
-    assert path.read_bytes() == (reference / "embeddings" / "ego" / "test_ego_0.h5").read_bytes()
 
 
 def test_new_videos_are_embedded(byov_train, finished, cache):
@@ -84,13 +73,3 @@ def test_embeddings_that_are_not_finite_are_refused(refused, finished):
     with edited(finished / "config.json") as config:
         del config["training"]["files_sha256"]
     assert "not finite" in refused(*EMBED, code=1)
-
-
-def test_ctrl_c_leaves_nothing_half_written(start_train, finished):
-    command = start_train(*EMBED, pause_before=("embeddings-trimmed", 1))
-    assert command.paused()
-    command.send(signal.SIGINT)
-    ran = command.finish()
-    assert ran.code == 130
-    assert "--resume" not in ran.err
-    assert list(finished.rglob("*.partial")) == []

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.runs.conftest import make_cache
 from tests.train.runs.run_files import contents, records
 
-import byov.train
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array, read_digest
 from byov.cache.runs import read_run
@@ -22,7 +20,6 @@ from byov.train.checkpoint import load_weights
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
 from byov.train.methods.base import Method
-from byov.train.run import train_run
 from byov.train.sampling import BatchSource
 from byov.train.settings import settings_of
 
@@ -52,15 +49,6 @@ def test_a_run_has_all_its_files(reference):
     assert {path.name for path in reference.iterdir()} == {*files, *folders, "checkpoint", ".lock"}
     checkpoints = sorted(path.name for path in (reference / "checkpoint").iterdir())
     assert checkpoints == ["step-000000008.safetensors", "step-000000012.safetensors"]
-
-
-def test_config_records_settings_and_features(reference):
-    config = json.loads((reference / "config.json").read_text())
-    expected = {"dataset": "toy", "encoder": "random/tiny", "encoder_folder": "random--tiny"}
-    expected |= {"column": "merged/0.3", "recipe": "paper", "seed": 0}
-    assert config["training"].items() >= expected.items()
-    assert config["width"] == 16
-    assert config["settings"].items() >= {"method": "byov", "latent": 32, "lr": 1e-3}.items()
 
 
 def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(reference):
@@ -156,7 +144,7 @@ def test_the_kept_model_is_the_best_by_the_chosen_metric(byov_train, tiny, run, 
     found = records(run)[1:]
     best = found[-1] if metric == "last" else max(found, key=lambda record: record[metric])
     assert training_record(run)["validation"] == {name: best[name] for name in METRICS}
-    assert f"`{best['retrieval']:.4f}`" in (run / "README.md").read_text()
+    assert str(best["retrieval"]) in (run / "README.md").read_text()
     # A run that ends with that epoch has the same model.
     assert byov_train("--run", "short", *tiny, "--epochs", best["epoch"], "--select", "last").code == 0
     assert same_weights(run, run.parent / "short", "model.safetensors")
@@ -188,14 +176,6 @@ def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
     assert "32 embedding files" in ran.out
 
 
-def test_the_presets_of_an_inferred_dataset_apply(tmp_path):
-    make_cache(tmp_path / "tennis", dataset="tennis_forehand")
-    options = {"method": "ae2-alignment", "frames": 20, "latent": 8, "epochs": 1}
-    train_run("toy", features_dir=tmp_path / "tennis", runs_dir=tmp_path / "runs", **options)
-    settings = settings_of(read_run(tmp_path / "runs", "toy"))
-    assert (settings.frames, settings.subset) == (20, 10)
-
-
 def test_json_is_one_object_on_standard_output(byov_train, tiny, run):
     summary = byov_train("--run", "toy", *tiny, "--epochs", 2, "--json").json
     assert (summary["run"], summary["dataset"], summary["steps"]) == ("toy", "toy", 8)
@@ -213,12 +193,3 @@ def test_tensorboard_has_the_metrics(byov_train, tiny, run):
     for name in ("retrieval", "loss", "lr"):
         expected = [(record["step"], pytest.approx(record[name])) for record in records(run) if name in record]
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected
-
-
-def test_nothing_in_the_trainer_unpickles():
-    for path in Path(byov.train.__path__[0]).rglob("*.py"):
-        text = path.read_text()
-        assert "pickle.load" not in text, path
-        assert "allow_pickle=True" not in text, path
-        loads = [line for line in text.splitlines() if "torch.load(" in line]
-        assert all("weights_only=True" in line for line in loads), path

@@ -1,5 +1,6 @@
 """A run stopped at any moment, or by a full disk, ends with the same files as one that was never stopped."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 from tests.factories import write_features
-from tests.train.runs.run_files import EMBED, RESUME, START, checkpoints, contents, edited
+from tests.train.runs.run_files import EMBED, RESUME, START, checkpoints, contents, edited, records
 
 from byov.cache.hdf5 import read_array
 
@@ -140,6 +141,22 @@ def test_a_run_that_more_epochs_would_change_is_not_extended(byov_train, refused
     assert contents(run) == before
 
 
+def test_steps_are_rounded_up_to_epochs(byov_train, refused, tiny, reference, run):
+    at = tiny.index("--epochs")
+    assert "give one of them" in refused(*START, *tiny, "--steps", 9)
+    assert byov_train(*START, *tiny[:at], *tiny[at + 2 :], "--steps", 9).code == 0
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    assert (settings["steps"], settings["epochs"]) == (9, 3)
+    assert records(run) == records(reference)
+    assert "steps 9, not 10" in refused(*RESUME, "--steps", 10)
+    assert "epochs 3, not 2" in refused(*RESUME, "--epochs", 2)
+    shutil.rmtree(run / "embeddings")
+    assert byov_train(*RESUME, "--steps", 9).code == 0
+    assert (run / "embeddings").exists()
+    assert byov_train(*RESUME, "--epochs", 4).code == 0
+    assert records(run)[:4] == records(reference)
+
+
 @pytest.mark.usefixtures("finished")
 def test_features_of_another_encoder_are_refused(refused, cache):
     for path in (cache / "random--tiny").rglob("*.h5"):
@@ -166,20 +183,6 @@ def test_other_train_or_val_videos_are_refused(refused, finished, reference, cac
             write_features(path, {0.3: features, 1.0: features}, encoder="random/tiny", encoder_revision="0")
     assert "train and val videos of toy changed since toy was started" in refused(*RESUME)
     assert contents(finished) == contents(reference)
-
-
-def test_damaged_metrics_of_a_finished_run_are_rewritten(byov_train, finished, reference):
-    path = finished / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
-    assert byov_train(*RESUME).code == 0
-    assert contents(finished) == contents(reference)
-
-
-def test_another_model_of_a_finished_run_is_refused(refused, finished):
-    shutil.copy(finished / "model-last.safetensors", finished / "model.safetensors")
-    config = (finished / "config.json").read_bytes()
-    assert "config.json records" in refused(*RESUME)
-    assert (finished / "config.json").read_bytes() == config
 
 
 def test_a_finished_run_without_checkpoints_is_not_trained_again(refused, finished):

@@ -8,10 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.train.runs.run_files import contents, records
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from byov.errors import Diverged, Interrupted, TrainError
-from byov.train.checkpoint import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from byov.errors import Diverged, Interrupted
+from byov.train.checkpoint import checkpoints
 from byov.train.methods.byov import Byov, ByovSettings
 from byov.train.sampling import Clips
 from byov.train.trainer import Trainer, learning_rate
@@ -117,25 +116,6 @@ def test_interrupted_at_any_step_it_ends_the_same(trainer, tmp_path, stop_at, pr
     assert resumed.state == whole.state
 
 
-class ScalarReads(TorchDispatchMode):
-    """Counts reads of single numbers, each of which waits for the device."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
-
-
-def test_losses_are_not_read_at_every_step(trainer, tmp_path):
-    counts = []
-    for steps in (4, 40):
-        with ScalarReads() as reads:
-            trainer(folder=tmp_path / str(steps), steps_per_epoch=steps).train()
-        counts.append(reads.count)
-    assert counts[0] == counts[1]
-
-
 def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(trainer, tmp_path):
     seen = []
 
@@ -155,13 +135,6 @@ def test_an_unknown_metric_keeps_the_last_model(trainer, tmp_path):
     trained.train()
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "model-last.safetensors").read_bytes()
     assert trained.state.best_metrics == score(trained.method)
-
-
-def test_of_equal_scores_the_first_model_is_kept(trainer, tmp_path):
-    trainer(validate=lambda _: {"score": 0.5}).train()
-    one_epoch = trainer(folder=tmp_path / "short", epochs=1)
-    one_epoch.train()
-    assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], one_epoch.method.weight)
 
 
 def test_learning_rate_schedules():
@@ -213,55 +186,3 @@ def test_a_gradient_that_is_not_finite_is_never_saved(trainer, tmp_path, step, s
     assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-000000004.safetensors"]
     for path in tmp_path.rglob("*.safetensors"):
         assert all(tensor.isfinite().all() for tensor in load_file(path).values())
-
-
-class Linear(torch.nn.Linear):
-    """A model with training-only state."""
-
-    def __init__(self, seed, names=("means",)):
-        torch.manual_seed(seed)
-        super().__init__(3, 2)
-        self.state = {name: torch.zeros(2) for name in names}
-
-    def training_state(self):
-        return self.state
-
-
-def make_linear(seed, **state):
-    model = Linear(seed, **state)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    model(torch.ones(3)).sum().backward()
-    optimizer.step()
-    return model, optimizer
-
-
-def test_a_checkpoint_restores_everything_bit_for_bit(tmp_path):
-    model, optimizer = make_linear(0)
-    state = TrainingState(step=7, records=[{"epoch": 1, "step": 7, "loss": 0.1}], best=0.25)
-    model.state["means"].copy_(torch.tensor([1.5, -torch.inf]))
-    save_checkpoint(tmp_path, model, optimizer, state, {})
-    other, other_optimizer = make_linear(1)
-    assert load_checkpoint(tmp_path, other, other_optimizer, {}) == state
-    assert other.state["means"].tolist() == [1.5, -torch.inf]
-    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-        for key, value in optimizer.state[theirs].items():
-            assert torch.equal(other_optimizer.state[ours][key], value)
-    save_checkpoint(tmp_path / "again", other, other_optimizer, state, {})
-    (first,), (again,) = checkpoints(tmp_path), checkpoints(tmp_path / "again")
-    assert first.read_bytes() == again.read_bytes()
-
-
-def test_a_checkpoint_of_another_step_or_run_is_not_used(tmp_path):
-    model, optimizer = make_linear(0)
-    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is None
-    save_checkpoint(tmp_path, model, optimizer, TrainingState(step=7), {"identity": "a"})
-    assert load_checkpoint(tmp_path, model, optimizer, {"identity": "a"}) is not None
-    with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, {"identity": "b"})
-    with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, *make_linear(0, names=("missing",)), {"identity": "a"})
-    (path,) = checkpoints(tmp_path)
-    path.rename(path.with_name("step-000000008.safetensors"))
-    with pytest.raises(TrainError, match="no checkpoint is usable"):
-        load_checkpoint(tmp_path, model, optimizer, {"identity": "a"})
