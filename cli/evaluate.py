@@ -18,7 +18,7 @@ from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.row_tasks import compare_in_processes, rows_at_once
-from byov.evaluate.embedding_files import is_embedded, source_videos
+from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
     Scope,
@@ -110,7 +110,8 @@ def evaluate(
         sources = source_videos(features_dir, dataset) if dataset else None
         tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
-        results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels, sources))
+        reader = open_embeddings(embeddings, labels, sources)
+        results = interruptible(lambda: evaluate_file(reader, tasks, options, PROGRESS))
         print_and_save(results.file_to_dict(), results.tables(), out, _stem(task, None, "test"), as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []

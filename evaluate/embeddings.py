@@ -76,13 +76,15 @@ class EmbeddingReader(ABC):
             mean = rows.mean(axis=0, keepdims=True, dtype=np.float64) if means else rows
             embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
+        numbers: dict[tuple[str, str], int] = {}
+        recordings = [numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted]
         return Frames(
             np.concatenate(embeddings),
             labels,
             np.array([len(rows) for rows in embeddings]),
             np.array([segment.video.view == "ego" for segment in wanted]),
             tuple(segment.name for segment in wanted),
-            _recordings(wanted) if is_trimmed else None,
+            np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
         )
 
@@ -220,8 +222,8 @@ class TimeOnly(EmbeddingReader):
 
     name, kind = "Time only", "time"
 
-    def __init__(self, features_dir: Path, dataset: str) -> None:
-        self.manifest = read_manifest(features_dir, dataset)
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
 
     def path(self, _segment: Segment, /) -> None:
         return None
@@ -240,12 +242,6 @@ def normalized_time(frames: int) -> NDArray[np.float32]:
     [0.0, 0.5, 1.0]
     """
     return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
-
-
-def time_only(frames: Frames) -> Frames:
-    """Replace the embeddings by normalized time."""
-    times = np.concatenate([normalized_time(length) for length in frames.lengths])
-    return Frames(times, frames.labels, frames.lengths, frames.is_ego, frames.names)
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:
@@ -294,25 +290,16 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
     """(F,) phase indices, UNLABELED where there are none; None if no frame has a label."""
     labels = []
     for segment in wanted:
-        if segment.labels is None or not manifest.phases:
-            labels.append(np.full(len(segment), UNLABELED))
-            continue
-        whole = segment.video.labels or ()
-        unknown = set(whole) - set(range(UNLABELED, len(manifest.phases)))
-        if len(whole) != segment.video.frames or unknown:
+        video = segment.video
+        whole = (video.labels if manifest.phases else None) or (UNLABELED,) * (video.frames or 0)
+        if len(whole) != video.frames or not set(whole) <= set(range(UNLABELED, len(manifest.phases))):
             raise EvaluationError(
-                f"{segment.name}: {len(whole)} labels for {segment.video.frames} frames, unknown phases "
-                f"{sorted(unknown)}; correct the labels and run byov-extract again"
+                f"{segment.name}: {len(whole)} labels for {video.frames} frames, from {min(whole)} to {max(whole)} for "
+                f"{len(manifest.phases)} phases; correct the labels and run byov-extract again"
             )
-        labels.append(np.array(segment.labels, np.int64))
+        labels.append(np.array(whole, np.int64)[segment.frames])
     joined = np.concatenate(labels)
     return joined if (joined != UNLABELED).any() else None
-
-
-def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
-    """(V,) index of each segment's video; segments of one video follow each other."""
-    numbers: dict[tuple[str, str], int] = {}
-    return np.array([numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted])
 
 
 def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:
@@ -323,10 +310,7 @@ def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_]
     for row, segment in enumerate(wanted):
         actions = list(segment.video.actions or ())
         if not set(actions) <= set(range(len(manifest.actions))):
-            raise EvaluationError(
-                f"{segment.name}: actions {actions}, but {manifest.dataset} has {len(manifest.actions)}; "
-                "run byov-extract again"
-            )
+            raise EvaluationError(f"{segment.name}: unknown actions among {actions}; run byov-extract again")
         shown[row, actions] = True
     return shown
 

@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +13,11 @@ import numpy as np
 from byov import __version__
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import cached_files, encoder_folders
-from byov.cache.manifest import Manifest
+from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.classification import svm_solver
-from byov.evaluate.embedding_files import Sources, read_embeddings
-from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.frames import Frames, Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import PROTOCOLS, TRIMMED_CLIPS, Protocol, ScoredSplit, segments
@@ -35,6 +34,7 @@ from byov.evaluate.tasks import (
     table_columns,
 )
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import UNLABELED
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ TRIMMED = (
     "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
     "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
 )
+LABELS_ELSEWHERE = "for files of byov-embed, --dataset NAME takes them from a cached dataset"
 STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video or the sub-clip"
 
 
@@ -172,44 +173,37 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
 
 
 def evaluate_file(
-    path: Path,
-    tasks: Sequence[str] | None,
-    options: EvaluationOptions,
-    progress: Progress = NO_PROGRESS,
-    manifest: Manifest | None = None,
-    sources: Sources | None = None,
+    reader: EmbeddingReader, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> Results:
-    """Score an embedding file (see `read_embeddings`), with Time only for comparison.
+    """Score embeddings from files, with Time only for comparison.
 
-    If `tasks` is None, all tasks are scored that the file has the labels and videos for.
+    If `tasks` is None, all tasks are scored that the files have the labels and videos for.
     """
+    manifest, name = reader.manifest, reader.name
     wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
     if NEED_ACTIONS & set(wanted):
-        raise EvaluationError(f"{path}: embedding files have no action labels")
-    frames, origin = read_embeddings(path, manifest, sources)
-    if manifest is not None:
-        options = options_for(manifest.dataset, options)
-    test, train = frames["test"], frames.get("train")
-    lacking = [] if train else [("training videos", NEED_TRAINING)]
-    if test.labels is None or (train and train.labels is None):
+        raise EvaluationError(f"{name}: embedding files have no action labels")
+    videos = {split: [video for video in manifest.videos if video.split == split] for split in ("train", "test")}
+    if not videos["test"]:
+        raise EvaluationError(f"{name}: none of the files is a test video of {manifest.dataset}")
+    lacking = [] if videos["train"] else [("training videos", NEED_TRAINING)]
+    if not all(any(map(has_labels, of_split)) for of_split in videos.values() if of_split):
         lacking.append(("phase labels", NEED_LABELS))
     for what, needed_by in lacking:
         if affected := [task for task in wanted if task in needed_by]:
-            message = f"{path}: no {what}, needed by {', '.join(affected)}"
-            if manifest is None:
-                message += " (for files of byov-embed, --dataset NAME takes them from a cached dataset)"
+            message = f"{name}: no {what}, needed by {', '.join(affected)} ({LABELS_ELSEWHERE})"
             if tasks is not None:
                 raise EvaluationError(message)
             LOGGER.info(f"{message}; skipped")
         wanted = tuple(task for task in wanted if task not in needed_by)
-    if not NEED_TRAINING & set(wanted):
-        train = None
-    row = score_row(path.name, "npz", train, test, wanted, options, progress=progress)
-    clocks = (train and time_only(train), time_only(test))
-    time = score_row("Time only", "time", *clocks, wanted, options, progress=progress)
-    rows = [replace(row, origin=origin), replace(time, origin={"embedding": TIME_ONLY})]
-    counts = _counts(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))
-    return Results(path.name, Scope("test", ("standard",), wanted, options), {"standard": rows}, {"standard": counts})
+    scope = Scope("test", ("standard",), wanted, options)
+    rows = [evaluate(one, scope, progress)["standard"] for one in (reader, TimeOnly(manifest))]
+    return Results(name, scope, {"standard": rows}, {"standard": count_videos(manifest, "test", "standard")})
+
+
+def has_labels(video: VideoEntry) -> bool:
+    """Return whether a frame of the video has a phase label."""
+    return max(video.labels or (UNLABELED,)) > UNLABELED
 
 
 def score_row(
@@ -248,21 +242,14 @@ def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> It
     if train is not None and train.labels is not None and test.labels is not None:
         unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
         if unlearned:
-            shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
+            shown = [names[phase] if phase < len(names) else str(phase) for phase in unlearned]
             yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
-    scored = "scored videos" if test.recordings is None else "scored sub-clips"
-    for what, frames in ((scored, test), ("training videos", train)):
-        if frames is None:
-            continue
-        bare = np.flatnonzero(~frames.has_labels)
-        if len(bare):
-            example = frames.names[bare[0]]
-            yield f"phase tasks leave out {len(bare)} of {len(frames.names)} {what} without labels (first: {example})"
-        is_labeled = frames.labeled.is_labeled
-        if frames.labels is not None and not is_labeled.all():
+    for what, frames in (("scored", test), ("training", train)):
+        if frames is not None and not frames.is_labeled.all():
+            videos, labeled = len(frames.lengths), frames.is_labeled
             yield (
-                f"phase tasks leave out {(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled {what}; "
-                "progression leaves out phases that unlabeled frames follow"
+                f"phase tasks leave out {(~frames.has_labels).sum()} of {videos} {what} videos without labels, and "
+                f"{(~labeled).sum():,} of {len(labeled):,} frames; progression leaves out phases that they follow"
             )
 
 
@@ -335,7 +322,7 @@ def readers_to_compare(
             readers += _optional(CachedFeatures, features_dir, dataset, *column)
         if column in trained_on:
             readers += _optional(CachedFeatures, features_dir, dataset, *column, standardized=True)
-    readers.append(TimeOnly(features_dir, dataset))
+    readers.append(TimeOnly(read_manifest(features_dir, dataset)))
     for run in runs:
         readers += _optional(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True)
     return [*readers, *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs)]
@@ -437,52 +424,30 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
 def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
     """Count the scored videos or sub-clips, in total and by view, and their frames."""
     scored = segments(manifest, split, protocol)
-    return _counts(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
-
-
-def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
-    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
+    ego = sum(segment.video.view == "ego" for segment in scored)
+    return {"videos": len(scored), "ego": ego, "exo": len(scored) - ego, "frames": sum(map(len, scored))}
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind and add means over runs that differ only in their seed.
+    """Sort rows by kind, keep the first of equal untrained models, and add means over runs that differ only in seed.
 
     The mean follows its runs; the mean of untrained models replaces them.
     """
-    for kind in KIND_ORDER:
-        of_kind = [row for row in rows if row.kind == kind]
-        if kind not in ("untrained", "run"):
-            yield from of_kind
-            continue
-        for group in _same_but_for_seed(of_kind):
-            if kind == "run":
-                yield from group
-                if len(group) > 1:
-                    yield _mean_of(group, "Mean of")
-                continue
-            models: dict[str, Row] = {}
-            for row in group:
-                models.setdefault(_model(row), row)
-            mean = _mean_of(list(models.values()), "Untrained, mean of") if len(models) > 1 else group[0]
-            copies = len(group) - len(models)
-            more = f", and {copies} more with the same initialization" if copies else ""
-            yield replace(mean, name=mean.name + more)
-
-
-def _same_but_for_seed(rows: Sequence[Row]) -> Iterable[list[Row]]:
-    """Group rows by their settings. Equal untrained models are in the group of the first of them."""
     groups: dict[str, list[Row]] = {}
-    group_of_model: dict[str, str] = {}
-    for row in rows:
-        settings = repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
-        groups.setdefault(group_of_model.setdefault(_model(row), settings), []).append(row)
-    return groups.values()
-
-
-def _model(row: Row) -> str:
-    return repr((row.origin["model_sha256"], row.scores))
-
-
-def _mean_of(rows: Sequence[Row], start: str) -> Row:
-    name, title = f"{start} {', '.join(row.origin['run'] for row in rows)}", rows[0].origin["title"]
-    return mean_row(rows, f"{name}: {title}" if title else name)
+    untrained = set()
+    for row in sorted(rows, key=lambda row: KIND_ORDER.index(row.kind)):
+        if row.kind == "untrained":
+            model = repr((row.origin["model_sha256"], row.scores))
+            if model in untrained:
+                continue
+            untrained.add(model)
+        settings = [row.origin.get(key) for key in SAME_BUT_FOR_SEED] if row.kind in ("untrained", "run") else row.name
+        groups.setdefault(repr((row.kind, settings)), []).append(row)
+    for group in groups.values():
+        is_untrained = group[0].kind == "untrained"
+        if len(group) == 1 or not is_untrained:
+            yield from group
+        if len(group) > 1:
+            title = group[0].origin["title"]
+            name = f"{'Untrained, mean' if is_untrained else 'Mean'} of {', '.join(row.origin['run'] for row in group)}"
+            yield mean_row(group, f"{name}: {title}" if title else name)

@@ -6,6 +6,9 @@ standard: whole videos. trimmed: two sub-clips of each test video in its place. 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from byov.cache.layout import CLIPS_PER_VIDEO, LONGEST, SHORTEST, clip_name, trimmed_clips
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
@@ -29,19 +32,13 @@ class Segment:
         return f"{self.video.view}/{clip_name(self.video.id, *self.clip) if self.clip else self.video.id}"
 
     @property
-    def first(self) -> int:
-        return self.clip[0] if self.clip else 0
+    def frames(self) -> NDArray[np.int64]:
+        """(T,) indices of its frames in the video."""
+        first, last = self.clip or (0, (self.video.frames or 0) - 1)
+        return np.arange(first, last + 1)
 
     def __len__(self) -> int:
-        return self.clip[1] - self.clip[0] + 1 if self.clip else self.video.frames or 0
-
-    @property
-    def frames(self) -> slice:
-        return slice(self.first, self.first + len(self))
-
-    @property
-    def labels(self) -> tuple[int, ...] | None:
-        return None if self.video.labels is None else self.video.labels[self.frames]
+        return len(self.frames)
 
 
 def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:

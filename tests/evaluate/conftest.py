@@ -33,9 +33,9 @@ def golden_folder():
 def golden(request):
     """Training frames, test frames, and the scores of AE2's evaluator."""
     path = GOLDEN / f"{request.param}.npz"
-    frames = read_npz(path)
+    reader = read_npz(path)
     with np.load(path) as file:
-        return frames["train"], frames["test"], str(file["expected"])
+        return reader.frames("train"), reader.frames("test"), str(file["expected"])
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,7 @@ def test_untrained_models_have_one_row_per_initialization(evaluated, write_run):
     for name, seed, recipe in (("a", 0, "x"), ("b", 0, "y"), ("c", 1, "z"), ("d", 2, "z")):
         write_run(name, seed=seed, recipe=recipe, title="TCC")
     assert row_names(evaluated(*options_for_runs("a", "b", "c", "d"), "--task", "tau"))[1:3] == [
-        "Untrained (a), and 1 more with the same initialization",
+        "Untrained (a)",
         "Untrained, mean of c, d: TCC (ViT-B/16, frozen)",
     ]
 
@@ -123,7 +123,7 @@ def test_means_name_their_runs_and_method(evaluated, write_run):
         write_run(name, seed=seed, recipe=recipe, title=title)
     assert row_names(evaluated(*options_for_runs("a", "b", "c"), "--task", "tau")) == [
         "Time only",
-        "Untrained, mean of a, b: TCC (ViT-B/16, frozen), and 1 more with the same initialization",
+        "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",
         "a: TCC (ViT-B/16, frozen)",
         "b: TCC (ViT-B/16, frozen)",
         "Mean of a, b: TCC (ViT-B/16, frozen)",

@@ -10,7 +10,7 @@ import pytest
 
 from byov.cache.runs import read_run
 from byov.errors import EvaluationError
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.evaluation import (
     Scope,
     compare,
@@ -56,7 +56,7 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
     run = score(RunEmbeddings(runs_dir, features_dir, "first"), protocol="trimmed", split="val")
     untrained = score(RunEmbeddings(runs_dir, features_dir, "first", untrained=True))
     features = score(cached(), "retrieval")
-    time = score(TimeOnly(features_dir, "tea"), options=EvaluationOptions(ks=(1,)))
+    time = score(TimeOnly(read_manifest(features_dir, "tea")), options=EvaluationOptions(ks=(1,)))
     # The embeddings depend on the phase, the untrained ones do not, and phases are thirds of the time.
     assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
     assert features.nested_scores().keys() == {"retrieval"}
@@ -100,7 +100,7 @@ def test_phase_tasks_leave_out_unlabeled_videos(cached, save, protocol):
     save(lambda video: None if video.id in bare else video)
     without = score(cached(), protocol=protocol, options=OPTIONS)
     assert whole.notes == without.notes == ()
-    scored = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored sub-clips"
+    scored = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored videos"
     assert [scored in partly.notes[0], "1 of 6 training videos" in partly.notes[1]] == [True, True]
     for name, found in partly.scores.items():
         assert found == (whole if name.startswith("kendalls_tau") else without).scores[name]
@@ -145,8 +145,8 @@ def test_phases_missing_from_training_are_noted(features_dir, save):
             replace(video, labels=tuple(min(label, 1) for label in video.labels)) if video.split == "train" else video
         )
     )
-    row = score(TimeOnly(features_dir, "tea"), "classification")
-    assert row.notes == ("no training video has phase 2 (leave): its test frames count as missed",)
+    row = score(TimeOnly(read_manifest(features_dir, "tea")), "classification")
+    assert row.notes == ("no training video has phase leave: its test frames count as missed",)
     assert 0 < row.value("classification/regular") < 0.8
 
 
