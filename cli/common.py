@@ -20,6 +20,7 @@ from byov.cli.terminal import note, show_log
 from byov.cluster.ray_pool import ClusterOptions
 from byov.device import Device
 from byov.errors import ByovError, Interrupted, is_out_of_memory
+from byov.plugins import PROBLEMS
 from byov.progress import Stop
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ def run(app: typer.Typer) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
+            for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
+                note(problem)
             with show_log():
                 code = app(standalone_mode=False)
         finally:

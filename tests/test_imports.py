@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TERMINAL = {"typer", "rich", "tqdm", "signal"}
-SHARED = {f"byov.{name}" for name in ("__version__", "device", "errors", "folders", "progress", "records", "text")}
+SHARED_NAMES = ("__version__", "device", "errors", "folders", "plugins", "progress", "records", "text")
+SHARED = {f"byov.{name}" for name in SHARED_NAMES}
 EVERYWHERE = (set(sys.stdlib_module_names) - TERMINAL) | {"pydantic", "filelock"} | SHARED
 STAGES = {
     "data": {"numpy", "av", "byov.data"},

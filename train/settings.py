@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from byov.cache.runs import RunRecord
 from byov.errors import SettingsError, TrainError
+from byov.plugins import PROBLEMS
 from byov.records import Record, problem
 
 DEFAULT_METHOD = "byov"
@@ -266,5 +267,6 @@ def differences(ours: TrainSettings, theirs: TrainSettings) -> list[str]:
 def _settings_class(method: str) -> type[TrainSettings]:
     classes = settings_classes()
     if method not in classes:
-        raise SettingsError(f"unknown method {method!r}; choose one of {', '.join(classes)}")
+        skipped = "".join(f"; {line}" for line in PROBLEMS)
+        raise SettingsError(f"unknown method {method!r}; choose one of {', '.join(classes)}{skipped}")
     return classes[method]

@@ -1,7 +1,8 @@
-"""The methods by name. Adding one takes a file in this folder and a line below."""
+"""The methods by name. Other packages add methods through the entry-point group "byov.methods"."""
 
 import torch
 
+from byov.plugins import Registry
 from byov.train.methods.actor_observer import ActorObserver
 from byov.train.methods.ae2_alignment import Ae2Alignment
 from byov.train.methods.base import Method
@@ -13,16 +14,26 @@ from byov.train.methods.tcn import Tcn
 from byov.train.methods.timeline import Timeline
 from byov.train.settings import TrainSettings
 
-METHODS: dict[str, type[Method]] = {
-    "byov": Byov,
-    "timeline": Timeline,
-    "tcn": Tcn,
-    "actor-observer": ActorObserver,
-    "carl": Carl,
-    "tcc": Tcc,
-    "gta": Gta,
-    "ae2-alignment": Ae2Alignment,
-}
+
+def _check(name: str, method: type[Method]) -> None:
+    if not issubclass(method, Method) or method.settings_class.model_fields["method"].default != name:
+        raise ValueError(f"not a Method whose settings have the method {name!r}")
+
+
+METHODS = Registry[type[Method]](
+    "byov.methods",
+    {
+        "byov": Byov,
+        "timeline": Timeline,
+        "tcn": Tcn,
+        "actor-observer": ActorObserver,
+        "carl": Carl,
+        "tcc": Tcc,
+        "gta": Gta,
+        "ae2-alignment": Ae2Alignment,
+    },
+    _check,
+)
 
 
 def build_method(width: int, settings: TrainSettings) -> Method:

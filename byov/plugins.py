@@ -1,0 +1,51 @@
+"""Plug-ins: objects of other installed packages, found through entry points."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+LOGGER = logging.getLogger(__name__)
+PROBLEMS: list[str] = []  # one line for each plug-in that was skipped
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """Objects by name: built-in ones, and those that installed packages list in an entry-point group.
+
+    Plug-ins are loaded on first use, not on import, because they import this package themselves. One that cannot be
+    loaded, or for which `check(name, object)` raises, is skipped with a warning.
+    """
+
+    def __init__(self, group: str, built_in: Mapping[str, T], check: Callable[[str, Any], None] | None = None) -> None:
+        self._group, self._built_in, self._check = group, built_in, check
+
+    @cached_property
+    def _all(self) -> dict[str, T]:
+        found = dict(self._built_in)
+        for entry in entry_points(group=self._group):
+            try:
+                if entry.name in found:
+                    raise ValueError("the name is taken")
+                plugin = entry.load()
+                if self._check:
+                    self._check(entry.name, plugin)
+                found[entry.name] = plugin
+            except Exception as error:  # importing a plug-in can raise anything
+                where = f"{entry.name} = {entry.value} in {self._group}" + (
+                    f" of {entry.dist.name}" if entry.dist else ""
+                )
+                PROBLEMS.append(f"skipped the plug-in {where}: {' '.join(str(error).split()) or type(error).__name__}")
+                LOGGER.warning(PROBLEMS[-1])
+        return found
+
+    def __getitem__(self, name: str) -> T:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
