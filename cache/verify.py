@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from byov.cache import runs
 from byov.cache.digests import check_seal, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
-from byov.cache.layout import cached_files, embedded_clips, encoder_folders, manifest_path, video_path
+from byov.cache.layout import Protocol, cached_files, embedded_parts, encoder_folders, manifest_path, video_path
 from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
@@ -196,18 +196,18 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
         return True
 
     features = features_dir / run.dataset / run.encoder_folder
-    for untrained, trimmed in product((False, True), repeat=2):
-        folder = runs.embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
+    for untrained, protocol in product((False, True), get_args(Protocol)):
+        folder = runs.embeddings_folder(run.folder, protocol, untrained=untrained)
         present = list(cached_files(folder))
         for path in present:
             yield _run_check(path, remedy, check)
-        if FILES_KEY in run.training and (folder.is_dir() or not (untrained or trimmed)):
+        if FILES_KEY in run.training and (folder.is_dir() or (protocol, untrained) == ("standard", False)):
             expected = [
                 runs.embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
-                for clip in embedded_clips(run.dataset, video.view, video.id, video.split, video.frames)
-                if (clip is not None) == trimmed
+                for of_part, clip in embedded_parts(run.dataset, video.view, video.id, video.split, video.frames)
+                if of_part == protocol
             ]
             yield from _check_absent(folder, expected, present, remedy)
 

@@ -25,7 +25,7 @@ from byov.cluster.run_task import (
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
 from byov.errors import CacheError, SweepError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, TimeOnly
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, TimeOnly, read_manifest
 from byov.evaluate.evaluation import frozen_columns
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration, pluralize
@@ -123,7 +123,7 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
             readers[name] = partial(reader, dataset, encoder, column)
             if (encoder, column) in inputs:
                 readers[f"{name},standardized"] = partial(reader, dataset, encoder, column, standardized=True)
-        readers[dataset] = partial(TimeOnly, folders.features, dataset)
+        readers[dataset] = partial(TimeOnly, read_manifest(folders.features, dataset))
         tasks += [BaselineTask(name, dataset, folders, scope, make) for name, make in readers.items()]
     return tasks
 

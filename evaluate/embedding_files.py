@@ -118,7 +118,8 @@ def _npz_videos(
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is an error
         rows = np.ascontiguousarray(embeddings, np.float32)
     for index, end in enumerate(np.cumsum(lengths)):
-        part, view = slice(end - lengths[index], end), "ego" if is_ego[index] else "exo"
+        part = slice(end - lengths[index], end)
+        view: Literal["ego", "exo"] = "ego" if is_ego[index] else "exo"
         phases = None if labels is None else tuple(labels[part].tolist())
         yield VideoEntry(f"{split}-{index}", view, split, len(rows[part]), None, phases, None), rows[part]
 

@@ -18,6 +18,7 @@ from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.runs import check_model, embedding_path, embeddings_folder, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
+from byov.evaluate.online import mean_phase_starts, reference_progress
 from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
@@ -86,6 +87,7 @@ class EmbeddingReader(ABC):
             tuple(segment.name for segment in wanted),
             np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
+            None if means else _progress(wanted, self.manifest),
         )
 
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
@@ -134,7 +136,7 @@ class RunEmbeddings(EmbeddingReader):
         return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
-        folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=segment.clip is not None)
+        folder = embeddings_folder(self.run.folder, segment.protocol, untrained=self.untrained)
         return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
@@ -199,12 +201,15 @@ class CachedFeatures(EmbeddingReader):
             raise EvaluationError(
                 f"{path}: {header.frames} frames, but {segment.video.frames} in the manifest; run byov-extract again"
             )
-        features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
+        features: NDArray[np.float32] = read_array(path, self.column).astype(np.float32)
         self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
-        if self.standardized:
-            require_finite(features, segment.name)  # one bad frame would spoil all others
-            features = standardize(features.astype(np.float64)).astype(np.float32)
-        return features
+        if not self.standardized:
+            return features[segment.frames]
+        require_finite(features, segment.name)  # one bad frame would spoil all others
+        if segment.protocol == "online":
+            prefixes = [features[: end + 1].astype(np.float64) for end in segment.frames]
+            return np.stack([standardize(prefix)[-1] for prefix in prefixes]).astype(np.float32)
+        return standardize(features[segment.frames].astype(np.float64)).astype(np.float32)
 
     def origin(self) -> dict[str, Any]:
         kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "byov_version")
@@ -218,17 +223,26 @@ class CachedFeatures(EmbeddingReader):
 
 
 class TimeOnly(EmbeddingReader):
-    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding."""
+    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding.
+
+    Online, the length of the video is not known yet: the time is relative to the mean duration of the training videos.
+    """
 
     name, kind = "Time only", "time"
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
+        training = [video for video in manifest.videos if video.split == "train" and video.frames]
+        seconds = [((video.frames or 0) - 1) / (video.fps or 1) for video in training]
+        self._mean_seconds = (float(np.mean(seconds)) if seconds else 0.0) or 1.0
 
     def path(self, _segment: Segment, /) -> None:
         return None
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
+        if segment.protocol == "online":
+            seconds = segment.frames / (segment.video.fps or 1)
+            return (seconds / self._mean_seconds).astype(np.float32)[:, None]
         return normalized_time(len(segment))
 
     def origin(self) -> dict[str, Any]:
@@ -300,6 +314,14 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
         labels.append(np.array(whole, np.int64)[segment.frames])
     joined = np.concatenate(labels)
     return joined if (joined != UNLABELED).any() else None
+
+
+def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
+    """(F,) reference progress."""
+    training = [video.labels or () for video in manifest.videos if video.split == "train" and manifest.phases]
+    mean_starts = mean_phase_starts(training)
+    whole = [reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted]
+    return np.concatenate([progress[one.frames] for progress, one in zip(whole, wanted, strict=True)])
 
 
 def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:

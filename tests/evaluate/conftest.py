@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests import factories
 
+from byov.cache.layout import trimmed_clips
 from byov.cli import evaluate as cli
 from byov.evaluate.embedding_files import read_npz
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import trimmed_clips
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLIP_FOLDER = "openai--clip-vit-base-patch16"

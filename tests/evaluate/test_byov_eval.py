@@ -18,6 +18,8 @@ from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
 
+RANDOM_FEATURES = ("--features", "merged:0.3", "--encoder", "random/tiny")
+
 
 @pytest.fixture
 def evaluated(byov_eval):
@@ -59,7 +61,7 @@ def test_one_task_of_the_newest_run(byov_eval, write_run):
     assert not (folder / "results.json").exists()
 
 
-def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
+def test_all_tasks_with_baselines_under_all_protocols(evaluated, write_run):
     folder = write_run("first")
     document = evaluated("--run", "first", "--task", "all")
     expected = [
@@ -72,7 +74,7 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
         "Untrained (first)",
         "first",
     ]
-    assert row_names(document) == row_names(document, "trimmed") == expected
+    assert row_names(document) == row_names(document, "trimmed") == row_names(document, "online") == expected
     assert document["protocols"]["trimmed"]["videos"] == 12
     assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
     assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn", "svm"}
@@ -82,7 +84,10 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
     assert rows[4]["scores"]["retrieval"] != rows[3]["scores"]["retrieval"]
     assert json.loads((folder / "results.json").read_text()) == document
     assert "| first |" in (folder / "results.md").read_text()
-    assert r"\begin{tabular}{lcccccccc}" in (folder / "results.tex").read_text()
+    assert r"\begin{tabular}{l" in (folder / "results.tex").read_text()
+    online = document["protocols"]["online"]["rows"][-1]["scores"]
+    assert online.keys() == {"classification", "retrieval", "progress_error"}
+    assert online["progress_error"].keys() == {"mean", "30%", "50%", "70%", "90%"}
 
 
 def test_results_of_an_unfinished_run_are_flagged(byov_eval, write_run):
@@ -219,7 +224,8 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_
         (("--task", "tau", "--features", "cls", "--encoder", "random/tiny"), "merged:0.3, merged:1.0"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
-        (("--task", "actions", "--features", "merged:0.3", "--encoder", "random/tiny"), "no action labels"),
+        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "--task tau"),
+        (("--task", "actions", *RANDOM_FEATURES), "no action labels"),
         (("--task", "all", "--dataset", "milk"), "milk"),
     ],
 )

@@ -10,10 +10,11 @@ from tests.factories import write_features
 from byov.cache.embeddings import read_embedding
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
+from byov.cache.layout import trimmed_clips
 from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
 from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, read_manifest, row_title
-from byov.evaluate.protocols import segments, trimmed_clips
+from byov.evaluate.protocols import segments
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 

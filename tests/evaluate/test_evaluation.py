@@ -70,6 +70,9 @@ def test_tasks_and_options_follow_from_the_dataset(manifest):
     assert tasks_of(replace(manifest, phases=())) == ("tau",)
     assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
     assert tasks_of(replace(manifest, actions=("run",))) == tuple(task for task in TASKS if task != "few-shot")
+    assert scope_of_all(manifest, "test", OPTIONS).protocols == ("standard", "trimmed", "online")
+    assert scope_of_all(replace(manifest, phases=()), "test", OPTIONS).protocols == ("standard", "trimmed")
+    assert scope_of_all(replace(manifest, phases=(), actions=("run",)), "test", OPTIONS).protocols == ("standard",)
     assert options_for("pour_liquid", EvaluationOptions()).time_column
     assert not options_for("pour_milk", EvaluationOptions()).time_column
     assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
@@ -81,7 +84,7 @@ def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
         return replace(manifest, videos=tuple(videos))
 
     for task in ("classification", "retrieval", "progression", "few-shot"):
-        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them, tau does"):
+        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them, tau not"):
             require_labels(without_labels("test", "train"), "test", [task])
     require_labels(without_labels("test", "train"), "test", ["tau"])
     require_labels(without_labels("train"), "test", ["retrieval"])
@@ -156,7 +159,9 @@ def test_actions_of_whole_videos(cached, save):
 
     save(with_actions, actions=("run", "sit"))
     assert score(cached()).value("actions/regular") is not None
-    assert score(cached(), protocol="trimmed").scores["actions/regular"].missing == "no action labels for these videos"
+    assert "actions/regular" not in score(cached(), protocol="trimmed").scores
+    with pytest.raises(EvaluationError, match="actions: not a task of the trimmed protocol"):
+        score(cached(), "actions", protocol="trimmed")
     standardized = cached(standardized=True)
     assert "actions" not in score(standardized).nested_scores()
     with pytest.raises(EvaluationError, match="actions: the mean of a standardized video is zero"):
