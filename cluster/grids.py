@@ -20,7 +20,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -29,8 +29,8 @@ from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
-from byov.evaluate.protocols import PROTOCOLS, ScoredSplit, segments
-from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
+from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
 from byov.records import Record, problem
 from byov.train.feature_store import choose_folder
 from byov.train.settings import (
@@ -69,7 +69,7 @@ class EvaluationChoice(Record):
 
     tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
-    protocol: Literal["standard", "trimmed", "both"] = "both"
+    protocol: ProtocolChoice = "all"
     untrained: bool = True  # also score the model at initialization
 
     @field_validator("tasks")
@@ -274,8 +274,8 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
     wanted = {*choice.tasks, *(usual.tasks if ALL in choice.tasks else ())}
     require_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
     segments(manifest, choice.split)  # raises if the split has no videos
-    protocols = usual.protocols if choice.protocol == "both" else tuple(p for p in PROTOCOLS if p == choice.protocol)
-    return replace(usual, tasks=tuple(task for task in TASKS if task in wanted), protocols=protocols)
+    tasks = tuple(task for task in TASKS if task in wanted)
+    return replace(usual, tasks=tasks, protocols=scored_protocols(tasks, choice.protocol))
 
 
 def _run_name(

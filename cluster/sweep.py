@@ -37,7 +37,7 @@ from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
 from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
@@ -241,7 +241,7 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
             readers[name] = partial(reader, dataset, encoder, column)
             if (encoder, column) in inputs:
                 readers[f"{name},standardized"] = partial(reader, dataset, encoder, column, standardized=True)
-        readers[dataset] = partial(TimeOnly, folders.features, dataset)
+        readers[dataset] = partial(TimeOnly, read_manifest(folders.features, dataset))
         tasks += [BaselineTask(name, dataset, folders, scope, make) for name, make in readers.items()]
     return tasks
 

@@ -107,7 +107,7 @@ def test_config_without_training_is_refused(tmp_path):
 
 def test_embedding_paths(tmp_path):
     assert embeddings_folder(tmp_path).name == "embeddings"
-    assert embeddings_folder(tmp_path, untrained=True, trimmed=True).name == "embeddings-untrained-trimmed"
+    assert embeddings_folder(tmp_path, "trimmed", untrained=True).name == "embeddings-untrained-trimmed"
     assert embedding_path(tmp_path, "ego", "v 1") == tmp_path / "ego" / "v 1.h5"
     assert embedding_path(tmp_path, "exo", "v", (0, 18)) == tmp_path / "exo" / "v@0-18.h5"
     with pytest.raises(CacheError, match="cannot be a file name"):

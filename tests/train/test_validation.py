@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from byov.cache.layout import trimmed_clips
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
-from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.validation import Validator, cross_view_map

@@ -13,9 +13,9 @@ from tests.train.runs.run_files import contents, records
 
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array, read_digest
+from byov.cache.layout import trimmed_clips
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
-from byov.evaluate.protocols import trimmed_clips
 from byov.train.checkpoint import load_weights
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
