@@ -8,10 +8,9 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -131,11 +130,11 @@ class BaselineTask:
     dataset: str
     folders: Folders
     scope: Scope
-    make_reader: Callable[[], EmbeddingReader]
+    reader: EmbeddingReader
 
     def __call__(self, stop: Stop) -> Rows:
         path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
-        return score(path, self.make_reader(), self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
+        return score(path, self.reader, self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
@@ -235,14 +234,13 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
         of_dataset = [run for run in runs if run.dataset == dataset]
         scope = joint_scope([run.scope for run in of_dataset])
         inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
-        readers: dict[str, Callable[[], EmbeddingReader]] = {}
+        readers: dict[str, EmbeddingReader] = {dataset: TimeOnly(read_manifest(folders.features, dataset))}
         for encoder, column in frozen_columns(folders.features, dataset, sorted({column for _, column in inputs})):
-            name, reader = f"{dataset},{encoder},{column.replace('/', '-')}", partial(CachedFeatures, folders.features)
-            readers[name] = partial(reader, dataset, encoder, column)
+            name, features = f"{dataset},{encoder},{column.replace('/', '-')}", (folders.features, dataset, encoder)
+            readers[name] = CachedFeatures(*features, column)
             if (encoder, column) in inputs:
-                readers[f"{name},standardized"] = partial(reader, dataset, encoder, column, standardized=True)
-        readers[dataset] = partial(TimeOnly, read_manifest(folders.features, dataset))
-        tasks += [BaselineTask(name, dataset, folders, scope, make) for name, make in readers.items()]
+                readers[f"{name},standardized"] = CachedFeatures(*features, column, standardized=True)
+        tasks += [BaselineTask(name, dataset, folders, scope, reader) for name, reader in readers.items()]
     return tasks
 
 
