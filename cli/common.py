@@ -39,7 +39,7 @@ class _FoldingColumns(Columns):
             yield table
 
 
-rich_utils.Columns = _FoldingColumns  # type: ignore[misc]
+rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 
 # Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2

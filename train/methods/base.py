@@ -109,7 +109,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         )
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
     ) -> Self:
         """Load a model of a folder, or of the Hugging Face Hub with the options of `hf_hub_download`.
