@@ -186,11 +186,6 @@ def test_embed_standardizes_if_the_settings_say_so(make):
     assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
 
 
-def test_a_synchronized_pair_of_videos_is_enough(make, training_data):
-    pair = [video for video in training_data.of("train") if video.pair == "p"]
-    assert make().sampler(pair).draw(0, 0, 0)
-
-
 @pytest.mark.parametrize(
     "method", [name for name, kind in METHODS.items() if "backbone" in kind.settings_class.model_fields]
 )
