@@ -316,7 +316,8 @@ def _selection_metric(data: TrainingData, select: str) -> str:
 
 def _smaller_model(data: TrainingData, settings: TrainSettings) -> str:
     """Return the command of a small model if the model is as deep as the paper's, to be printed with the time left."""
-    if not isinstance(settings, ByovSettings) or settings.size != "paper" or settings.depth < ByovSettings().depth:
+    paper_depth = ByovSettings.model_fields["depth"].default
+    if not isinstance(settings, ByovSettings) or settings.size != "paper" or settings.depth < paper_depth:
         return ""
     ratio, dataset = data.column.removeprefix("merged/"), data.dataset
     return f"; a model for CPUs takes minutes: byov-train --dataset {dataset} --ratio {ratio} --size small"
