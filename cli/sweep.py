@@ -31,7 +31,8 @@ app = common.new_app()
 @app.command()
 def sweep_grid(
     grid: Annotated[
-        list[str], typer.Argument(help="TOML file of settings and lists of settings, `paper` or `benchmark`.")
+        list[str],
+        typer.Argument(metavar="GRID", help="TOML file of settings and lists of settings, `paper` or `benchmark`."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
@@ -45,11 +46,16 @@ def sweep_grid(
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--tables", help=f"Tables of the paper: {','.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
+        typer.Option("--tables", help=f"Tables of the paper: {', '.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Dataset; repeatable.", show_default="all", rich_help_panel=PANEL),
+        typer.Option(
+            help="Dataset; repeatable.",
+            show_default="all",
+            autocompletion=common.complete_datasets,
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder.", show_default="that of the experiment", rich_help_panel=PANEL)

@@ -89,12 +89,12 @@ def sweep_tables(found: Sequence[Results]) -> list[Table]:
     main, others = [], []
     for results in found:
         rows = [row for of_protocol in results.rows.values() for row in of_protocol]
-        scores = [f"ahead/{name}" for name in AHEAD_OF if any(f"ahead/{name}" in row.scores for row in rows)]
         counted = [of_protocol for name, of_protocol in results.rows.items() if name in COUNTED_PROTOCOLS]
         total = sum(max(columns_ahead(row, row)[1] for row in of_protocol) for of_protocol in counted)
         ahead = [
-            Column(name, f"Columns ahead, of {total}:", AHEAD_OF[name[6:]], "ahead of", note=AHEAD, is_count=True)
-            for name in scores
+            Column(f"ahead/{name}", f"Columns ahead, of {total}:", heading, "ahead of", note=AHEAD, is_count=True)
+            for name, heading in AHEAD_OF.items()
+            if any(f"ahead/{name}" in row.scores for row in rows)
         ]
         for table in results.tables():
             if table.is_main:
