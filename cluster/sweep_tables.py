@@ -90,11 +90,11 @@ def sweep_tables(found: Sequence[Results]) -> list[Table]:
     for results in found:
         rows = [row for of_protocol in results.rows.values() for row in of_protocol]
         counted = [of_protocol for name, of_protocol in results.rows.items() if name in COUNTED_PROTOCOLS]
-        total = sum(max(columns_ahead(row, row)[1] for row in of_protocol) for of_protocol in counted)
+        total = sum(max((columns_ahead(row, row)[1] for row in of_protocol), default=0) for of_protocol in counted)
         ahead = [
             Column(f"ahead/{name}", f"Columns ahead, of {total}:", heading, "ahead of", note=AHEAD, is_count=True)
             for name, heading in AHEAD_OF.items()
-            if any(f"ahead/{name}" in row.scores for row in rows)
+            if total and any(f"ahead/{name}" in row.scores for row in rows)
         ]
         for table in results.tables():
             if table.is_main:
