@@ -1,25 +1,27 @@
 """Embedding files, one per video or sub-clip of a run, and the check that they and their run are up to date."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 
 from byov import __version__
 from byov.cache.digests import json_sha256
 from byov.cache.features import video_digest
-from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, read_array, read_dataclass, read_header_attributes
+from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, read_array, read_header_attributes, read_record
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord
 from byov.errors import StaleError
+from byov.records import READ_FROM_FILE
 
 EMBED_AGAIN = "write it again with byov-train --run NAME --embed-only"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=READ_FROM_FILE)
 class EmbeddingProvenance:
     """The model and the features that a video's embeddings were computed from."""
 
@@ -58,7 +60,7 @@ def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance
 
 def read_source(path: Path) -> EmbeddingProvenance:
     """Return the provenance of an embeddings file, without reading the embeddings."""
-    return read_dataclass(EmbeddingProvenance, path, read_header_attributes(path, EMBED_AGAIN), EMBED_AGAIN)
+    return read_record(EmbeddingProvenance, path, read_header_attributes(path, EMBED_AGAIN), EMBED_AGAIN)
 
 
 def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None) -> EmbeddingProvenance:

@@ -1,25 +1,27 @@
 """Feature files: one per video and encoder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 
 from byov import __version__
 from byov.cache import hdf5
 from byov.cache.hdf5 import DTYPES, EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
 from byov.cache.layout import ratio_key, video_path
 from byov.errors import CacheError
+from byov.records import READ_FROM_FILE
 
 MAX_TOKENS = 2**16  # `order` stores token indices in 16 bits
 SMALLEST_DEVIATION = 1e-6
 AnyArray = TypeVar("AnyArray")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class Provenance:
     """What a video's features were computed from and with."""
 
@@ -50,7 +52,7 @@ class Provenance:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class Header:
     """Description of a feature file."""
 
@@ -113,8 +115,8 @@ class FeatureWriter:
 def read_header(path: Path) -> Header:
     """Read the header of a feature file, checked against its digest."""
     attributes = hdf5.read_header_attributes(path)
-    provenance = hdf5.read_dataclass(Provenance, path, attributes)
-    return hdf5.read_dataclass(Header, path, attributes, path=path, provenance=provenance)
+    provenance = hdf5.read_record(Provenance, path, attributes)
+    return hdf5.read_record(Header, path, attributes, path=path, provenance=provenance)
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:

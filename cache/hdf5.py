@@ -11,21 +11,22 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast, get_origin
+from typing import Any, Self, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from pydantic import ValidationError
 
 from byov.cache.atomic import PartialFile, creation
 from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.layout import ratio_key
 from byov.errors import CacheError, StaleError
+from byov.records import problem
 
-Dataclass = TypeVar("Dataclass")
+T = TypeVar("T")
 SCHEMA_VERSION = 1  # feature and embedding files
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
@@ -186,20 +187,14 @@ def read_header_attributes(path: Path, remedy: str = EXTRACT_AGAIN) -> dict[str,
         return attributes | {"columns": columns}
 
 
-def read_dataclass(
-    kind: type[Dataclass], path: Path, attributes: Mapping[str, Any], remedy: str = EXTRACT_AGAIN, /, **values: Any
-) -> Dataclass:
-    """Create a dataclass from `values` and, for its other fields, the attributes of the same names and types."""
-    for field in fields(cast(Any, kind)):
-        if field.name in values:
-            continue
-        value = attributes.get(field.name)
-        expected = get_origin(field.type) or field.type
-        if type(value) is not expected or (isinstance(value, float) and not isfinite(value)):
-            found = f"{field.name} is {value!r}" if field.name in attributes else f"no {field.name}"
-            raise CacheError(f"{path}: incomplete header ({found}); {remedy}")
-        values[field.name] = value
-    return kind(**values)
+def read_record(
+    kind: type[T], path: Path, attributes: Mapping[str, Any], remedy: str = EXTRACT_AGAIN, /, **values: Any
+) -> T:
+    """Create a pydantic dataclass from the attributes of a file and further values."""
+    try:
+        return kind(**attributes, **values)
+    except ValidationError as error:
+        raise CacheError(f"{path}: incomplete header ({problem(error)}); {remedy}") from None
 
 
 def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -8,15 +8,18 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from byov.errors import CacheError
 from byov.folders import dataset_folder
 
+Protocol = Literal["standard", "trimmed", "online"]
 VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
 SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
+PREFIXES_PER_VIDEO = 20  # of the online protocol: one every 5% of the video
 
 # Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
@@ -112,6 +115,20 @@ def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: 
     return sorted(clips)
 
 
-def embedded_clips(dataset: str, view: str, video_id: str, split: str, frames: int) -> list[tuple[int, int] | None]:
-    """Return what a run embeds of a video: all of it (None) and, unless it is a train video, its sub-clips."""
-    return [None, *(trimmed_clips(dataset, view, video_id, frames) if split != "train" else [])]
+def prefix_ends(frames: int) -> list[int]:
+    """Return the last frame of each prefix of a video, evenly spaced; the last prefix is the whole video."""
+    count = min(PREFIXES_PER_VIDEO, frames)
+    return [frames * (index + 1) // count - 1 for index in range(count)]
+
+
+def embedded_parts(
+    dataset: str, view: str, video_id: str, split: str, frames: int
+) -> list[tuple[Protocol, tuple[int, int] | None]]:
+    """Return what a run embeds of a video, in a file each: all of it and, unless it is a train video, more.
+
+    trimmed: a sub-clip, with its first and last frame. online: the last frame of each prefix.
+    """
+    whole: list[tuple[Protocol, tuple[int, int] | None]] = [("standard", None)]
+    if split == "train":
+        return whole
+    return [*whole, *(("trimmed", clip) for clip in trimmed_clips(dataset, view, video_id, frames)), ("online", None)]

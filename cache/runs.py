@@ -1,7 +1,7 @@
 """Training runs on disk: records, progress, listing and deletion. Needs no PyTorch.
 
 runs/<run>/config.json  model.safetensors  model-last.safetensors  metrics.jsonl  checkpoint/
-runs/<run>/embeddings[-untrained][-trimmed]/<view>/<video>[@<first>-<last>].h5
+runs/<run>/embeddings[-untrained][-trimmed|-online]/<view>/<video>[@<first>-<last>].h5
 """
 
 import json
@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ValidationError
 
 from byov.cache.atomic import is_locked
 from byov.cache.digests import ACCEPT_EDIT, SealError, WeightsFile, check_weights, file_sha256, read_sealed_json
-from byov.cache.layout import check_name, clip_name, ratio_key
+from byov.cache.layout import Protocol, check_name, clip_name, ratio_key
 from byov.errors import CacheError
 from byov.records import Record, problem
 
@@ -88,8 +88,8 @@ def run_folder(runs_dir: Path, run: str) -> Path:
     return runs_dir / check_name(name, "run")
 
 
-def embeddings_folder(run: Path, *, untrained: bool = False, trimmed: bool = False) -> Path:
-    return run / ("embeddings" + "-untrained" * untrained + "-trimmed" * trimmed)
+def embeddings_folder(run: Path, protocol: Protocol = "standard", *, untrained: bool = False) -> Path:
+    return run / ("embeddings" + "-untrained" * untrained + f"-{protocol}" * (protocol != "standard"))
 
 
 def embedding_path(folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None) -> Path:

@@ -6,15 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from byov.cache import runs
 from byov.cache.digests import check_seal, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
-from byov.cache.layout import cached_files, embedded_clips, encoder_folders, manifest_path, video_path
-from byov.cache.manifest import VideoEntry, load_index, load_manifest
+from byov.cache.layout import Protocol, cached_files, embedded_parts, encoder_folders, manifest_path, video_path
+from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
@@ -22,34 +22,23 @@ RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
 def summarize(folder: Path) -> dict[str, Any]:
-    """Count what an encoder's folder has; files that are in the index and did not change are not opened."""
-    manifest, index = load_manifest(folder.parent / "manifest.json"), load_index(folder.parent)
-    indexed = index.files.get(folder.name, {})
-    encoder = index.identities.get(folder.name, {}).get("encoder", "")
-    frames, disk_bytes, unreadable, ratios = 0, 0, 0, list[frozenset[str]]()
-    for path in cached_files(folder):
-        try:
-            file, known = path.stat(), indexed.get(path.stem)
-            found = known if known and known.is_current(file) else read_header(path)
-        except (CacheError, OSError):
-            unreadable += 1
-            continue
-        if isinstance(found, Header):
-            encoder = encoder or found.provenance.encoder
-        ratios.append(frozenset(found.ratios))
-        frames += found.frames
-        disk_bytes += file.st_size
+    """Count what an encoder's folder has."""
+    manifest, files, headers = load_manifest(folder.parent / "manifest.json"), list(cached_files(folder)), []
+    for path in files:
+        with suppress(CacheError):
+            headers.append(read_header(path))
+    ratios = [frozenset(header.ratios) for header in headers]
     return {
         "dataset": folder.parent.name,
-        "encoder": encoder or folder.name,
+        "encoder": headers[0].provenance.encoder if headers else folder.name,
         "folder": str(folder),
-        "cached_videos": len(ratios),
+        "cached_videos": len(headers),
         "dataset_videos": len(manifest.videos),
         "dataset_pairs": len({video.pair for video in manifest.videos} - {None}),
-        "frames": frames,
+        "frames": sum(header.frames for header in headers),
         "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # that every file has
-        "disk_bytes": disk_bytes,
-        "unreadable": unreadable,
+        "disk_bytes": sum(header.path.stat().st_size for header in headers),
+        "unreadable": len(files) - len(headers),
         "failures": len(read_failures(folder)),
     }
 
@@ -88,12 +77,6 @@ def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -
     names = {path.parent.name for path in runs_dir.glob("[!.]*/*") if path.name in (CONFIG_NAME, MODEL_NAME)}
     for name in sorted(names):
         yield from verify_run(runs_dir, name, features_dir, dataset)
-
-
-def count_files(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> int:
-    """Return about how many files verify_all will check, for a progress bar."""
-    folders = [*_dataset_folders(features_dir, dataset), runs_dir]
-    return len(folders) + sum(1 for folder in folders for _ in folder.rglob("*.h5"))
 
 
 def _dataset_folders(features_dir: Path, dataset: str | None) -> list[Path]:
@@ -213,18 +196,18 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
         return True
 
     features = features_dir / run.dataset / run.encoder_folder
-    for untrained, trimmed in product((False, True), repeat=2):
-        folder = runs.embeddings_folder(run.folder, untrained=untrained, trimmed=trimmed)
+    for untrained, protocol in product((False, True), get_args(Protocol)):
+        folder = runs.embeddings_folder(run.folder, protocol, untrained=untrained)
         present = list(cached_files(folder))
         for path in present:
             yield _run_check(path, remedy, check)
-        if FILES_KEY in run.training and (folder.is_dir() or not (untrained or trimmed)):
+        if FILES_KEY in run.training and (folder.is_dir() or (protocol, untrained) == ("standard", False)):
             expected = [
                 runs.embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
-                for clip in embedded_clips(run.dataset, video.view, video.id, video.split, video.frames)
-                if (clip is not None) == trimmed
+                for of_part, clip in embedded_parts(run.dataset, video.view, video.id, video.split, video.frames)
+                if of_part == protocol
             ]
             yield from _check_absent(folder, expected, present, remedy)
 

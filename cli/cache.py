@@ -10,7 +10,7 @@ import typer
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
-from byov.cache.verify import count_files, summarize, verify_all
+from byov.cache.verify import summarize, verify_all
 from byov.cli import common
 from byov.cli.common import UsageError
 from byov.cli.terminal import PROGRESS, rich_table, table_console
@@ -81,9 +81,7 @@ def verify(
     as_json: common.Json = False,
 ) -> None:
     """Read every file of the cache and of the runs completely and compare it with its checksums."""
-    total = count_files(features_dir, runs_dir, dataset)
-    checks = verify_all(features_dir, runs_dir, dataset)
-    checked = list(track(checks, PROGRESS, "verifying", unit="file", total=total))
+    checked = list(track(verify_all(features_dir, runs_dir, dataset), PROGRESS, "verifying", unit="file"))
     bad = [file for file in checked if file.problem is not None]
     unchecked = [file for file in checked if file.problem is None and not file.covered]
     if as_json:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from rich.columns import Columns
+from typer import rich_utils
 
 from byov import __version__
 from byov.cache.atomic import remove_abandoned
@@ -25,6 +27,19 @@ from byov.plugins import PROBLEMS
 from byov.progress import Stop
 
 T = TypeVar("T")
+
+
+class _FoldingColumns(Columns):
+    """Texts of --help; long words are wrapped instead of cut."""
+
+    def __rich_console__(self, *arguments: Any) -> Any:
+        for table in super().__rich_console__(*arguments):
+            for column in table.columns:  # type: ignore[union-attr]
+                column.overflow = "fold"
+            yield table
+
+
+rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 
 # Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
@@ -65,7 +80,7 @@ def run(app: typer.Typer) -> NoReturn:
             for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
                 note(problem)
             with show_log():
-                code = app(standalone_mode=False)
+                code = app(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
         finally:
             sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
         sys.exit(code or 0)

@@ -18,7 +18,7 @@ from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.row_tasks import compare_in_processes, rows_at_once
-from byov.evaluate.embedding_files import is_embedded, source_videos
+from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
     Scope,
@@ -30,9 +30,9 @@ from byov.evaluate.evaluation import (
     scope_of_all,
     scope_of_runs,
 )
-from byov.evaluate.protocols import PROTOCOLS, ScoredSplit
+from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.table import verdict
-from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
 from byov.text import printable
 from byov.train.feature_store import choose_folder
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     TaskChoice = str
 else:
     TaskChoice = Literal[(*TASKS, ALL)]
-ProtocolChoice = Literal["standard", "trimmed", "both"]
 DEFAULTS = EvaluationOptions()
 
 app = common.new_app()
@@ -79,8 +78,9 @@ def evaluate(
     protocol: Annotated[
         ProtocolChoice | None,
         typer.Option(
-            help="Score whole videos (standard), two sub-clips of each (trimmed), or both.",
-            show_default="standard; both for --task all",
+            help="Score whole videos (standard), two sub-clips of each (trimmed), frames embedded without what follows "
+            "(online), both of the first two, or all.",
+            show_default="standard; all for --task all",
         ),
     ] = None,
     k: Annotated[str, typer.Option("--k", help="Values of K for map@K, comma-separated.")] = "5,10,15",
@@ -121,7 +121,8 @@ def evaluate(
         sources = source_videos(features_dir, dataset) if dataset else None
         tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
-        results = interruptible(lambda: evaluate_file(embeddings, tasks, options, PROGRESS, labels, sources))
+        reader = open_embeddings(embeddings, labels, sources)
+        results = interruptible(lambda: evaluate_file(reader, tasks, options, PROGRESS))
         document, stem = results.file_to_dict(), _stem(task, None, "test")
         print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
         return
@@ -138,9 +139,11 @@ def evaluate(
     scope = scope_of_all(manifest, split, options)
     if task is not None and task != ALL:
         require_labels(manifest, split, [task])
-        scope = replace(scope, tasks=(task,), protocols=("standard",))
+        scope = replace(scope, tasks=(task,), protocols=TASKS[task].protocols[:1])
     if protocol is not None:
-        scope = replace(scope, protocols=tuple(one for one in PROTOCOLS if protocol in (one, "both")))
+        scope = replace(scope, protocols=scored_protocols(scope.tasks, protocol))
+        if not scope.protocols:
+            raise UsageError(f"--task {task} is not scored under --protocol {protocol}.")
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
@@ -218,7 +221,7 @@ def choose_columns(
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
     """Return "results", followed by the task, protocol and split unless they are the default."""
-    defaults = {ALL, "both" if task == ALL else "standard", "test"}
+    defaults = {ALL, ALL if task == ALL else TASKS[task].protocols[0], "test"}
     return "-".join(["results", *(part for part in (task, protocol, split) if part and part not in defaults)])
 
 

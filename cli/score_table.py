@@ -29,15 +29,15 @@ def print_and_save(
 ) -> None:
     """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
-    If the tables are written to a folder, only those with the columns of the first one are printed. The
-    summary is printed below them.
+    If the tables are written to a folder, only the main ones are printed: the first, and the first of each protocol.
+    The summary is printed below them.
     """
     if as_json:
         print(json.dumps(results, indent=1))
     else:
         console = table_console()
         for table in tables:
-            if folder is None or table.columns == tables[0].columns:
+            if folder is None or table.is_main or table.columns == tables[0].columns:
                 print_table(table, console)
                 console.print()
         if summary:

@@ -30,7 +30,10 @@ app = common.new_app()
 
 @app.command()
 def sweep_grid(
-    grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of settings, `paper` or `benchmark`.")],
+    grid: Annotated[
+        list[str],
+        typer.Argument(metavar="GRID", help="TOML file of settings and lists of settings, `paper` or `benchmark`."),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
@@ -43,11 +46,16 @@ def sweep_grid(
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--tables", help=f"Tables of the paper: {','.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
+        typer.Option("--tables", help=f"Tables of the paper: {', '.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Dataset; repeatable.", show_default="all", rich_help_panel=PANEL),
+        typer.Option(
+            help="Dataset; repeatable.",
+            show_default="all",
+            autocompletion=common.complete_datasets,
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder.", show_default="that of the experiment", rich_help_panel=PANEL)
@@ -72,7 +80,9 @@ def sweep_grid(
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
     ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
-    plan, name = {}, str(grid)
+    plan, name = {}, grid[0]
+    if len(grid) > 1:
+        raise UsageError(f"{' '.join(grid)}: a sweep has one grid file. Put quotes around a name with spaces.")
     if name == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
         plan = plan_paper(names, folders.features, choice)
@@ -87,7 +97,7 @@ def sweep_grid(
             "Set dataset, encoder and seed in the grid file instead."
         )
     else:
-        grids = [read_grid(grid)]
+        grids = [read_grid(Path(name))]
     planned = plan_runs(grids, folders.features, allow_missing=name in (PAPER, BENCHMARK))
     runs = [run for run in planned if not run.missing]
     _note_missing(planned)
@@ -167,8 +177,9 @@ def _show_plan(
         entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
     if as_json:
         print(json.dumps(entries, indent=1))
-    total = total_time(estimates.values(), where if isinstance(where, int) else 1)
-    note(f"{pluralize(len(planned), 'run')}, {len(to_do)} to do{total}")
+    blocked = sum(entry["state"] == "cannot run" for entry in entries)
+    counts = f"{pluralize(len(planned), 'run')}, {len(to_do)} not finished, {blocked} cannot run"
+    note(counts + total_time(estimates.values(), where if isinstance(where, int) else 1))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -29,8 +29,8 @@ from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
 from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
-from byov.evaluate.protocols import PROTOCOLS, ScoredSplit, segments
-from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
+from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
 from byov.records import Record, problem
 from byov.train.feature_store import choose_folder
 from byov.train.settings import (
@@ -69,7 +69,7 @@ class EvaluationChoice(Record):
 
     tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
-    protocol: Literal["standard", "trimmed", "both"] = "both"
+    protocol: ProtocolChoice = "all"
     untrained: bool = True  # also score the model at initialization
 
     @field_validator("tasks")
@@ -91,9 +91,9 @@ class GridFile(Record, extra="allow"):
 
 @dataclass(frozen=True)
 class GridBlock:
-    """Settings whose combinations are runs; a list holds alternative values of a setting."""
+    """Alternative values of settings; their combinations are runs."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, list[Any]]
     unnamed: Mapping[str, Any] = field(default_factory=dict)  # settings left out of run names
 
 
@@ -148,23 +148,19 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
     """Parse the contents of a grid file; `source` is its name, for error messages."""
     try:
         file = GridFile.model_validate_json(json.dumps(raw, default=str))  # strict mode accepts JSON arrays as tuples
-        common = _long_names(file.model_extra or {})
-        values = {key: _values(key, value) for key, value in common.items() if key in _FIELDS}
-        single = {key: of_key[0] for key, of_key in values.items() if len(of_key) == 1}
-        return RunGrid(
-            source,
-            check_name(file.name, "name") if file.name else "",
-            tuple(GridBlock(common | _long_names(block), single if file.name else {}) for block in file.runs),
-            file.evaluation,
-        )
+        common = _alternatives(file.model_extra or {})
+        single = {key: values[0] for key, values in common.items() if file.name and len(values) == 1}
+        blocks = tuple(GridBlock(common | _alternatives(block), single) for block in file.runs)
+        return RunGrid(source, check_name(file.name, "name") if file.name else "", blocks, file.evaluation)
     except ValidationError as error:
         raise SweepError(f"{source}: {problem(error)}") from None
     except ByovError as error:
         raise SweepError(f"{source}: {error}") from None
 
 
-def _long_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {_LONG_NAMES.get(key, key.replace("-", "_")): value for key, value in settings.items()}
+def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
+    names = {key: _LONG_NAMES.get(key, key.replace("-", "_")) for key in settings}
+    return {names[key]: _values(names[key], value) for key, value in settings.items()}
 
 
 def _values(name: str, value: Any) -> list[Any]:
@@ -209,11 +205,10 @@ def joint_scope(scopes: Sequence[Scope]) -> Scope:
 
 def _grid_runs(grid: RunGrid, features_dir: Path, *, allow_missing: bool) -> list[PlannedRun]:
     try:
-        blocks = [(block, {key: _values(key, value) for key, value in block.values.items()}) for block in grid.blocks]
         return [
-            _planned(grid, block, dict(zip(values, combination, strict=True)), features_dir, allow_missing)
-            for block, values in blocks
-            for combination in product(*values.values())
+            _planned(grid, block, dict(zip(block.values, combination, strict=True)), features_dir, allow_missing)
+            for block in grid.blocks
+            for combination in product(*block.values.values())
         ]
     except ByovError as error:
         raise SweepError(f"{grid.source}: {error}") from None
@@ -225,21 +220,29 @@ def _planned(
     for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
-    ratio, missing = values.get("ratio", DEFAULT_RATIO), ""
+    ratio, missing, header = values.get("ratio", DEFAULT_RATIO), "", None
     if type(ratio) not in (int, float) or not 0 < ratio <= 1:
         raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
     try:
         folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
-        encoder = _check_ratio(folder, ratio).provenance.encoder
+        header = _first_header(folder)
     except ByovError:
         if not allow_missing:
             raise
-        folder, encoder = features_dir / values["dataset"] / encoder_slug(values["encoder"]), values["encoder"]
-        missing = f"byov-extract --dataset {folder.parent.name.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
-        missing += f" --ratios {ratio_key(ratio)}" if folder.is_dir() else ""
+        folder = features_dir / values["dataset"] / encoder_slug(values["encoder"])
+    encoder = header.provenance.encoder if header else values["encoder"]
     scope = Scope(grid.evaluation.split, PROTOCOLS, tuple(TASKS), EvaluationOptions())
-    if not missing:
+    if header is None or ratio_key(ratio) not in header.ratios:
+        missing = f"byov-extract --dataset {folder.parent.name.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
+        missing += f" --ratios {ratio_key(ratio)}" if header else ""
+    else:
         scope = _scope(grid.evaluation, features_dir, folder.parent.name)
+    if missing and header and not allow_missing:
+        ratios = ", ".join(sorted(header.ratios, key=float))
+        raise SweepError(
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract --ratios "
+            f"{ratio_key(ratio)}."
+        )
     given = {key: value for key, value in values.items() if key not in _NOT_SETTINGS}
     settings = resolve_settings(values.get("method", DEFAULT_METHOD), folder.parent.name, given)
     title = values.get("title", "")
@@ -259,17 +262,6 @@ def _planned(
     )
 
 
-def _check_ratio(folder: Path, ratio: float) -> Header:
-    """Return the header of the first video; raise SweepError if its features lack the ratio."""
-    header = _first_header(folder)
-    if ratio_key(ratio) not in header.ratios:
-        raise SweepError(
-            f"{folder}: no STM ratio {ratio_key(ratio)}, only {', '.join(sorted(header.ratios, key=float))}. "
-            f"Add it with byov-extract --ratios {ratio_key(ratio)}."
-        )
-    return header
-
-
 @cache
 def _first_header(folder: Path) -> Header:
     return first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
@@ -282,8 +274,8 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
     wanted = {*choice.tasks, *(usual.tasks if ALL in choice.tasks else ())}
     require_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
     segments(manifest, choice.split)  # raises if the split has no videos
-    protocols = usual.protocols if choice.protocol == "both" else tuple(p for p in PROTOCOLS if p == choice.protocol)
-    return replace(usual, tasks=tuple(task for task in TASKS if task in wanted), protocols=protocols)
+    tasks = tuple(task for task in TASKS if task in wanted)
+    return replace(usual, tasks=tasks, protocols=scored_protocols(tasks, choice.protocol))
 
 
 def _run_name(

@@ -121,18 +121,21 @@ def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) ->
 def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
     """Read a grid of experiments/ and apply a choice to it."""
     grid = read_grid(EXPERIMENTS / f"{name}.toml")
-    compares_encoders = len({block.values["encoder"] for block in grid.blocks}) > 1
+    compares_encoders = len({block.values["encoder"][0] for block in grid.blocks}) > 1
     blocks = []
     for block in grid.blocks:
-        datasets, encoder = block.values["dataset"], block.values["encoder"]
-        for dataset in choice.datasets or ([datasets] if isinstance(datasets, str) else datasets):
+        (encoder,), (title,) = block.values["encoder"], block.values["title"]
+        for dataset in choice.datasets or block.values["dataset"]:
             chosen = encoder if compares_encoders else _choose_encoder(encoder, features_dir, dataset, choice)
-            values = {**block.values, "dataset": dataset, "encoder": chosen}
+            values = {**block.values, "dataset": [dataset], "encoder": [chosen]}
             if choice.seeds is not None:
                 values["seed"] = list(range(choice.seeds))
-            small = SMALL_SETTINGS.get(values.get("method", DEFAULT_METHOD), _SHORT) if choice.small else {}
-            values["title"] += " (small)" if choice.small else ""
-            blocks.append(GridBlock(small | values, small))  # Settings of the experiment take precedence.
+            small = {}
+            if choice.small:
+                small = SMALL_SETTINGS.get(values.get("method", [DEFAULT_METHOD])[0], _SHORT)
+                values["title"] = [f"{title} (small)"]
+            # Settings of the experiment take precedence.
+            blocks.append(GridBlock({key: [value] for key, value in small.items()} | values, small))
     return replace(grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks))
 
 

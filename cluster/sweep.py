@@ -8,10 +8,9 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +36,7 @@ from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
 from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
@@ -131,11 +130,11 @@ class BaselineTask:
     dataset: str
     folders: Folders
     scope: Scope
-    make_reader: Callable[[], EmbeddingReader]
+    reader: EmbeddingReader
 
     def __call__(self, stop: Stop) -> Rows:
         path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
-        return score(path, self.make_reader(), self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
+        return score(path, self.reader, self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
@@ -235,14 +234,13 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
         of_dataset = [run for run in runs if run.dataset == dataset]
         scope = joint_scope([run.scope for run in of_dataset])
         inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
-        readers: dict[str, Callable[[], EmbeddingReader]] = {}
+        readers: dict[str, EmbeddingReader] = {dataset: TimeOnly(read_manifest(folders.features, dataset))}
         for encoder, column in frozen_columns(folders.features, dataset, sorted({column for _, column in inputs})):
-            name, reader = f"{dataset},{encoder},{column.replace('/', '-')}", partial(CachedFeatures, folders.features)
-            readers[name] = partial(reader, dataset, encoder, column)
+            name, features = f"{dataset},{encoder},{column.replace('/', '-')}", (folders.features, dataset, encoder)
+            readers[name] = CachedFeatures(*features, column)
             if (encoder, column) in inputs:
-                readers[f"{name},standardized"] = partial(reader, dataset, encoder, column, standardized=True)
-        readers[dataset] = partial(TimeOnly, folders.features, dataset)
-        tasks += [BaselineTask(name, dataset, folders, scope, make) for name, make in readers.items()]
+                readers[f"{name},standardized"] = CachedFeatures(*features, column, standardized=True)
+        tasks += [BaselineTask(name, dataset, folders, scope, reader) for name, reader in readers.items()]
     return tasks
 
 

@@ -10,12 +10,14 @@ from byov.cluster.sweep import Rows, SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
+from byov.evaluate.protocols import Protocol
 from byov.evaluate.table import Column, Row, Table, columns_ahead, mean_row
 
 LISTED_TITLES = 3  # an Untrained row of more methods names only the first
 AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
+COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")
 AHEAD = (
-    "columns ahead: in how many columns of F1 and mAP, over all protocols, a row is higher than the best frozen "
+    "columns ahead: in how many columns of F1 and mAP, standard and trimmed, a row is higher than the best frozen "
     "features, the best standardized ones, Time only, and the same model at initialization"
 )
 
@@ -83,22 +85,23 @@ def sweep_results(
 
 
 def sweep_tables(found: Sequence[Results]) -> list[Table]:
-    """Return the tables of all results; the first table of each comes first and counts the columns ahead."""
-    first, others = [], []
+    """Return the tables of all results; the main tables come first and count the columns ahead."""
+    main, others = [], []
     for results in found:
-        tables, rows = results.tables(), [row for of_protocol in results.rows.values() for row in of_protocol]
-        scores = [f"ahead/{name}" for name in AHEAD_OF if any(f"ahead/{name}" in row.scores for row in rows)]
-        total = sum(max(columns_ahead(row, row)[1] for row in of_protocol) for of_protocol in results.rows.values())
+        rows = [row for of_protocol in results.rows.values() for row in of_protocol]
+        counted = [of_protocol for name, of_protocol in results.rows.items() if name in COUNTED_PROTOCOLS]
+        total = sum(max((columns_ahead(row, row)[1] for row in of_protocol), default=0) for of_protocol in counted)
         ahead = [
-            Column(name, f"Columns ahead, of {total}:", AHEAD_OF[name[6:]], "ahead of", note=AHEAD, is_count=True)
-            for name in scores
+            Column(f"ahead/{name}", f"Columns ahead, of {total}:", heading, "ahead of", note=AHEAD, is_count=True)
+            for name, heading in AHEAD_OF.items()
+            if total and any(f"ahead/{name}" in row.scores for row in rows)
         ]
-        for table in tables:
-            if table.columns == tables[0].columns:
-                first.append(replace(table, columns=(*table.columns, *ahead)))
+        for table in results.tables():
+            if table.is_main:
+                main.append(replace(table, columns=(*table.columns, *ahead)))
             else:
                 others.append(table)
-    return first + others
+    return main + others
 
 
 def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[RowGroup]) -> Results:
@@ -122,12 +125,13 @@ def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     counts = {}
     for name, others in references.items():
         if others and not any(rows is other for other in others):
-            ahead = [columns_ahead(row, _best(others, protocol))[0] for protocol, row in rows.items()]
-            counts[f"ahead/{name}"] = Score(sum(ahead))
+            counted = [protocol for protocol in COUNTED_PROTOCOLS if protocol in rows]
+            ahead = sum(columns_ahead(rows[protocol], _best(others, protocol))[0] for protocol in counted)
+            counts[f"ahead/{name}"] = Score(ahead)
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
 
 
-def _best(rows: Sequence[Rows], protocol: Any) -> Row:
+def _best(rows: Sequence[Rows], protocol: Protocol) -> Row:
     """Return a row with the highest value of each score."""
     best: dict[str, float] = {}
     for row in (one[protocol] for one in rows if protocol in one):

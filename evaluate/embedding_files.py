@@ -1,10 +1,10 @@
 """Embedding files: an .npz of many videos, and the files that byov-embed writes (one video each, .npz or .h5)."""
 
-import logging
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,16 +19,19 @@ from byov.cache.layout import VIEWS, cached_files, encoder_folders
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embeddings import EmbeddingReader, require_finite
-from byov.evaluate.frames import Frames
 from byov.evaluate.protocols import Segment
 from byov.records import UNLABELED
+from byov.text import format_size
 
-LOGGER = logging.getLogger(__name__)
-
-# Parts of the arrays' names, {train,test}_<part>, and the kinds of NumPy dtypes they may have.
-PARTS = {"embeddings": "f", "labels": "iu", "lengths": "iu", "is_ego": "biu"}
+# Name of each array → kinds of NumPy dtypes it may have, and number of dimensions.
+PARTS = {"embeddings": ("f", 2), "labels": ("iu", 1), "lengths": ("iu", 1), "is_ego": ("biu", 1)}
+ARRAYS = {f"{split}_{part}": kind for split in ("train", "test") for part, kind in PARTS.items()}
+EMBEDDED_ARRAYS = {"embedding": ("f", 2), **dict.fromkeys(("video", "run", "model_sha256"), ("U", 0))}
+OPTIONAL_ARRAYS = dict.fromkeys(("view", "source_sha256"), ("U", 0))
 KIND_NAMES = {"f": "floating-point numbers", "iu": "integers", "biu": "0 and 1", "U": "a string"}
+LAYOUT = "expected {train,test}_{embeddings,labels,lengths,is_ego}, or the files of byov-embed"
 SUFFIXES = (".npz", ".h5")
+MAX_PHASES = 10_000
 Sources = Mapping[str, Set[tuple[str, str]]]
 
 
@@ -43,132 +46,136 @@ def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, 
     return videos
 
 
-def read_embeddings(
-    path: Path, manifest: Manifest | None = None, sources: Sources | None = None
-) -> tuple[dict[str, Frames], dict[str, Any]]:
-    """Return the frames of an embedding file, or of byov-embed's files, by split, and their provenance."""
-    if not is_embedded(path):
-        frames, origin = read_npz(path), {"file": path.name, "sha256": file_sha256(path)}
-    else:
-        reader = EmbeddedFiles(path, manifest, sources)
-        splits = {video.split for video in reader.manifest.videos}
-        if "test" not in splits:
-            raise EvaluationError(f"{path}: none of the files is a test video of {reader.manifest.dataset}")
-        if "val" in splits:
-            LOGGER.info(f"{path}: val videos skipped")
-        frames = {split: reader.frames(split) for split in ("train", "test") if split in splits}
-        origin = reader.origin()
-    widths = {split: of_split.embeddings.shape[1] for split, of_split in frames.items()}
-    if len(set(widths.values())) > 1:
-        raise EvaluationError(f"{path}: train and test embeddings differ in dimensions: {widths}")
-    return frames, origin
+def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> "FileEmbeddings":
+    """Read an .npz of many videos, or a file or folder of byov-embed."""
+    return read_embedded(path, manifest, sources) if is_embedded(path) else read_npz(path)
 
 
-def read_npz(path: Path) -> dict[str, Frames]:
-    """Read {train,test}_{embeddings,labels,lengths,is_ego}; train arrays and labels are optional."""
-    with _npz(path) as arrays:
-        known = {f"{split}_{part}" for split in ("train", "test") for part in PARTS}
-        if unknown := set(arrays) - known - {"expected"}:  # golden files carry the expected scores
-            raise EvaluationError(f"unknown array {min(unknown)[:80]!r}; expected {', '.join(sorted(known))}")
-        has_train = any(key.startswith("train_") for key in arrays)
-        return {split: _npz_frames(arrays, split) for split in ("train", "test") if split == "test" or has_train}
-
-
-@contextmanager
-def _npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """Open an .npz file and name it in every error."""
-    try:
-        with path.open("rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise EvaluationError("not an .npz file")
-            yield arrays
-    except FileNotFoundError:
-        raise EvaluationError(f"{path}: no such file") from None
-    except EvaluationError as error:
-        raise EvaluationError(f"{path}: {error}") from None
-    except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise EvaluationError(f"{path}: not a readable .npz file ({error})") from error
-
-
-def _array(arrays: Mapping[str, NDArray[Any]], key: str, kinds: str, ndim: int) -> NDArray[Any]:
-    if key not in arrays:
-        raise EvaluationError(f"no array {key}")
-    array = arrays[key]
-    if array.dtype.kind not in kinds:
-        raise EvaluationError(f"{key} is {array.dtype}, expected {KIND_NAMES[kinds]}")
-    if array.ndim != ndim or (ndim and not array.size):
-        raise EvaluationError(f"{key} has shape {array.shape}, expected {ndim} dimensions and no empty one")
-    return array
-
-
-def _npz_frames(arrays: Mapping[str, NDArray[Any]], split: str) -> Frames:
-    def read(part: str) -> NDArray[Any]:
-        return _array(arrays, f"{split}_{part}", PARTS[part], 2 if part == "embeddings" else 1)
-
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected below
-        embeddings = np.ascontiguousarray(read("embeddings"), np.float32)
-    lengths, is_ego = read("lengths").astype(np.int64), read("is_ego")
-    if not np.isin(is_ego, (0, 1)).all():
-        raise EvaluationError(f"{split}_is_ego must be 1 (ego) or 0 (exo)")
-    labels = read("labels").astype(np.int64) if f"{split}_labels" in arrays else None
-    if labels is not None and labels.min() < UNLABELED:
-        raise EvaluationError(f"{split}_labels has {labels.min()}; expected 0, 1, ... or {UNLABELED}")
-    if labels is not None and (labels == UNLABELED).all():
-        labels = None
-    names = tuple(f"{split} video {index}" for index in range(len(lengths)))
-    frames = Frames(embeddings, labels, lengths, is_ego.astype(np.bool_), names)
-    for name, start, length in zip(names, frames.starts, lengths, strict=True):
-        require_finite(embeddings[start : start + length], f"{name} (counted from 0)")
-    return frames
-
-
-class EmbeddedFiles(EmbeddingReader):
-    """Files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset.
-
-    Videos are matched by the digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
-    """
+class FileEmbeddings(EmbeddingReader):
+    """Embeddings from files, by view/id of the video."""
 
     kind = "npz"
-    remedy = "embed it again with byov-embed"
 
-    def __init__(self, path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> None:
-        self.name = path.name
-        files = [path]
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        if not files:
-            raise EvaluationError(f"{path} has no files of byov-embed ({', '.join(SUFFIXES)})")
-        self._origin: dict[str, Any] = {}
-        self._files: dict[tuple[str, str], tuple[Path, NDArray[np.float32]]] = {}
-        videos = []
-        for file in files:
-            embedding, text = _read_embedded(file)
-            model = text["model_sha256"]
-            self._origin = self._origin or {"files": path.name, "run": text["run"], "model_sha256": model}
-            if model != self._origin["model_sha256"]:
-                raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
-            video = _entry(file, text, len(embedding), manifest, sources or {})
-            if (video.view, video.id) in self._files:
-                raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
-            self._files[video.view, video.id] = file, embedding
-            videos.append(video)
-        self.manifest = replace(manifest or Manifest("embedded", (), (), ()), videos=tuple(videos))
+    def __init__(
+        self, path: Path, manifest: Manifest, embeddings: Mapping[str, NDArray[np.float32]], origin: dict[str, Any]
+    ) -> None:
+        self.name, self.manifest, self._embeddings, self._origin = path.name, manifest, embeddings, origin
+        for name, rows in embeddings.items():
+            require_finite(rows, f"{path}: {name}")
+        widths = {rows.shape[1] for rows in embeddings.values()}
+        if len(widths) > 1:
+            raise EvaluationError(f"{path}: videos differ in dimensions: {', '.join(map(str, sorted(widths)))}")
 
-    def path(self, segment: Segment) -> Path:
-        return self._files[segment.video.view, segment.video.id][0]
+    def path(self, _segment: Segment, /) -> None:
+        return None
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        path, embedding = self._files[segment.video.view, segment.video.id]
-        if len(embedding) != len(segment):
+        rows = self._embeddings[segment.name]
+        if len(rows) != len(segment):
             raise EvaluationError(
-                f"{path}: {len(embedding)} embeddings, but {self.manifest.dataset} has {len(segment)} frames of this "
-                f"video; {self.remedy}"
+                f"{self.name}: {len(rows)} embeddings of {segment.name}, which has {len(segment)} frames in "
+                f"{self.manifest.dataset}; embed it again with byov-embed"
             )
-        return embedding
+        return rows
 
     def origin(self) -> dict[str, Any]:
         return self._origin
+
+
+def read_npz(path: Path) -> FileEmbeddings:
+    """Read {train,test}_{embeddings,labels,lengths,is_ego}; train arrays and labels are optional."""
+    arrays, videos, embeddings = _read_arrays(path, ARRAYS), list[VideoEntry](), dict[str, NDArray[np.float32]]()
+    for split in ("train", "test"):
+        if split == "test" or any(key.startswith("train_") for key in arrays):
+            of_split = {part: arrays[f"{split}_{part}"] for part in PARTS if f"{split}_{part}" in arrays}
+            try:
+                for video, rows in _npz_videos(split, **of_split):
+                    videos.append(video)
+                    embeddings[f"{video.view}/{video.id}"] = rows
+            except (TypeError, ValueError) as error:
+                shapes = ", ".join(f"{split}_{part} {array.shape}" for part, array in of_split.items())
+                reason = error if isinstance(error, ValueError) else "an array is missing"
+                raise EvaluationError(f"{path}: {reason}; it has {shapes or 'no arrays'}; {LAYOUT}") from None
+    phases = range(1 + max(max(video.labels or (UNLABELED,)) for video in videos))
+    manifest = Manifest("embeddings", tuple(map(str, phases)), (), tuple(videos))
+    return FileEmbeddings(path, manifest, embeddings, {"file": path.name, "sha256": file_sha256(path)})
+
+
+def _npz_videos(
+    split: Literal["train", "test"],
+    embeddings: NDArray[Any],
+    lengths: NDArray[Any],
+    is_ego: NDArray[Any],
+    labels: NDArray[Any] | None = None,
+) -> Iterator[tuple[VideoEntry, NDArray[np.float32]]]:
+    frames = sum(lengths.tolist())  # Python integers do not overflow
+    if min(lengths) < 1 or frames != len(embeddings) or len(is_ego) != len(lengths):
+        raise ValueError(f"lengths of {frames} frames in total")
+    if labels is not None and (len(labels) != frames or not UNLABELED <= labels.min() <= labels.max() < MAX_PHASES):
+        raise ValueError(f"labels from {labels.min()} to {labels.max()}, expected 0, 1, ... or {UNLABELED}")
+    if not np.isin(is_ego, (0, 1)).all():
+        raise ValueError("is_ego must be 1 (ego) or 0 (exo)")
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is an error
+        rows = np.ascontiguousarray(embeddings, np.float32)
+    for index, end in enumerate(np.cumsum(lengths)):
+        part = slice(end - lengths[index], end)
+        view: Literal["ego", "exo"] = "ego" if is_ego[index] else "exo"
+        phases = None if labels is None else tuple(labels[part].tolist())
+        yield VideoEntry(f"{split}-{index}", view, split, len(rows[part]), None, phases, None), rows[part]
+
+
+def _read_arrays(
+    path: Path, expected: Mapping[str, tuple[str, int]], *, strict: bool = True
+) -> dict[str, NDArray[Any]]:
+    """Return the expected arrays that an .npz file has; if strict, others are an error."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size > memory:
+            raise EvaluationError(f"{path}: {format_size(size)}, but this machine has {format_size(memory)} of memory")
+        with np.load(path, allow_pickle=False) as file:
+            unknown = set(file) - expected.keys() - {"expected"}  # golden files carry the expected scores
+            if unknown and strict:
+                raise EvaluationError(f"{path}: unknown array {min(unknown)[:80]!r}; {LAYOUT}")
+            arrays = {name: file[name] for name in expected if name in file}
+    except FileNotFoundError:
+        raise EvaluationError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise EvaluationError(f"{path}: not a readable .npz file ({error})") from error
+    for name, array in arrays.items():
+        kinds, ndim = expected[name]
+        if array.dtype.kind not in kinds:
+            raise EvaluationError(f"{path}: {name} is {array.dtype}, expected {KIND_NAMES[kinds]}")
+        if array.ndim != ndim or not array.size:
+            raise EvaluationError(f"{path}: {name} has shape {array.shape}, expected {ndim} dimensions, none empty")
+    return arrays
+
+
+def read_embedded(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> FileEmbeddings:
+    """Read files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset.
+
+    Videos are matched by the digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
+    """
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise EvaluationError(f"{path} has no files of byov-embed ({', '.join(SUFFIXES)})")
+    videos, embeddings, models = list[VideoEntry](), dict[str, NDArray[np.float32]](), dict[str, str]()
+    for file in files:
+        embedding, text = _read_embedded(file)
+        models[text["model_sha256"]] = text["run"]
+        if len(models) > 1:
+            raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
+        video = _entry(file, text, len(embedding), manifest, sources or {})
+        if f"{video.view}/{video.id}" in embeddings:
+            raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
+        embeddings[f"{video.view}/{video.id}"] = embedding
+        videos.append(video)
+    dataset = replace(manifest or Manifest("embedded", (), (), ()), videos=tuple(videos))
+    (model, run), *_ = models.items()
+    return FileEmbeddings(path, dataset, embeddings, {"files": path.name, "run": run, "model_sha256": model})
 
 
 def is_embedded(path: Path) -> bool:
@@ -187,13 +194,14 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
-        text |= {key: getattr(source, key) for key in ("video", "run", "model_sha256", "source_sha256")}
-        text |= {"view": source.view} if source.view else {}
+        found = {key: getattr(source, key) for key in ("video", "run", "model_sha256", "source_sha256", "view")}
     else:
-        with _npz(path) as arrays:
-            embedding = np.ascontiguousarray(_array(arrays, "embedding", "f", 2), np.float32)
-            keys = ("video", "run", "model_sha256", *(key for key in ("view", "source_sha256") if key in arrays))
-            text |= {key: str(_array(arrays, key, "U", 0)) for key in keys}
+        arrays = _read_arrays(path, EMBEDDED_ARRAYS | OPTIONAL_ARRAYS, strict=False)
+        if absent := EMBEDDED_ARRAYS.keys() - arrays.keys():
+            raise EvaluationError(f"{path}: no array {min(absent)}; embed it again with byov-embed")
+        embedding = np.ascontiguousarray(arrays.pop("embedding"), np.float32)
+        found = {key: str(value) for key, value in arrays.items()}
+    text |= {key: value for key, value in found.items() if value}
     if text.get("view", "ego") not in VIEWS:
         raise EvaluationError(f"{path}: view {text['view'][:20]!r}, expected {' or '.join(VIEWS)}")
     return embedding, text

@@ -18,6 +18,7 @@ from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.runs import check_model, embedding_path, embeddings_folder, is_training, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
+from byov.evaluate.online import mean_phase_starts, reference_progress
 from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
@@ -76,14 +77,17 @@ class EmbeddingReader(ABC):
             mean = rows.mean(axis=0, keepdims=True, dtype=np.float64) if means else rows
             embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
+        numbers: dict[tuple[str, str], int] = {}
+        recordings = [numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted]
         return Frames(
             np.concatenate(embeddings),
             labels,
             np.array([len(rows) for rows in embeddings]),
             np.array([segment.video.view == "ego" for segment in wanted]),
             tuple(segment.name for segment in wanted),
-            _recordings(wanted) if is_trimmed else None,
+            np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
+            None if means else _progress(wanted, self.manifest),
         )
 
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
@@ -134,7 +138,7 @@ class RunEmbeddings(EmbeddingReader):
         return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
-        folder = embeddings_folder(self.run.folder, untrained=self.untrained, trimmed=segment.clip is not None)
+        folder = embeddings_folder(self.run.folder, segment.protocol, untrained=self.untrained)
         return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
@@ -199,12 +203,15 @@ class CachedFeatures(EmbeddingReader):
             raise EvaluationError(
                 f"{path}: {header.frames} frames, but {segment.video.frames} in the manifest; run byov-extract again"
             )
-        features: NDArray[np.float32] = read_array(path, self.column)[segment.frames].astype(np.float32)
+        features: NDArray[np.float32] = read_array(path, self.column).astype(np.float32)
         self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
-        if self.standardized:
-            require_finite(features, segment.name)  # one bad frame would spoil all others
-            features = standardize(features.astype(np.float64)).astype(np.float32)
-        return features
+        if not self.standardized:
+            return features[segment.frames]
+        require_finite(features, segment.name)  # one bad frame would spoil all others
+        if segment.protocol == "online":
+            prefixes = [features[: end + 1].astype(np.float64) for end in segment.frames]
+            return np.stack([standardize(prefix)[-1] for prefix in prefixes]).astype(np.float32)
+        return standardize(features[segment.frames].astype(np.float64)).astype(np.float32)
 
     def origin(self) -> dict[str, Any]:
         kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "byov_version")
@@ -218,17 +225,26 @@ class CachedFeatures(EmbeddingReader):
 
 
 class TimeOnly(EmbeddingReader):
-    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding."""
+    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding.
+
+    Online, the length of the video is not known yet: the time is relative to the mean duration of the training videos.
+    """
 
     name, kind = "Time only", "time"
 
-    def __init__(self, features_dir: Path, dataset: str) -> None:
-        self.manifest = read_manifest(features_dir, dataset)
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        training = [video for video in manifest.videos if video.split == "train" and video.frames]
+        seconds = [((video.frames or 0) - 1) / (video.fps or 1) for video in training]
+        self._mean_seconds = (float(np.mean(seconds)) if seconds else 0.0) or 1.0
 
     def path(self, _segment: Segment, /) -> None:
         return None
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
+        if segment.protocol == "online":
+            seconds = segment.frames / (segment.video.fps or 1)
+            return (seconds / self._mean_seconds).astype(np.float32)[:, None]
         return normalized_time(len(segment))
 
     def origin(self) -> dict[str, Any]:
@@ -242,12 +258,6 @@ def normalized_time(frames: int) -> NDArray[np.float32]:
     [0.0, 0.5, 1.0]
     """
     return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
-
-
-def time_only(frames: Frames) -> Frames:
-    """Replace the embeddings by normalized time."""
-    times = np.concatenate([normalized_time(length) for length in frames.lengths])
-    return Frames(times, frames.labels, frames.lengths, frames.is_ego, frames.names)
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:
@@ -296,25 +306,24 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
     """(F,) phase indices, UNLABELED where there are none; None if no frame has a label."""
     labels = []
     for segment in wanted:
-        if segment.labels is None or not manifest.phases:
-            labels.append(np.full(len(segment), UNLABELED))
-            continue
-        whole = segment.video.labels or ()
-        unknown = set(whole) - set(range(UNLABELED, len(manifest.phases)))
-        if len(whole) != segment.video.frames or unknown:
+        video = segment.video
+        whole = (video.labels if manifest.phases else None) or (UNLABELED,) * (video.frames or 0)
+        if len(whole) != video.frames or not set(whole) <= set(range(UNLABELED, len(manifest.phases))):
             raise EvaluationError(
-                f"{segment.name}: {len(whole)} labels for {segment.video.frames} frames, unknown phases "
-                f"{sorted(unknown)}; correct the labels and run byov-extract again"
+                f"{segment.name}: {len(whole)} labels for {video.frames} frames, from {min(whole)} to {max(whole)} for "
+                f"{len(manifest.phases)} phases; correct the labels and run byov-extract again"
             )
-        labels.append(np.array(segment.labels, np.int64))
+        labels.append(np.array(whole, np.int64)[segment.frames])
     joined = np.concatenate(labels)
     return joined if (joined != UNLABELED).any() else None
 
 
-def _recordings(wanted: Sequence[Segment]) -> NDArray[np.int64]:
-    """(V,) index of each segment's video; segments of one video follow each other."""
-    numbers: dict[tuple[str, str], int] = {}
-    return np.array([numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted])
+def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
+    """(F,) reference progress."""
+    training = [video.labels or () for video in manifest.videos if video.split == "train" and manifest.phases]
+    mean_starts = mean_phase_starts(training)
+    whole = [reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted]
+    return np.concatenate([progress[one.frames] for progress, one in zip(whole, wanted, strict=True)])
 
 
 def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:
@@ -325,10 +334,7 @@ def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_]
     for row, segment in enumerate(wanted):
         actions = list(segment.video.actions or ())
         if not set(actions) <= set(range(len(manifest.actions))):
-            raise EvaluationError(
-                f"{segment.name}: actions {actions}, but {manifest.dataset} has {len(manifest.actions)}; "
-                "run byov-extract again"
-            )
+            raise EvaluationError(f"{segment.name}: unknown actions among {actions}; run byov-extract again")
         shown[row, actions] = True
     return shown
 

@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,29 +12,27 @@ import numpy as np
 
 from byov import __version__
 from byov.cache.hdf5 import read_columns
-from byov.cache.layout import cached_files, encoder_folders
-from byov.cache.manifest import Manifest
+from byov.cache.layout import PREFIXES_PER_VIDEO, cached_files, encoder_folders
+from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.classification import svm_solver
-from byov.evaluate.embedding_files import Sources, read_embeddings
-from byov.evaluate.embeddings import TIME_ONLY, CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, time_only
+from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.frames import Frames, Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
-from byov.evaluate.protocols import PROTOCOLS, TRIMMED_CLIPS, Protocol, ScoredSplit, segments
+from byov.evaluate.protocols import TRIMMED_CLIPS, Protocol, ScoredSplit, segments
 from byov.evaluate.published import published_rows
 from byov.evaluate.table import Kind, Row, Table, mean_row
 from byov.evaluate.tasks import (
-    ALL_TASKS,
-    NEED_ACTIONS,
-    NEED_LABELS,
-    NEED_TRAINING,
     TASKS,
     EvaluationOptions,
     bootstrap_intervals,
+    find_tasks,
+    scored_protocols,
     table_columns,
 )
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import UNLABELED
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -48,7 +46,14 @@ TRIMMED = (
     "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
     "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
 )
-STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video or the sub-clip"
+LABELS_ELSEWHERE = "for files of byov-embed, --dataset NAME takes them from a cached dataset"
+ONLINE = (
+    f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it only; classifiers and "
+    "progress come from whole training videos, and Time only is the elapsed time / their mean duration; features with "
+    "merged tokens (STM) compare neighboring frames and are one frame late"
+)
+PROTOCOL_NOTES = {"trimmed": TRIMMED, "online": ONLINE}
+STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or frames so far"
 
 
 @dataclass(frozen=True)
@@ -76,16 +81,23 @@ class Results:
         return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
 
     def tables(self) -> list[Table]:
-        """Return the paper's tables, each under every protocol."""
+        """Return the paper's tables, each under every protocol it has a task of; the main tables come first."""
+        tables = [
+            (number, subject, columns, protocol)
+            for protocol in self.rows
+            for number, (subject, columns) in enumerate(
+                table_columns(self.scope.tasks, self.scope.options, protocol).items()
+            )
+        ]
         return [
             Table(
                 f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})",
                 columns,
-                (*rows, *self.published(protocol)),
+                (*self.rows[protocol], *self.published(protocol)),
                 self._notes(protocol),
+                is_main=number == 0,
             )
-            for subject, columns in table_columns(self.scope.tasks, self.scope.options).items()
-            for protocol, rows in self.rows.items()
+            for number, subject, columns, protocol in sorted(tables, key=lambda table: table[0])
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,11 +131,16 @@ class Results:
         }
 
     def _conditions(self) -> dict[str, Any]:
-        return {"settings": asdict(self.scope.options), "trimmed_clips": TRIMMED_CLIPS, "versions": versions()}
+        return {
+            "settings": asdict(self.scope.options),
+            "trimmed_clips": TRIMMED_CLIPS,
+            "online_prefixes": PREFIXES_PER_VIDEO,
+            "versions": versions(),
+        }
 
     def _size(self, protocol: Protocol) -> str:
         counts = self.counts[protocol]
-        videos = pluralize(counts["videos"], "video" if protocol == "standard" else "sub-clip")
+        videos = pluralize(counts["videos"], "sub-clip" if protocol == "trimmed" else "video")
         return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {pluralize(counts['frames'], 'frame')}"
 
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
@@ -137,8 +154,8 @@ class Results:
             notes.append(f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos")
         if self.scope.split == "val":
             notes.append("the val split is for model selection; report scores of the test split")
-        if protocol == "trimmed":
-            notes.append(TRIMMED)
+        if protocol in PROTOCOL_NOTES:
+            notes.append(PROTOCOL_NOTES[protocol])
         return tuple(notes)
 
 
@@ -155,61 +172,59 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
     Tasks on video means are dropped for standardized features, whose means are all zero.
     """
     manifest = reader.manifest
-    tasks = tuple(task for task in scope.tasks if not (reader.standardized and task in NEED_ACTIONS))
+    tasks = [task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)]
     if not tasks:
         raise EvaluationError(f"{', '.join(scope.tasks)}: the mean of a standardized video is zero")
     options = options_for(manifest.dataset, scope.options)
-    means = set(tasks) == NEED_ACTIONS  # whole videos may not fit in memory
-    train = reader.frames("train", progress=progress, means=means) if NEED_TRAINING & set(tasks) else None
+    means = all(task.needs_actions for task in tasks)  # whole videos may not fit in memory
+    needs_training = any(task.needs_training for task in tasks)
+    train = reader.frames("train", progress=progress, means=means) if needs_training else None
     rows = {}
     for protocol in scope.protocols:
+        scored = [task.name for task in tasks if protocol in task.protocols]
+        if not scored:
+            raise EvaluationError(f"{', '.join(scope.tasks)}: not a task of the {protocol} protocol")
         test = reader.frames(scope.split, protocol, progress, means=means)
         row = score_row(
-            reader.name, reader.kind, train, test, tasks, options, phases=manifest.phases, progress=progress
+            reader.name, reader.kind, train, test, scored, options, phases=manifest.phases, progress=progress
         )
         rows[protocol] = replace(row, origin=reader.origin(), notes=(*reader.notes(), *row.notes))
     return rows
 
 
 def evaluate_file(
-    path: Path,
-    tasks: Sequence[str] | None,
-    options: EvaluationOptions,
-    progress: Progress = NO_PROGRESS,
-    manifest: Manifest | None = None,
-    sources: Sources | None = None,
+    reader: EmbeddingReader, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> Results:
-    """Score an embedding file (see `read_embeddings`), with Time only for comparison.
+    """Score embeddings from files, with Time only for comparison.
 
-    If `tasks` is None, all tasks are scored that the file has the labels and videos for.
+    If `tasks` is None, all tasks are scored that the files have the labels and videos for.
     """
-    wanted = tuple(task for task in ALL_TASKS if task not in NEED_ACTIONS) if tasks is None else tuple(tasks)
-    if NEED_ACTIONS & set(wanted):
-        raise EvaluationError(f"{path}: embedding files have no action labels")
-    frames, origin = read_embeddings(path, manifest, sources)
-    if manifest is not None:
-        options = options_for(manifest.dataset, options)
-    test, train = frames["test"], frames.get("train")
-    lacking = [] if train else [("training videos", NEED_TRAINING)]
-    if test.labels is None or (train and train.labels is None):
-        lacking.append(("phase labels", NEED_LABELS))
+    manifest, name = reader.manifest, reader.name
+    usual = [task.name for task in TASKS.values() if task.in_all and "standard" in task.protocols]
+    wanted = find_tasks(tasks or [task for task in usual if not TASKS[task].needs_actions])
+    if any(task.needs_actions for task in wanted):
+        raise EvaluationError(f"{name}: embedding files have no action labels")
+    videos = {split: [video for video in manifest.videos if video.split == split] for split in ("train", "test")}
+    if not videos["test"]:
+        raise EvaluationError(f"{name}: none of the files is a test video of {manifest.dataset}")
+    lacking = [] if videos["train"] else [("training videos", [task for task in wanted if task.needs_training])]
+    if not all(any(map(has_labels, of_split)) for of_split in videos.values() if of_split):
+        lacking.append(("phase labels", [task for task in wanted if task.needs_labels]))
     for what, needed_by in lacking:
-        if affected := [task for task in wanted if task in needed_by]:
-            message = f"{path}: no {what}, needed by {', '.join(affected)}"
-            if manifest is None:
-                message += " (for files of byov-embed, --dataset NAME takes them from a cached dataset)"
+        if affected := [task.name for task in wanted if task in needed_by]:
+            message = f"{name}: no {what}, needed by {', '.join(affected)} ({LABELS_ELSEWHERE})"
             if tasks is not None:
                 raise EvaluationError(message)
             LOGGER.info(f"{message}; skipped")
-        wanted = tuple(task for task in wanted if task not in needed_by)
-    if not NEED_TRAINING & set(wanted):
-        train = None
-    row = score_row(path.name, "npz", train, test, wanted, options, progress=progress)
-    clocks = (train and time_only(train), time_only(test))
-    time = score_row("Time only", "time", *clocks, wanted, options, progress=progress)
-    rows = [replace(row, origin=origin), replace(time, origin={"embedding": TIME_ONLY})]
-    counts = _counts(len(test.lengths), int(test.is_ego.sum()), len(test.embeddings))
-    return Results(path.name, Scope("test", ("standard",), wanted, options), {"standard": rows}, {"standard": counts})
+        wanted = [task for task in wanted if task not in needed_by]
+    scope = Scope("test", ("standard",), tuple(task.name for task in wanted), options)
+    rows = [evaluate(one, scope, progress)["standard"] for one in (reader, TimeOnly(manifest))]
+    return Results(name, scope, {"standard": rows}, {"standard": count_videos(manifest, "test", "standard")})
+
+
+def has_labels(video: VideoEntry) -> bool:
+    """Return whether a frame of the video has a phase label."""
+    return max(video.labels or (UNLABELED,)) > UNLABELED
 
 
 def score_row(
@@ -224,10 +239,8 @@ def score_row(
     progress: Progress = NO_PROGRESS,
 ) -> Row:
     """Score frames on the given tasks, with 95% intervals if `options.bootstrap` is set."""
-    if unknown := set(tasks) - TASKS.keys():
-        raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
     scores: dict[str, Score] = {}
-    wanted = [task for task in TASKS.values() if task.name in tasks]
+    wanted = find_tasks(tasks)
     with progress.bar(f"scoring {name}", unit="task", total=len(wanted), brief=True) as bar:
         for task in wanted:
             bar.advance(0, latest=task.name)
@@ -239,7 +252,7 @@ def score_row(
         for score, interval in bootstrap_intervals(train, test, tasks, options, progress).items():
             if scores[score].value is not None:
                 scores[score] = replace(scores[score], interval=interval)
-    notes = tuple(_label_notes(train, test, phases)) if NEED_LABELS & set(tasks) else ()
+    notes = tuple(_label_notes(train, test, phases)) if any(task.needs_labels for task in wanted) else ()
     return Row(name, kind, scores, notes=notes, time_column=options.time_column)
 
 
@@ -248,21 +261,14 @@ def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> It
     if train is not None and train.labels is not None and test.labels is not None:
         unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
         if unlearned:
-            shown = [f"{phase} ({names[phase]})" if phase < len(names) else str(phase) for phase in unlearned]
+            shown = [names[phase] if phase < len(names) else str(phase) for phase in unlearned]
             yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
-    scored = "scored videos" if test.recordings is None else "scored sub-clips"
-    for what, frames in ((scored, test), ("training videos", train)):
-        if frames is None:
-            continue
-        bare = np.flatnonzero(~frames.has_labels)
-        if len(bare):
-            example = frames.names[bare[0]]
-            yield f"phase tasks leave out {len(bare)} of {len(frames.names)} {what} without labels (first: {example})"
-        is_labeled = frames.labeled.is_labeled
-        if frames.labels is not None and not is_labeled.all():
+    for what, frames in (("scored", test), ("training", train)):
+        if frames is not None and not frames.is_labeled.all():
+            videos, labeled = len(frames.lengths), frames.is_labeled
             yield (
-                f"phase tasks leave out {(~is_labeled).sum():,} of {len(is_labeled):,} frames of labeled {what}; "
-                "progression leaves out phases that unlabeled frames follow"
+                f"phase tasks leave out {(~frames.has_labels).sum()} of {videos} {what} videos without labels, and "
+                f"{(~labeled).sum():,} of {len(labeled):,} frames; progression leaves out phases that they follow"
             )
 
 
@@ -335,7 +341,7 @@ def readers_to_compare(
             readers += _optional(CachedFeatures, features_dir, dataset, *column)
         if column in trained_on:
             readers += _optional(CachedFeatures, features_dir, dataset, *column, standardized=True)
-    readers.append(TimeOnly(features_dir, dataset))
+    readers.append(TimeOnly(read_manifest(features_dir, dataset)))
     for run in runs:
         readers += _optional(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True)
     return [*readers, *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs)]
@@ -377,13 +383,13 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
     Kendall's tau needs no labels, but all videos must show the same action. Datasets with action labels only are scored
     on `actions`.
     """
-    if manifest.actions and not manifest.phases:
-        return tuple(task for task in ALL_TASKS if task in NEED_ACTIONS)
-    return tuple(
+    usable = [
         task
-        for task in ALL_TASKS
-        if (manifest.phases or task not in NEED_LABELS) and (manifest.actions or task not in NEED_ACTIONS)
-    )
+        for task in TASKS.values()
+        if task.in_all and (manifest.phases or not task.needs_labels) and (manifest.actions or not task.needs_actions)
+    ]
+    only_actions = bool(manifest.actions) and not manifest.phases
+    return tuple(task.name for task in usable if task.needs_actions or not only_actions)
 
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
@@ -392,21 +398,20 @@ def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
 
 
 def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
-    """Return the scope of --task all: every task the dataset has labels for, under both protocols."""
+    """Return the scope of --task all: every task the dataset has labels for, under all protocols."""
     tasks = tasks_of(manifest)
-    protocols = PROTOCOLS[:1] if set(tasks) == NEED_ACTIONS else PROTOCOLS
-    return Scope(split, protocols, tasks, options_for(manifest.dataset, options))
+    return Scope(split, scored_protocols(tasks), tasks, options_for(manifest.dataset, options))
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
     """Raise EvaluationError or StaleError if a run lacks embeddings or they are out of date, before anything is scored.
 
-    Unless the protocols are explicit, the trimmed one is dropped if a run lacks sub-clips.
+    Unless the protocols are explicit, those are dropped that a run lacks embeddings for.
     """
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue
-        if NEED_TRAINING & set(scope.tasks):
+        if any(TASKS[task].needs_training for task in scope.tasks):
             reader.check_files(segments(reader.manifest, "train"), "train")
         for protocol in scope.protocols:
             try:
@@ -414,75 +419,53 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
             except EvaluationError as error:
                 if explicit or protocol == "standard":
                     raise
-                LOGGER.info(f"trimmed protocol skipped: {error}")
-                scope = replace(scope, protocols=("standard",))
+                LOGGER.info(f"{protocol} protocol skipped: {error}")
+                scope = replace(scope, protocols=tuple(one for one in scope.protocols if one != protocol))
     return scope
 
 
 def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
     """Raise EvaluationError if the dataset lacks the labels that one of the tasks needs."""
-    for task in tasks:
-        if task in NEED_ACTIONS and not manifest.actions:
-            raise EvaluationError(f"{manifest.dataset} has no action labels; {task} needs them")
-        if task not in NEED_LABELS:
+    for task in find_tasks(tasks):
+        if task.needs_actions and not manifest.actions:
+            raise EvaluationError(f"{manifest.dataset} has no action labels; {task.name} needs them")
+        if not task.needs_labels:
             continue
-        for needed in (split, "train") if task in NEED_TRAINING else (split,):
+        for needed in (split, "train") if task.needs_training else (split,):
             videos = [video for video in manifest.videos if video.split == needed and video.frames]
             if not manifest.phases or (videos and not any(video.labels for video in videos)):
                 raise EvaluationError(
-                    f"{manifest.dataset} has no phase labels for any {needed} video; {task} needs them, tau does not"
+                    f"{manifest.dataset} has no phase labels for any {needed} video; {task.name} needs them, tau not"
                 )
 
 
 def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
     """Count the scored videos or sub-clips, in total and by view, and their frames."""
     scored = segments(manifest, split, protocol)
-    return _counts(len(scored), sum(segment.video.view == "ego" for segment in scored), sum(map(len, scored)))
-
-
-def _counts(videos: int, ego: int, frames: int) -> dict[str, int]:
-    return {"videos": videos, "ego": ego, "exo": videos - ego, "frames": frames}
+    ego = sum(segment.video.view == "ego" for segment in scored)
+    return {"videos": len(scored), "ego": ego, "exo": len(scored) - ego, "frames": sum(map(len, scored))}
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind and add means over runs that differ only in their seed.
+    """Sort rows by kind, keep the first of equal untrained models, and add means over runs that differ only in seed.
 
     The mean follows its runs; the mean of untrained models replaces them.
     """
-    for kind in KIND_ORDER:
-        of_kind = [row for row in rows if row.kind == kind]
-        if kind not in ("untrained", "run"):
-            yield from of_kind
-            continue
-        for group in _same_but_for_seed(of_kind):
-            if kind == "run":
-                yield from group
-                if len(group) > 1:
-                    yield _mean_of(group, "Mean of")
-                continue
-            models: dict[str, Row] = {}
-            for row in group:
-                models.setdefault(_model(row), row)
-            mean = _mean_of(list(models.values()), "Untrained, mean of") if len(models) > 1 else group[0]
-            copies = len(group) - len(models)
-            more = f", and {copies} more with the same initialization" if copies else ""
-            yield replace(mean, name=mean.name + more)
-
-
-def _same_but_for_seed(rows: Sequence[Row]) -> Iterable[list[Row]]:
-    """Group rows by their settings. Equal untrained models are in the group of the first of them."""
     groups: dict[str, list[Row]] = {}
-    group_of_model: dict[str, str] = {}
-    for row in rows:
-        settings = repr([row.origin.get(key) for key in SAME_BUT_FOR_SEED])
-        groups.setdefault(group_of_model.setdefault(_model(row), settings), []).append(row)
-    return groups.values()
-
-
-def _model(row: Row) -> str:
-    return repr((row.origin["model_sha256"], row.scores))
-
-
-def _mean_of(rows: Sequence[Row], start: str) -> Row:
-    name, title = f"{start} {', '.join(row.origin['run'] for row in rows)}", rows[0].origin["title"]
-    return mean_row(rows, f"{name}: {title}" if title else name)
+    untrained = set()
+    for row in sorted(rows, key=lambda row: KIND_ORDER.index(row.kind)):
+        if row.kind == "untrained":
+            model = repr((row.origin["model_sha256"], row.scores))
+            if model in untrained:
+                continue
+            untrained.add(model)
+        settings = [row.origin.get(key) for key in SAME_BUT_FOR_SEED] if row.kind in ("untrained", "run") else row.name
+        groups.setdefault(repr((row.kind, settings)), []).append(row)
+    for group in groups.values():
+        is_untrained = group[0].kind == "untrained"
+        if len(group) == 1 or not is_untrained:
+            yield from group
+        if len(group) > 1:
+            title = group[0].origin["title"]
+            name = f"{'Untrained, mean' if is_untrained else 'Mean'} of {', '.join(row.origin['run'] for row in group)}"
+            yield mean_row(group, f"{name}: {title}" if title else name)

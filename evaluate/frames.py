@@ -61,6 +61,7 @@ class Frames:
     # Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
     actions: NDArray[np.bool_] | None = None  # (V, C) actions each video shows
+    progress: NDArray[np.float64] | None = None  # (F,) reference progress of each frame, see evaluate/online.py
 
     def __post_init__(self) -> None:
         frames, videos = len(self.embeddings), len(self.lengths)
@@ -145,6 +146,7 @@ class Frames:
             names=tuple(self.names[v] for v in chosen),
             recordings=None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
             actions=None if self.actions is None else self.actions[chosen],
+            progress=None if self.progress is None else self.progress[frames],
         )
 
     def merge_recordings(self) -> Self:
@@ -159,8 +161,9 @@ class Frames:
     def _keep(self, frames: NDArray[np.bool_]) -> Self:
         """Return the frames of an (F,) mask that keeps at least one frame of each video."""
         labels = None if self.labels is None else self.labels[frames]
+        progress = None if self.progress is None else self.progress[frames]
         lengths = np.add.reduceat(frames, self.starts, dtype=np.int64)
-        return replace(self, embeddings=self.embeddings[frames], labels=labels, lengths=lengths)
+        return replace(self, embeddings=self.embeddings[frames], labels=labels, lengths=lengths, progress=progress)
 
 
 def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:

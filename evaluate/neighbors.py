@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Distances = NDArray[np.float64]
-RoughDistances = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 BLOCK_ELEMENTS = 2**22  # distances per block: 32 MiB
 CACHED_ELEMENTS = 2**16  # differences that fit the processor's cache: 512 KiB
 MIN_ROWS = 32  # per block: smaller products are bound by reading the points
-GROUP_SIZE = 16  # distances compared by their minimum first
-SPARE = 8  # extra candidates from rough distances
 
 
 class Points:
@@ -32,7 +29,6 @@ class Points:
         longest = float(self._square_norms.max(initial=0))
         roundings = 4 * (embeddings.shape[1] + 4)  # of a product of D terms, with a margin
         self.error = roundings * float(np.finfo(np.float64).eps) * longest
-        self._rough_error = roundings * float(np.finfo(np.float32).eps)  # `_rough` has norms of at most 1
 
     @cached_property
     def values(self) -> Indices:
@@ -58,41 +54,27 @@ class Points:
         products += self._square_norms[rows, None]
         return products
 
-    @cached_property
-    def _rough(self) -> RoughDistances:
-        """(P, D + 1) the points scaled to norms of at most 1, and their squared norms."""
-        longest = float(np.sqrt(self._square_norms.max(initial=0))) or 1.0
-        rough = np.empty((len(self._centered), self._centered.shape[1] + 1), np.float32)
-        np.divide(self._centered, longest, out=rough[:, :-1], casting="same_kind")
-        rough[:, -1] = self._square_norms / longest**2
-        return rough
-
-    def rough_distances(self, rows: Indices, columns: slice = slice(None)) -> RoughDistances:
-        """Return (R, C) single-precision squared distances up to a scale and a constant per row, for `nearest`."""
-        queries = self._rough[rows]
-        queries *= -2
-        queries[:, -1] = 1
-        return queries @ self._rough[columns].T
-
-    def nearest(self, rows: Indices, rough: RoughDistances, first: int, count: int) -> Indices:
+    def nearest(self, rows: Indices, distances: Distances, first: int, count: int) -> Indices:
         """Return (R, count) the nearest points of each row, nearest first; -1 where there are no more.
 
-        `rough` are (R, C) rough distances to the C points from `first` on, infinite for points to skip.
+        `distances` are those to the C points from `first` on, infinite for points to skip.
         """
-        picked = np.sort(_smallest(rough, count + SPARE), axis=1)
-        values = np.take_along_axis(rough, picked, 1)
+        last = min(count, distances.shape[1] - 1)
+        picked = np.argpartition(distances, last, axis=1)[:, : last + 1]
+        picked.sort(axis=1)
+        values = np.take_along_axis(distances, picked, 1)
         allowed = np.isfinite(values)
-        distances = np.where(allowed, self._exact_distances(rows, picked + first), np.inf)
-        order = np.argsort(distances, axis=1, kind="stable")[:, :count]
+        exact = np.where(allowed, self._exact_distances(rows, picked + first), np.inf)
+        order = np.argsort(exact, axis=1, kind="stable")[:, :count]
         found = np.full((len(rows), count), -1, np.int64)
         ranked = np.where(allowed, picked + first, -1)
         found[:, : order.shape[1]] = np.take_along_axis(ranked, order, 1)
-        if picked.shape[1] < rough.shape[1]:
+        if picked.shape[1] < distances.shape[1]:
             rising = np.sort(values, axis=1)
-            limits = rising[:, count - 1] + 2 * self._rough_error
+            limits = rising[:, count - 1] + 2 * self.error
             for row in np.flatnonzero(np.isfinite(limits) & (rising[:, -1] <= limits)):
                 # A point that was not picked may be nearer.
-                candidates = np.flatnonzero(rough[row] <= limits[row])
+                candidates = np.flatnonzero(distances[row] <= limits[row])
                 found[row] = self._exact_order(int(rows[row]), candidates + first)[:count]
         return found
 
@@ -117,12 +99,8 @@ class Points:
 
     def _exact_order(self, query: int, candidates: Indices) -> Indices:
         """Sort candidates by distance to the query; equal distances keep their order."""
-        values = self.values[candidates]
-        if (values == values[0]).all():
-            return candidates
-        distinct, inverse = np.unique(values, return_index=True, return_inverse=True)[1:]
-        distances = self._exact_distances(np.array([query]), candidates[None, distinct])[0]
-        return candidates[np.argsort(distances[inverse], kind="stable")]
+        distances = self._exact_distances(np.array([query]), candidates[None])[0]
+        return candidates[np.argsort(distances, kind="stable")]
 
     def _exact_distances(self, rows: Indices, candidates: Indices) -> Distances:
         """Return squared distances of each row to its (R, C) candidates, computed from differences."""
@@ -133,23 +111,3 @@ class Points:
             flat = differences.reshape(-1, differences.shape[-1])
             distances[part] = np.einsum("cd,cd->c", flat, flat).reshape(differences.shape[:-1])
         return distances
-
-
-def _smallest(distances: RoughDistances, count: int) -> Indices:
-    """Return (R, count) columns of the smallest values of each row, in any order; all columns if there are no more.
-
-    They lie in the `count` groups with the smallest minima, so only these groups are partitioned.
-    """
-    rows, columns = distances.shape
-    groups = columns // GROUP_SIZE
-    if columns <= count:
-        return np.tile(np.arange(columns), (rows, 1))
-    if groups <= 2 * count:
-        return np.argpartition(distances, count - 1, axis=1)[:, :count]
-    grouped = distances[:, : groups * GROUP_SIZE].reshape(rows, GROUP_SIZE, groups)  # columns i, i + groups, ...
-    nearest = np.argpartition(grouped.min(axis=1), count - 1, axis=1)[:, :count]
-    members = (nearest[:, None, :] + np.arange(0, groups * GROUP_SIZE, groups)[:, None]).reshape(rows, -1)
-    rest = np.broadcast_to(np.arange(groups * GROUP_SIZE, columns), (rows, columns - groups * GROUP_SIZE))
-    members = np.concatenate([members, rest], axis=1)
-    chosen = np.argpartition(np.take_along_axis(distances, members, 1), count - 1, axis=1)[:, :count]
-    return np.take_along_axis(members, chosen, 1)

@@ -1,27 +1,34 @@
-"""Evaluation protocols: which segments of which videos are scored.
+"""Evaluation protocols: which frames of which videos are scored. Training videos are whole in all of them.
 
-standard: whole videos. trimmed: two sub-clips of each test video in its place. Training videos are whole in both.
+standard: whole videos. trimmed: two sub-clips of each test video in its place, embedded on their own. online: some
+frames of each test video, each embedded from the frames up to it only.
 """
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from byov.cache.layout import CLIPS_PER_VIDEO, LONGEST, SHORTEST, clip_name, trimmed_clips
+import numpy as np
+from numpy.typing import NDArray
+
+from byov.cache.layout import CLIPS_PER_VIDEO, LONGEST, SHORTEST, clip_name, embedded_parts, prefix_ends
+from byov.cache.layout import Protocol as Protocol
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import EvaluationError
 
-Protocol = Literal["standard", "trimmed"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+ProtocolChoice = Literal["standard", "trimmed", "online", "both", "all"]
+CHOICES: dict[str, tuple[Protocol, ...]] = {"both": ("standard", "trimmed"), "all": PROTOCOLS}
 ScoredSplit = Literal["test", "val"]
 TRIMMED_CLIPS = {"seed": 0, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A whole video, or a sub-clip in its place."""
+    """A whole video, a sub-clip, or the last frames of prefixes."""
 
     video: VideoEntry
-    clip: tuple[int, int] | None = None  # first and last frame, inclusive
+    protocol: Protocol = "standard"
+    clip: tuple[int, int] | None = None  # first and last frame of a sub-clip, inclusive
 
     @property
     def name(self) -> str:
@@ -29,19 +36,20 @@ class Segment:
         return f"{self.video.view}/{clip_name(self.video.id, *self.clip) if self.clip else self.video.id}"
 
     @property
-    def first(self) -> int:
-        return self.clip[0] if self.clip else 0
+    def frames(self) -> NDArray[np.int64]:
+        """(T,) indices of its frames in the video."""
+        if self.protocol == "online":
+            return np.array(prefix_ends(self.video.frames or 0))
+        first, last = self.clip or (0, (self.video.frames or 0) - 1)
+        return np.arange(first, last + 1)
 
     def __len__(self) -> int:
-        return self.clip[1] - self.clip[0] + 1 if self.clip else self.video.frames or 0
+        return len(self.frames)
 
-    @property
-    def frames(self) -> slice:
-        return slice(self.first, self.first + len(self))
 
-    @property
-    def labels(self) -> tuple[int, ...] | None:
-        return None if self.video.labels is None else self.video.labels[self.frames]
+def chosen_protocols(choice: str) -> tuple[Protocol, ...]:
+    """Return the protocols of a ProtocolChoice."""
+    return CHOICES.get(choice) or tuple(protocol for protocol in PROTOCOLS if protocol == choice)
 
 
 def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:
@@ -53,10 +61,10 @@ def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") ->
     videos = [video for video in videos if video.frames]
     if not videos:
         raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
-    if protocol == "standard" or split == "train":
-        return [Segment(video) for video in videos]
+    wanted = "standard" if split == "train" else protocol
     return [
-        Segment(video, clip)
+        Segment(video, part, clip)
         for video in videos
-        for clip in trimmed_clips(manifest.dataset, video.view, video.id, video.frames or 0)
+        for part, clip in embedded_parts(manifest.dataset, video.view, video.id, split, video.frames or 0)
+        if part == wanted
     ]

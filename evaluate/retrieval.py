@@ -111,13 +111,13 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
         candidates = {
             setting: everything if setting == "regular" else others
             for setting in settings
-            if VIEWS[setting][0] in (None, query_view)
+            if setting == "regular" or (VIEWS[setting][0] is query_view and others.start < others.stop)
         }
         searched = everything if "regular" in candidates else others
         of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))
         for block in points.row_blocks(of_view) if candidates else ():
             rows = queries[block]
-            distances = points.rough_distances(rows, searched)
+            distances = points.distances(rows, searched)
             if searched == everything:
                 for row, video in enumerate(test.video_of_frame[rows]):
                     distances[row, test.starts[video] : test.starts[video] + test.lengths[video]] = np.inf

@@ -153,6 +153,7 @@ class Column:
     group: str  # heading shared by neighboring columns
     heading: str
     short: str  # shorter form of `group`, for terminals
+    lower_is_better: bool = False
     is_correlation: bool = False
     note: str = ""  # line below tables with this column
     is_count: bool = False
@@ -188,6 +189,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()  # lines below the table, after those of the columns
+    is_main: bool = False  # the first table of its protocol
 
     def __post_init__(self) -> None:
         column_notes = [column.note for column in self.columns if column.note]
@@ -325,9 +327,10 @@ def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: S
 
 
 def _best(column: Column, rows: Sequence[Row]) -> str | None:
-    """Return the highest value as printed; None for a single row, where it means nothing."""
+    """Return the best value as printed; None for a single row, where it means nothing."""
     values = [value for row in rows if (value := row.value(column.score)) is not None]
-    return column.format(max(values)) if values and len(rows) > 1 else None
+    best = min if column.lower_is_better else max
+    return column.format(best(values)) if values and len(rows) > 1 else None
 
 
 def _letter(index: int) -> str:

@@ -1,6 +1,6 @@
 """Evaluation tasks: scores, table columns and bootstrap estimates of each.
 
-To add a task, subclass `Task` and add an instance to TASKS.
+Other packages add tasks, instances of `Task`, through the entry-point group "byov.tasks".
 """
 
 from abc import ABC, abstractmethod
@@ -10,19 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
+from byov.evaluate.online import errors_at, predict_progress
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
+from byov.evaluate.protocols import PROTOCOLS, Protocol, chosen_protocols
 from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
 from byov.evaluate.table import Column
+from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
 
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
 MAIN_TASKS = ("classification", "retrieval", "progression", "tau")  # paper, Table 1
+ONLINE_TASKS = ("classification", "retrieval", "progress-error")
+PROGRESS_PERCENTS = (30, 50, 70, 90)  # of the video, where the error of progress is also scored
 MAIN_K = 10  # paper, Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
@@ -52,6 +58,7 @@ class Task(ABC):
     needs_actions = False  # action labels of whole videos
     needs_training = False
     in_all = True  # part of --task all
+    protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # that it is scored under, the default first
 
     @abstractmethod
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
@@ -76,6 +83,7 @@ class Classification(Task):
     name = prefix = "classification"
     title = "Phase classification"
     needs_labels = needs_training = True
+    protocols = PROTOCOLS
 
     def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
         return {f"classification/{setting}": Score.of(f1) for setting, f1 in phase_f1(train, test).items()}
@@ -98,6 +106,7 @@ class Retrieval(Task):
     name = prefix = "retrieval"
     title = "Frame retrieval"
     needs_labels = True
+    protocols = PROTOCOLS
 
     def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         scores = mean_average_precision(test, options.ks)
@@ -195,6 +204,7 @@ class ActionRecognition(Task):
     name = prefix = "actions"
     title = "Action recognition by linear probe"
     needs_actions = needs_training = True
+    protocols = ("standard",)
 
     def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
         return {f"actions/{setting}": Score.of(score) for setting, score in action_map(train, test).items()}
@@ -232,15 +242,62 @@ class KendallsTau(Task):
         return estimates
 
 
+class ProgressError(Task):
+    """Distance between the progress of the nearest training frames and the reference, of frames embedded online."""
+
+    name, prefix = "progress-error", "progress_error"
+    title = "Error of online progress, in percent of the action"
+    needs_labels = needs_all_frames = needs_training = True
+    protocols = ("online",)
+
+    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
+        names = ["mean", *(f"{percent}%" for percent in PROGRESS_PERCENTS)]
+        if train.progress is None or test.progress is None or test.labels is None or train.labels is None:
+            return {f"progress_error/{name}": Score.of(Missing("no phase labels")) for name in names}
+        errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
+        values = [errors.mean(), *(errors_at(errors, test, percent / 100).mean() for percent in PROGRESS_PERCENTS)]
+        return {f"progress_error/{name}": Score.of(value) for name, value in zip(names, values, strict=True)}
+
+    def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        headings = {"mean": "mean", **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS}}
+        return tuple(
+            Column(f"progress_error/{name}", "Progress error (%)", heading, "error", lower_is_better=True)
+            for name, heading in headings.items()
+        )
+
+    def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
+        if train.progress is None or test.progress is None:
+            return {}
+        errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
+        means = (weights @ np.add.reduceat(errors, test.starts)) / (weights @ test.lengths)
+        at = {f"{percent}%": errors_at(errors, test, percent / 100) for percent in PROGRESS_PERCENTS}
+        estimates = {name: (weights @ values) / weights.sum(axis=1) for name, values in at.items()}
+        return {f"progress_error/{name}": values for name, values in ({"mean": means} | estimates).items()}
+
+
+def _check(name: str, task: Task) -> None:
+    if not isinstance(task, Task) or task.name != name or task.prefix in {one.prefix for one in _BUILT_IN}:
+        raise ValueError(f"not an instance of Task with the name {name!r} and a prefix of its own")
+
+
 # In the order of the paper's tables, followed by tasks that are not in the paper.
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (Classification(), Retrieval(), Progression(), FewShot(), ActionRecognition(), KendallsTau())
-}
-ALL_TASKS = tuple(name for name, task in TASKS.items() if task.in_all)
-NEED_LABELS = frozenset(name for name, task in TASKS.items() if task.needs_labels)
-NEED_ACTIONS = frozenset(name for name, task in TASKS.items() if task.needs_actions)
-NEED_TRAINING = frozenset(name for name, task in TASKS.items() if task.needs_training)
+_BUILT_IN = (
+    Classification(),
+    Retrieval(),
+    Progression(),
+    FewShot(),
+    ActionRecognition(),
+    KendallsTau(),
+    ProgressError(),
+)
+TASKS = Registry[Task]("byov.tasks", {task.name: task for task in _BUILT_IN}, _check)
+
+
+def find_tasks(names: Sequence[str]) -> list[Task]:
+    """Return the tasks of these names, in the order of TASKS."""
+    if unknown := set(names) - TASKS.keys():
+        raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
+    return [task for task in TASKS.values() if task.name in names]
 
 
 def task_of(score: str) -> Task:
@@ -259,14 +316,32 @@ def main_columns(options: EvaluationOptions) -> tuple[Column, ...]:
     )
 
 
-def table_columns(tasks: Sequence[str], options: EvaluationOptions) -> dict[str, tuple[Column, ...]]:
+def online_columns(options: EvaluationOptions) -> tuple[Column, ...]:
+    """Return the columns of the table of the online protocol."""
+    return (
+        *TASKS["classification"].columns(options),
+        *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
+        *TASKS["progress-error"].columns(options)[:1],
+    )
+
+
+def table_columns(
+    tasks: Sequence[str], options: EvaluationOptions, protocol: Protocol = "standard"
+) -> dict[str, tuple[Column, ...]]:
     """Return the columns of each table by title: the main table if all its tasks were scored, then one per task."""
-    tables = {task.title: task.columns(options) for task in TASKS.values() if task.name in tasks}
-    if not set(MAIN_TASKS) <= set(tasks):
+    scored = [task for task in TASKS.values() if task.name in tasks and protocol in task.protocols]
+    tables = {task.title: task.columns(options) for task in scored}
+    main_tasks = ONLINE_TASKS if protocol == "online" else MAIN_TASKS
+    if not set(main_tasks) <= {task.name for task in scored}:
         return tables
-    main = main_columns(options)
+    main = online_columns(options) if protocol == "online" else main_columns(options)
     others = {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
     return {"Phase tasks": main} | others
+
+
+def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
+    """Return the protocols of a choice that some of the tasks are scored under."""
+    return tuple(one for one in chosen_protocols(choice) if any(one in TASKS[task].protocols for task in tasks))
 
 
 def bootstrap_intervals(

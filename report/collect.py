@@ -358,7 +358,7 @@ def _shown_videos(
             view=segment.video.view,
             frames=len(segment),
             pts_seconds=np.nan_to_num(seconds, posinf=0, neginf=0),
-            labels=segment.labels if manifest.phases else None,
+            labels=segment.video.labels if manifest.phases else None,
             samples=samples[video],
             tau=None if np.isnan(means[video]) else float(means[video]),
             sheet=sheets[video],

@@ -13,6 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, video_digest
+from byov.cache.layout import prefix_ends
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
@@ -231,7 +232,7 @@ def write_run(
     Args:
         features_dir: Cache with features of encoder CLIP.
         manifest: Manifest of the dataset.
-        clips: Video id → sub-clips (first and last frame) to embed on their own as well.
+        clips: Video id → sub-clips (first and last frame) to embed on their own as well, beside prefixes.
         embedded: Whether to write embeddings, of the model and of the untrained one (which ignore the labels).
         training: Changes to the "training" record of config.json.
         provenance: Changes to the provenance of every embeddings file.
@@ -250,14 +251,18 @@ def write_run(
             rows = make_rows([seed, number], labels, width)
             values = {"run": name, "view": video.view, "video": video.id, "dataset": manifest.dataset}
             values["column_sha256"] = features_sha256
-            for clip in (None, *(clips or {}).get(video.id, ())):
+            parts = [("standard", None)]
+            if clips and video.id in clips:
+                parts += [("online", None), *(("trimmed", clip) for clip in clips[video.id])]
+            for protocol, clip in parts:
                 first, last = clip or (0, len(rows) - 1)
-                at = embeddings_folder(folder, untrained=untrained, trimmed=clip is not None)
+                kept = prefix_ends(len(rows)) if protocol == "online" else np.arange(first, last + 1)
+                at = embeddings_folder(folder, protocol, untrained=untrained)
                 changes = values | {"model_sha256": digest, "first_frame": first} | provenance
                 write_embedding(
                     embedding_path(at, video.view, video.id, clip),
-                    rows[first : last + 1],
-                    np.arange(last + 1 - first) / 30,
+                    rows[kept],
+                    np.asarray(kept) / 30,
                     make_embedding_provenance(**changes),
                 )
     return folder

@@ -37,14 +37,6 @@ class TrainingState(Record, frozen=False):
     best_metrics: dict[str, float] = Field(default_factory=dict)
 
 
-def model_bytes(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Return the content of a model file; equal weights and metadata give equal bytes.
-
-    A file with metadata (JSON values) also carries its own digest.
-    """
-    return _file_bytes(model.state_dict(), metadata)
-
-
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor in a safetensors file without reading the tensors."""
     try:
@@ -71,7 +63,7 @@ def save_checkpoint(
     tensors |= {f"memory.{name}": tensor for name, tensor in model.training_state().items()}
     for name, parameter in model.named_parameters():
         tensors |= {f"optimizer.{key}.{name}": tensor for key, tensor in optimizer.state.get(parameter, {}).items()}
-    content = _file_bytes(tensors, {**metadata, "step": state.step, "state": state.model_dump()})
+    content = file_bytes(tensors, {**metadata, "step": state.step, "state": state.model_dump()})
     write_bytes(_path(folder, state.step), content)
     for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
@@ -115,7 +107,8 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None) -> bytes:
+def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """Return the content of a safetensors file, with a digest if it has metadata; equal inputs give equal bytes."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # Out of memory, safetensors hangs; this allocation raises MemoryError instead.
     bytearray(3 * sum(tensor.nbytes for tensor in content.values()))

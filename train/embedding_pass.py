@@ -1,6 +1,6 @@
 """Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array
-from byov.cache.layout import embedded_clips
+from byov.cache.layout import embedded_parts, prefix_ends
 from byov.cache.runs import check_model, embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
@@ -29,7 +29,7 @@ def embed_videos(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
-    """Embed every video, and the sub-clips of val and test videos on their own, with the saved and the untrained model.
+    """Embed every video, and sub-clips and prefixes of val and test videos, with the saved and the untrained model.
 
     Files of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises Diverged
     if an embedding is not finite, and Interrupted if `stop` returns true before a video.
@@ -45,11 +45,16 @@ def embed_videos(
             raise Interrupted(f"stopped while embedding; continue with byov-train --run {run.name} --embed-only")
         features = torch.from_numpy(store.read(video)).to(device)
         pts_seconds = read_array(video.path, "pts_seconds")
-        clips = embedded_clips(data.dataset, video.view, video.id, video.split, video.frames)
+        parts = embedded_parts(data.dataset, video.view, video.id, video.split, video.frames)
         for untrained, model_sha256, model in models:
-            for clip in clips:
+            for protocol, clip in parts:
                 first, last = clip or (0, video.frames - 1)
-                embedding = model.embed(features[first : last + 1]).cpu().numpy()
+                if protocol == "online":
+                    frames = np.array(prefix_ends(video.frames))
+                    embedding = embed_prefixes(model, features, frames.tolist()).cpu().numpy()
+                else:
+                    frames = np.arange(first, last + 1)
+                    embedding = model.embed(features[first : last + 1]).cpu().numpy()
                 if not np.isfinite(embedding).all():
                     raise Diverged(f"The embeddings of {video.id} are not finite; the model is unusable.")
                 provenance = EmbeddingProvenance(
@@ -66,10 +71,15 @@ def embed_videos(
                     column_sha256=video.sha256,
                     first_frame=first,
                 )
-                folder = embeddings_folder(run, untrained=untrained, trimmed=clip is not None)
+                folder = embeddings_folder(run, protocol, untrained=untrained)
                 path = embedding_path(folder, video.view, video.id, clip)
-                write_embedding(path, embedding, pts_seconds[first : last + 1], provenance)
+                write_embedding(path, embedding, pts_seconds[frames], provenance)
                 written.add(path)
     for outdated in set(run.glob("embeddings*/*/*.h5")) - written:
         outdated.unlink(missing_ok=True)
     return len(written)
+
+
+def embed_prefixes(model: Method, features: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:
+    """Embed the last frame of each prefix of (T, width) features from the frames up to it only: (len(ends), D)."""
+    return torch.stack([model.embed(features[: end + 1])[-1] for end in ends])

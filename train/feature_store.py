@@ -121,9 +121,6 @@ class FeatureStore:
 
     def _read(self, video: CachedVideo) -> NDArray[np.float16]:
         features: NDArray[np.float16] = read_array(video.path, self._data.column, sha256=video.sha256)
-        expected = (video.frames, self._data.width)
-        if features.shape != expected:
-            raise TrainError(f"{video.path}: {self._data.column} has shape {features.shape}, expected {expected}.")
         if not np.isfinite(features).all():
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
             raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}. Extract it again.")
@@ -134,8 +131,6 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
     if column not in header.columns:
         ratio, existing = column.removeprefix("merged/"), ", ".join(sorted(header.ratios, key=float))
         raise TrainError(f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios {ratio}.")
-    if header.frames < 1:
-        raise TrainError(f"{header.path} has no frames.")
     labels = entry.labels if phases else None
     if labels is not None and (
         len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)

@@ -21,12 +21,13 @@ from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
 from byov.train import settings as shared
-from byov.train.checkpoint import TrainingState, model_bytes
+from byov.train.checkpoint import TrainingState, file_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
 from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Method, check_sizes
+from byov.train.methods.byov import ByovSettings
 from byov.train.sampling import BatchSource
 from byov.train.settings import TrainSettings, checked
 from byov.train.trackers import open_trackers
@@ -254,7 +255,7 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "recipe": settings.label,
         "title": settings.title,
         "seed": settings.seed,
-        "untrained_sha256": hashlib.sha256(model_bytes(untrained)).hexdigest(),
+        "untrained_sha256": hashlib.sha256(file_bytes(untrained.state_dict())).hexdigest(),
         "validation": {},
         "versions": {"byov": __version__, "torch": torch.__version__},
         # Everything that decides the numbers of the run, regardless of its name and the machine.
@@ -315,7 +316,8 @@ def _selection_metric(data: TrainingData, select: str) -> str:
 
 def _smaller_model(data: TrainingData, settings: TrainSettings) -> str:
     """Return the command of a small model if the model is as deep as the paper's, to be printed with the time left."""
-    if getattr(settings, "size", None) != "paper" or settings.depth < type(settings).model_fields["depth"].default:
+    paper_depth = ByovSettings.model_fields["depth"].default
+    if not isinstance(settings, ByovSettings) or settings.size != "paper" or settings.depth < paper_depth:
         return ""
     ratio, dataset = data.column.removeprefix("merged/"), data.dataset
     return f"; a model for CPUs takes minutes: byov-train --dataset {dataset} --ratio {ratio} --size small"

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from byov.cache.layout import VIEWS
 from byov.errors import TrainError
+from byov.text import pluralize
 from byov.train.feature_store import CachedVideo, FeatureStore
 
 if TYPE_CHECKING:  # imports this module
@@ -259,4 +260,4 @@ def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
 
 def _require(videos: Sequence[CachedVideo], count: int) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {len(videos)} videos; at least {count} needed")
+        raise TrainError(f"the train split has {pluralize(len(videos), 'video')}; at least {count} needed")

@@ -18,7 +18,7 @@ from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MOD
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration
-from byov.train.checkpoint import TrainingState, load_checkpoint, model_bytes, save_checkpoint
+from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
 from byov.train.networks import at_least_float32
@@ -210,7 +210,8 @@ class Trainer:
         write_text(self._folder / METRICS_NAME, "".join(lines))
 
     def _write_model(self, name: str) -> None:
-        write_bytes(self._folder / name, model_bytes(self.method, {**self._metadata, "step": self.state.step}))
+        metadata = {**self._metadata, "step": self.state.step}
+        write_bytes(self._folder / name, file_bytes(self.method.state_dict(), metadata))
 
     def _save_checkpoint(self) -> None:
         if self._unread:

@@ -1,6 +1,7 @@
 """Validation metrics during training, computed by the evaluator's own functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -34,13 +35,14 @@ class Validator:
         model.eval()
         whole, trimmed = self._embed(model, self._whole), self._embed(model, self._trimmed)
         model.train()
-        by_direction = cross_view_map(whole)
-        metrics = {f"map@{K}_{direction}": value for direction, value in by_direction.items()}
-        metrics["retrieval"] = _mean(by_direction.values())
-        metrics["trimmed"] = _mean(cross_view_map(trimmed).values())
-        metrics["tau"] = _value(tau_for_selection(whole, stride=TAU_STRIDE))
-        metrics["both"] = _mean((metrics["retrieval"], metrics["trimmed"]))
-        return {name: value for name, value in metrics.items() if value is not None}
+        standard, clips = cross_view_map(whole), cross_view_map(trimmed)
+        metrics = {f"map@{K}_{direction}": score for direction, score in standard.items()}
+        means = {
+            name: fmean(scores.values()) for name, scores in (("retrieval", standard), ("trimmed", clips)) if scores
+        }
+        tau = tau_for_selection(whole, stride=TAU_STRIDE)
+        metrics |= means | ({} if isinstance(tau, Missing) else {"tau": tau})
+        return metrics | ({"both": fmean(means.values())} if means else {})
 
     def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
         """Embed clips, given by their first and last frame."""
@@ -61,18 +63,10 @@ class Validator:
         )
 
 
-def cross_view_map(frames: Frames) -> dict[str, float | None]:
-    """Return map@10 of ego queries in exo frames and the reverse; None without labels or without one of the views."""
+def cross_view_map(frames: Frames) -> dict[str, float]:
+    """Return map@10 of ego queries in exo frames and the reverse; {} without labels or without one of the views."""
     if frames.labels is None or frames.labels.max() == UNLABELED:
-        return dict.fromkeys(CROSS_VIEW)
+        return {}
     scores = mean_average_precision(frames.labeled_frames, (K,), CROSS_VIEW)
-    return {direction: _value(scores[direction][K]) for direction in CROSS_VIEW}
-
-
-def _value(score: float | Missing) -> float | None:
-    return None if isinstance(score, Missing) else score
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    found = {direction: scores[direction][K] for direction in CROSS_VIEW}
+    return {direction: score for direction, score in found.items() if not isinstance(score, Missing)}

@@ -50,7 +50,7 @@ def test_truncated_file_is_reported_with_a_remedy(path):
     ("name", "value", "reason"),
     [
         ("complete", False, "not marked complete"),
-        ("first_frame", None, "no first_frame"),
+        ("first_frame", None, "no .first_frame"),
         ("run", 7, "run is 7"),
     ],
 )

@@ -34,16 +34,16 @@ def write_run(tmp_path):
 
 
 def test_run_is_read_from_its_config(write_run):
-    runs = write_run("pour 1")
-    record = read_run(runs, "pour 1")
-    assert (record.name, record.folder, record.ratio) == ("pour 1", runs / "pour 1", 0.3)
+    runs = write_run("pour-1")
+    record = read_run(runs, "pour-1")
+    assert (record.name, record.folder, record.ratio) == ("pour-1", runs / "pour-1", 0.3)
     assert make_training().items() <= record.model_dump().items()
     assert record.settings == {"latent": 256}
     assert record.label == ("recipe", "paper")
-    assert read_run(runs, f"{runs}/pour 1/").name == "pour 1"  # as completed by a shell
+    assert read_run(runs, f"{runs}/pour-1/").name == "pour-1"  # as completed by a shell
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ""])
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "my run"])
 def test_name_that_leaves_the_folder_is_refused(tmp_path, name):
     with pytest.raises(CacheError, match="cannot be a file name"):
         read_run(tmp_path, name)
@@ -107,7 +107,7 @@ def test_config_without_training_is_refused(tmp_path):
 
 def test_embedding_paths(tmp_path):
     assert embeddings_folder(tmp_path).name == "embeddings"
-    assert embeddings_folder(tmp_path, untrained=True, trimmed=True).name == "embeddings-untrained-trimmed"
+    assert embeddings_folder(tmp_path, "trimmed", untrained=True).name == "embeddings-untrained-trimmed"
     assert embedding_path(tmp_path, "ego", "v 1") == tmp_path / "ego" / "v 1.h5"
     assert embedding_path(tmp_path, "exo", "v", (0, 18)) == tmp_path / "exo" / "v@0-18.h5"
     with pytest.raises(CacheError, match="cannot be a file name"):

@@ -23,7 +23,7 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
 from byov.errors import ByovError
-from byov.train.checkpoint import TrainingState, load_checkpoint, load_weights, model_bytes, save_checkpoint
+from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, load_weights, save_checkpoint
 
 FRAMES, WIDTH = 137, 24
 HEAD = "| damage | tried | noticed | as before | silently wrong |\n|---|---|---|---|---|"
@@ -168,7 +168,9 @@ def rows(folder: Path, count: int) -> Iterator[Tally]:
     header = range(8 + int.from_bytes(checkpoint.read_bytes()[:8], "little"))
     yield flip_bits("checkpoint", checkpoint, read_checkpoint, count)
     yield flip_bits("checkpoint, header", checkpoint, read_checkpoint, count, header)
-    model = factories.write_file(folder / "model.safetensors", model_bytes(network()[0], IDENTITY | {"step": 7}))
+    model = factories.write_file(
+        folder / "model.safetensors", file_bytes(network()[0].state_dict(), IDENTITY | {"step": 7})
+    )
     yield flip_bits("model", model, read_model, count)
     yield flip_bits("manifest.json", write_manifest(folder / "manifest.json"), load_manifest, count)
     config = factories.write_file(folder / "run" / "config.json", config_content())

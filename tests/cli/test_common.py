@@ -5,6 +5,7 @@ import io
 import pytest
 import typer
 from tests.cli.conftest import APP
+from tests.factories import write_file
 
 from byov.cli import cache, common, evaluate, extract, runs, train
 from byov.errors import CacheError
@@ -73,6 +74,34 @@ def test_output_without_a_descriptor_is_discarded(run_app, monkeypatch):
 
     ran = run_app(work)
     assert (ran.code, ran.err) == (1, "error: a.h5: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", MAINS)
+def test_help_at_80_columns_cuts_nothing(typed, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = typed(f"{command} --help")
+    assert (done.code, max(map(len, done.out.splitlines()))) == (0, 80)
+    assert "…" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (("--method", "ti"), ["timeline"]),
+        (("--dataset", ""), ["cups", "toy"]),
+        (("--run", ""), ["first"]),
+        (("--runs-dir", "elsewhere", "--run", ""), []),
+    ],
+)
+def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
+    for path in ("features/toy/manifest.json", "features/cups/manifest.json", "runs/first/config.json"):
+        write_file(tmp_path / path, "{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_BYOV_TRAIN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("byov-train", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    done = typed("byov-train")
+    assert done.out.split() == values, done
 
 
 @pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h"])

@@ -95,8 +95,8 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
         assert rows["Time only"]["scores"]["ahead"].keys() == {"frozen", "standardized"}
     text = (tmp_path / "out/results.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("**")]
-    assert [title.split(",")[0] for title in titles[:6]] == [
-        f"**{name}" for name in ("Mean of 2 datasets", *DATASETS) for _ in range(2)
+    assert [title.split(",")[0] for title in titles[:9]] == [
+        f"**{name}" for name in ("Mean of 2 datasets", *DATASETS) for _ in range(3)
     ]
     assert "Columns ahead, of 12: Time only" in text
 

@@ -2,7 +2,6 @@
 
 import pytest
 from tests.cluster.tiny_sweeps import make_cache
-from tests.factories import write_cache
 
 from byov.cluster.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
 from byov.errors import SweepError
@@ -38,12 +37,6 @@ def test_every_combination_is_a_run(folders):
 )
 def test_names_list_settings_that_are_not_defaults(names, grid, name):
     assert names(**grid) == [name]
-
-
-def test_the_presets_of_an_inferred_dataset_apply(tmp_path):
-    write_cache(tmp_path, {("test", "ego", "a"): 20, ("test", "exo", "b"): 20}, dataset="tennis_forehand")
-    (run,) = plan_runs([parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")], tmp_path)
-    assert (run.settings.frames, run.settings.subset) == (20, 10)
 
 
 def test_names_do_not_depend_on_the_rest_of_the_grid(names):
@@ -118,21 +111,16 @@ def test_titles_name_the_settings_that_differ(folders):
         ("seeds = [0, 1]", "unknown setting 'seeds'"),
         ("seed = []", "seed is an empty list"),
         ("runs = []", "runs is []; it must have at least 1 item"),
-        ('method = "tcc"\nmask_self = 0.4', "--mask-self is a setting of byov"),
         ('method = ["byov", "best"]', "method 'best'; choose one of byov, timeline"),
-        ('recipe = "mine"', "recipe 'mine'; choose one of paper, official, cycle"),
         ("lr = -1.0", "lr is -1.0; it must be above 0"),
         ("crop = [0.5, 0.7, 1.0]", "crop is (0.5, 0.7, 1.0); it must have at most 2 items"),
-        ("lr = {a = 1}", "lr is {'a': 1}; it must be a valid number"),
-        ("seed = 1979-05-27", "seed is '1979-05-27'; it must be a valid integer"),
         ("ratio = 30", "ratio is 30; it must be a fraction of the tokens"),
         ("ratio = 0.5", "no STM ratio 0.5, only 0.3, 1.0. Add it with byov-extract --ratios 0.5"),
         ('dataset = "other"', "no dataset 'other'"),
         ("method = {a = 1}", "method is {'a': 1}; it must be a string"),
-        ('encoder = "openai/clip-vit-base-patch16"', "clip-vit-base-patch16"),
         ('name = "../up"', "name '../up' cannot be a file name"),
-        ("seed = [0", "not a readable TOML file"),
-        ("seed = " + "9" * 5000, "not a readable TOML file"),
+        ("dataset = toy", "not a readable TOML file (Invalid value (at line 1, column 11)). Text needs quotes"),
+        ("# no settings", "is empty"),
         ("seed = " + "[" * 5000, "not a readable TOML file"),
         ('[evaluation]\ntasks = ["clasification"]', "no task 'clasification'; choose from all, classification"),
         ("[evaluation]\nbootstraps = 3", "'bootstraps' in evaluation is not known"),
@@ -143,7 +131,7 @@ def test_invalid_grids_are_refused_in_one_line(folders, tmp_path, text, message)
     path.write_text(text)
     with pytest.raises(SweepError) as error:
         plan_runs([read_grid(path)], folders.features)
-    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).startswith(f"{path}")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

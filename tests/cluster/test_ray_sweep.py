@@ -73,17 +73,6 @@ def test_stopped_runs_resume_on_ray_or_in_local_processes(
 
 
 @pytest.mark.long
-def test_a_killed_sweep_resumes(start, ray, tmp_path, check_finished):
-    process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
-    wait_for_epochs(process, run, 15)
-    process.kill()
-    process.communicate()
-    assert ray.all_ended(120)  # the last of Ray's processes ends after a minute
-    assert not (run / "model-last.safetensors").exists(), "too late"
-    check_finished(start("--cluster", "local", "--workers", 2))
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("lost", ["worker", "machine"])
 def test_runs_of_lost_workers_are_resumed(start, machines, tmp_path, check_finished, lost):
     machines.restore()

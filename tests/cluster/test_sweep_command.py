@@ -65,7 +65,9 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_pa
     assert [(run["run"], run["settings"]["seed"]) for run in shown] == [(NAMES[0], 0), (NAMES[1], 1)]
 
 
-@pytest.mark.parametrize(("settings", "options"), [({"seed": []}, ()), ({}, ("--seeds", 2))])
+@pytest.mark.parametrize(
+    ("settings", "options"), [({"seed": []}, ()), ({}, ("--seeds", 2)), ({}, ("--small",)), ({}, ("b.toml",))]
+)
 def test_wrong_usage_is_one_line_and_exit_code_2(byov_sweep, tmp_path, settings, options):
     ran = byov_sweep(write_grid(tmp_path / "grid.toml", **settings), *options)
     assert (ran.code, ran.out) == (2, "")

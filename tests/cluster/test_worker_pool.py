@@ -1,9 +1,7 @@
 """Tasks in local processes: results, exceptions, lost workers, stopping. Ray's are tested by the commands."""
 
 import os
-import select
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -28,17 +26,11 @@ class Code:
 
 
 @pytest.fixture
-def modules(tmp_path, monkeypatch):
-    """A folder with a module of tasks that workers can import."""
+def code(tmp_path, monkeypatch):
+    """code(name, body): a task that runs some Python code, of a module that workers can import."""
     (tmp_path / "code_tasks.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "code_tasks", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def code(modules):  # noqa: ARG001
-    """code(name, body): a task that runs some Python code."""
     import code_tasks
 
     return code_tasks.Code
@@ -96,31 +88,3 @@ def test_stop_reaches_running_tasks_and_starts_no_others(workers, code, tmp_path
         list(run_tasks(workers, tasks, stop=stop, grace_seconds=60))
     assert seen[-1] == paths[:2]
     assert not any(path.exists() for path in paths)
-
-
-def test_workers_end_after_their_parent_is_killed(start_python, tmp_path, modules):
-    script = """
-import os, sys
-started, ended, modules = sys.argv[1:]
-sys.path.insert(0, modules)
-from byov.cluster.worker_pool import local_workers, run_tasks
-from code_tasks import Code
-lines = (f"Path({started!r}).write_text(str(os.getpid()))", "while not stop(): pass", f"Path({ended!r}).touch()")
-with local_workers(1) as workers:
-    tasks = [Code("it", "\\n".join(lines))]
-    list(run_tasks(workers, tasks, stop=lambda: print(open(started).read(), flush=True)))
-"""
-    started, ended = tmp_path / "started", tmp_path / "ended"
-    started.touch()
-    process = start_python(script, started, ended, modules)
-    pid = ""
-    while not pid:
-        pid = process.stdout.readline().strip()
-        assert process.poll() is None, process.communicate()
-    process.kill()
-    process.wait()
-    with suppress(ProcessLookupError):
-        worker = os.pidfd_open(int(pid))
-        assert select.select([worker], [], [], 60)[0]
-        os.close(worker)
-    assert ended.exists()

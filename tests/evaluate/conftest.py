@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests import factories
 
+from byov.cache.layout import trimmed_clips
 from byov.cli import evaluate as cli
 from byov.evaluate.embedding_files import read_npz
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import trimmed_clips
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
@@ -33,9 +33,9 @@ def golden_folder():
 def golden(request):
     """Training frames, test frames, and the scores of AE2's evaluator."""
     path = GOLDEN / f"{request.param}.npz"
-    frames = read_npz(path)
+    reader = read_npz(path)
     with np.load(path) as file:
-        return frames["train"], frames["test"], str(file["expected"])
+        return reader.frames("train"), reader.frames("test"), str(file["expected"])
 
 
 @pytest.fixture(scope="session")

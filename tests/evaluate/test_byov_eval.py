@@ -18,6 +18,8 @@ from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
 
+RANDOM_FEATURES = ("--features", "merged:0.3", "--encoder", "random/tiny")
+
 
 @pytest.fixture
 def evaluated(byov_eval):
@@ -60,7 +62,7 @@ def test_one_task_of_the_newest_run(byov_eval, write_run):
     assert not (folder / "results.json").exists()
 
 
-def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
+def test_all_tasks_with_baselines_under_all_protocols(evaluated, write_run):
     folder = write_run("first")
     document = evaluated("--run", "first", "--task", "all")
     expected = [
@@ -73,7 +75,7 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
         "Untrained (first)",
         "first",
     ]
-    assert row_names(document) == row_names(document, "trimmed") == expected
+    assert row_names(document) == row_names(document, "trimmed") == row_names(document, "online") == expected
     assert document["protocols"]["trimmed"]["videos"] == 12
     assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
     assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn", "svm"}
@@ -83,7 +85,10 @@ def test_all_tasks_with_baselines_under_both_protocols(evaluated, write_run):
     assert rows[4]["scores"]["retrieval"] != rows[3]["scores"]["retrieval"]
     assert json.loads((folder / "results.json").read_text()) == document
     assert "| first |" in (folder / "results.md").read_text()
-    assert r"\begin{tabular}{lcccccccc}" in (folder / "results.tex").read_text()
+    assert r"\begin{tabular}{l" in (folder / "results.tex").read_text()
+    online = document["protocols"]["online"]["rows"][-1]["scores"]
+    assert online.keys() == {"classification", "retrieval", "progress_error"}
+    assert online["progress_error"].keys() == {"mean", "30%", "50%", "70%", "90%"}
 
 
 def test_results_of_an_unfinished_run_are_flagged(byov_eval, write_run):
@@ -114,7 +119,7 @@ def test_untrained_models_have_one_row_per_initialization(evaluated, write_run):
     for name, seed, recipe in (("a", 0, "x"), ("b", 0, "y"), ("c", 1, "z"), ("d", 2, "z")):
         write_run(name, seed=seed, recipe=recipe, title="TCC")
     assert row_names(evaluated(*options_for_runs("a", "b", "c", "d"), "--task", "tau"))[1:3] == [
-        "Untrained (a), and 1 more with the same initialization",
+        "Untrained (a)",
         "Untrained, mean of c, d: TCC (ViT-B/16, frozen)",
     ]
 
@@ -124,7 +129,7 @@ def test_means_name_their_runs_and_method(evaluated, write_run):
         write_run(name, seed=seed, recipe=recipe, title=title)
     assert row_names(evaluated(*options_for_runs("a", "b", "c"), "--task", "tau")) == [
         "Time only",
-        "Untrained, mean of a, b: TCC (ViT-B/16, frozen), and 1 more with the same initialization",
+        "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",
         "a: TCC (ViT-B/16, frozen)",
         "b: TCC (ViT-B/16, frozen)",
         "Mean of a, b: TCC (ViT-B/16, frozen)",
@@ -220,7 +225,8 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_
         (("--task", "tau", "--features", "cls", "--encoder", "random/tiny"), "merged:0.3, merged:1.0"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
-        (("--task", "actions", "--features", "merged:0.3", "--encoder", "random/tiny"), "no action labels"),
+        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "--task tau"),
+        (("--task", "actions", *RANDOM_FEATURES), "no action labels"),
         (("--task", "all", "--dataset", "milk"), "milk"),
     ],
 )

@@ -1,5 +1,6 @@
 """Embedding files: .npz of many videos, and the files of byov-embed."""
 
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embedding_files import EmbeddedFiles, is_embedded, read_embeddings, read_npz
+from byov.evaluate.embedding_files import is_embedded, open_embeddings, read_npz
 from byov.evaluate.embeddings import RunEmbeddings, TimeOnly
 from byov.evaluate.evaluation import Scope, evaluate, evaluate_file, tasks_of
 from byov.evaluate.tasks import EvaluationOptions
@@ -42,43 +43,54 @@ def write(tmp_path):
 
 def test_arrays_become_frames(write):
     embeddings = np.asfortranarray(np.arange(6, dtype=">f8").reshape(3, 2))
-    frames = read_npz(write(test_embeddings=embeddings, test_labels=np.array([0, 1, 1], np.uint8)))
-    assert frames["train"].lengths.tolist() == [4, 6]
-    assert frames["test"].is_ego.tolist() == [True, False]
-    assert frames["test"].labels.tolist() == [0, 1, 1]
-    assert frames["test"].embeddings.dtype == np.float32
-    np.testing.assert_array_equal(frames["test"].embeddings, embeddings)
+    reader = read_npz(write(test_embeddings=embeddings, test_labels=np.array([0, 1, 1], np.uint8)))
+    train, test = reader.frames("train"), reader.frames("test")
+    assert train.lengths.tolist() == [4, 6]
+    assert (test.is_ego.tolist(), test.labels.tolist()) == ([True, False], [0, 1, 1])
+    assert test.embeddings.dtype == np.float32
+    np.testing.assert_array_equal(test.embeddings, embeddings)
 
 
 def test_labels_and_training_videos_are_optional(write):
-    assert read_npz(write(test_labels=None))["test"].labels is None
-    assert read_npz(write(test_labels=np.array([-1, -1, -1])))["test"].labels is None
-    assert read_npz(write(test_labels=np.array([0, -1, -1])))["test"].has_labels.tolist() == [True, False]
-    assert read_npz(write(**dict.fromkeys(TRAIN))).keys() == {"test"}
+    assert read_npz(write(test_labels=None)).frames("test").labels is None
+    assert read_npz(write(test_labels=np.array([-1, -1, -1]))).frames("test").labels is None
+    assert read_npz(write(test_labels=np.array([0, -1, -1]))).frames("test").has_labels.tolist() == [True, False]
+    assert {video.split for video in read_npz(write(**dict.fromkeys(TRAIN))).manifest.videos} == {"test"}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_lengths": np.array([1, 3])}, "videos of 4 frames"),
-        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, "videos of 18446744073709551619 frames"),
-        ({"test_lengths": np.array([3, 0])}, "embeddings of shape"),
-        ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected test_embeddings"),
-        ({"test_lengths": None}, "no array test_lengths"),
-        ({"test_labels": np.array([0, 1])}, "2 labels for 3 frames"),
-        ({"test_labels": np.array([0, -2, 1])}, "test_labels has -2"),
+        ({"test_lengths": np.array([1, 3])}, "lengths of 4 frames"),
+        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, "lengths of 18446744073709551619 frames"),
+        ({"test_lengths": np.array([3, 0])}, "lengths of 3 frames"),
+        ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected {train,test}_{embeddings"),
+        ({"test_lengths": None}, "an array is missing; it has test_embeddings .*; expected {train,test}_{embeddings"),
+        ({"test_labels": np.array([0, 1])}, r"test_labels \(2,\)"),
+        ({"test_labels": np.array([0, -2, 1])}, "labels from -2 to 1"),
+        ({"test_labels": np.array([0, 10**12, 1])}, "labels from 0 to 1000000000000"),
         ({"test_labels": np.array([0.0, 1, 1])}, "test_labels is float64, expected integers"),
         ({"test_is_ego": np.array([1, 2])}, r"1 \(ego\) or 0 \(exo\)"),
-        ({"test_is_ego": np.array([1])}, "2 lengths, 1 views"),
+        ({"test_is_ego": np.array([1])}, r"test_is_ego \(1,\)"),
         ({"test_embeddings": np.zeros(3, np.float32)}, "expected 2 dimensions"),
-        ({"test_embeddings": np.array([[0.0], [1], [np.nan]])}, r"test video 1 .*NaN or infinite values in 1 of 2"),
-        ({"test_embeddings": np.array([[1e300], [1], [1]])}, "test video 0 .*NaN or infinite"),
-        ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: {'train': 2, 'test': 5}"),
+        (
+            {"test_embeddings": np.array([[0.0, 0], [1, 1], [np.nan, 1]])},
+            r"exo/test-1: NaN or infinite values in 1 of 2",
+        ),
+        ({"test_embeddings": np.array([[1e300, 1], [1, 1], [1, 1]])}, "ego/test-0: NaN or infinite"),
+        ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: 2, 5"),
     ],
 )
 def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
     with pytest.raises(EvaluationError, match=f"own.npz: .*{message}"):
-        read_embeddings(write(**changes))
+        open_embeddings(write(**changes))
+
+
+def test_files_larger_than_memory_are_not_loaded(write, monkeypatch):
+    path = write()
+    monkeypatch.setattr(os, "sysconf", lambda _: 10)
+    with pytest.raises(EvaluationError, match=r"own\.npz: .* this machine has 100 B of memory"):
+        read_npz(path)
 
 
 def test_objects_are_never_unpickled(write, tmp_path):
@@ -94,42 +106,39 @@ def test_objects_are_never_unpickled(write, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"\x93NUMPY\x01\x00"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"\x93NUMPY\x01\x00", None])
 def test_other_files_are_rejected(tmp_path, content):
-    (tmp_path / "own.npz").write_bytes(content)
-    with pytest.raises(EvaluationError, match=r"own\.npz: not a readable \.npz file"):
-        read_npz(tmp_path / "own.npz")
-    np.save(tmp_path / "own.npy", np.zeros(3))
-    with pytest.raises(EvaluationError, match=r"not an \.npz file"):
-        read_npz(tmp_path / "own.npy")
-    with pytest.raises(EvaluationError, match=r"none\.npz: no such file"):
-        read_npz(tmp_path / "none.npz")
+    path = tmp_path / "own.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EvaluationError, match=r"own\.npz: (not a readable \.npz file|no such file)"):
+        read_npz(path)
 
 
 def test_flipped_bytes_are_an_error_or_harmless(write):
     path = write()
-    intact, whole = read_npz(path), path.read_bytes()
+    intact, whole = read_npz(path).frames("test").embeddings, path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
-            frames = read_npz(path)
+            frames = read_npz(path).frames("test")
         except EvaluationError:
             continue
-        np.testing.assert_array_equal(frames["test"].embeddings, intact["test"].embeddings)
+        np.testing.assert_array_equal(frames.embeddings, intact)
 
 
 def test_tasks_follow_from_what_a_file_has(write, caplog):
     caplog.set_level("INFO")
-    bare = evaluate_file(write(test_labels=None, train_labels=None), None, OPTIONS)
+    bare = evaluate_file(read_npz(write(test_labels=None, train_labels=None)), None, OPTIONS)
     assert bare.scope.tasks == ("tau",)
     assert "no phase labels, needed by classification, retrieval, progression" in caplog.text
-    untrained = evaluate_file(write(**dict.fromkeys(TRAIN)), None, OPTIONS)
+    untrained = evaluate_file(read_npz(write(**dict.fromkeys(TRAIN))), None, OPTIONS)
     assert untrained.scope.tasks == ("retrieval", "tau")
     row, time = untrained.rows["standard"]
     assert time.scores.keys() == row.scores.keys()
     for task, message in (("retrieval", "no phase labels"), ("actions", "no action labels")):
         with pytest.raises(EvaluationError, match=message):
-            evaluate_file(write(test_labels=None), [task], OPTIONS)
+            evaluate_file(read_npz(write(test_labels=None)), [task], OPTIONS)
 
 
 @pytest.fixture
@@ -157,52 +166,43 @@ def as_npz(embedded, tmp_path):
     return write
 
 
-def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, runs_dir, features_dir, caplog):
-    caplog.set_level("INFO")
+def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, runs_dir, features_dir):
     scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
     expected = evaluate(RunEmbeddings(runs_dir, features_dir, "first"), scope)["standard"]
-    time = evaluate(TimeOnly(features_dir, "tea"), scope)["standard"]
+    time = evaluate(TimeOnly(manifest), scope)["standard"]
     for path in (embedded, as_npz(with_view=False)):
-        row, time_row = evaluate_file(path, None, OPTIONS, manifest=manifest).rows["standard"]
+        row, time_row = evaluate_file(open_embeddings(path, manifest), None, OPTIONS).rows["standard"]
         assert row.nested_scores() == expected.nested_scores()
         assert (row.name, time_row.name) == (path.name, "Time only")
         assert time_row.nested_scores() == time.nested_scores()
         assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
-    assert "val videos skipped" in caplog.text
-
-
-def test_files_of_a_dataset_are_scored_with_its_options(embedded, manifest):
-    timed = replace(OPTIONS, time_column=True)
-    expected = evaluate_file(embedded, ["progression"], timed, manifest=manifest).rows
-    of_pour_liquid = replace(manifest, dataset="pour_liquid")
-    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=of_pour_liquid).rows == expected
-    assert evaluate_file(embedded, ["progression"], OPTIONS, manifest=manifest).rows != expected
+    of_pour_liquid = open_embeddings(embedded, replace(manifest, dataset="pour_liquid"))
+    assert evaluate_file(of_pour_liquid, ["progression"], OPTIONS).rows["standard"][0].time_column
 
 
 def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
     caplog.set_level("INFO")
     path = as_npz(pattern="test_*")
-    results = evaluate_file(path, None, OPTIONS)
+    results = evaluate_file(open_embeddings(path), None, OPTIONS)
     assert results.scope.tasks == ("tau",)
     assert results.counts["standard"] == {"videos": 6, "ego": 3, "exo": 3, "frames": 285}
     assert "--dataset NAME takes them from a cached dataset" in caplog.text
     for task, message in (("retrieval", "no phase labels"), ("classification", "no training videos")):
         with pytest.raises(EvaluationError, match=message):
-            evaluate_file(path, [task], OPTIONS)
-    single = evaluate_file(path / "test_ego_0.npz", ["tau"], OPTIONS)
+            evaluate_file(open_embeddings(path), [task], OPTIONS)
+    single = evaluate_file(open_embeddings(path / "test_ego_0.npz"), ["tau"], OPTIONS)
     assert single.rows["standard"][0].value("kendalls_tau/all") is None
-    assert "(1 video, 1 ego and 0 exo, 40 frames)" in single.tables()[0].title
 
 
 def test_some_of_the_test_videos_are_enough(as_npz, manifest):
     path = as_npz(pattern="test_*")
     for name in ("test_ego_0", "test_exo_2"):
         (path / f"{name}.npz").unlink()
-    results = evaluate_file(path, None, OPTIONS, manifest=manifest)
+    results = evaluate_file(open_embeddings(path, manifest), None, OPTIONS)
     assert results.scope.tasks == ("retrieval", "tau")
     assert results.counts["standard"]["videos"] == 4
     with pytest.raises(EvaluationError, match="none of the files is a test video of tea"):
-        evaluate_file(as_npz(pattern="train_*") / "train_ego_0.npz", None, OPTIONS, manifest=manifest)
+        evaluate_file(open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest), None, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -222,33 +222,28 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
 def test_unusable_files_are_rejected(as_npz, changes, message):
     path = as_npz(pattern="test_*", **changes)
     with pytest.raises((EvaluationError, CacheError), match=message) as error:
-        evaluate_file(path, ["tau"], OPTIONS)
+        open_embeddings(path)
     assert "\n" not in str(error.value)
 
 
-def test_files_of_two_models_are_not_mixed(as_npz):
-    path = as_npz(pattern="test_*")
-    as_npz(pattern="test_ego_0", model_sha256=np.array("cd" * 32), run=np.array("second"))
-    with pytest.raises(EvaluationError, match="score them separately"):
-        EmbeddedFiles(path)
-
-
-def test_files_must_match_the_dataset(as_npz, manifest):
+def test_files_must_be_of_one_model_and_match_the_dataset(as_npz, manifest):
     path = as_npz(pattern="test_ego_0", video=np.array("other"))
     with pytest.raises(EvaluationError, match=r"test_ego_0.npz: its video is none of the videos of tea"):
-        EmbeddedFiles(path, manifest)
+        open_embeddings(path, manifest)
     both_views = [replace(manifest.videos[0], id="other", view=view) for view in ("ego", "exo")]
-    assert EmbeddedFiles(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)
+    assert open_embeddings(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)
     path = as_npz(pattern="test_ego_0", embedding=np.zeros((3, 2), np.float32))
-    with pytest.raises(EvaluationError, match="3 embeddings, but tea has 40 frames"):
-        EmbeddedFiles(path, manifest).frames("test")
+    with pytest.raises(EvaluationError, match="3 embeddings of ego/test_ego_0, which has 40 frames in tea"):
+        open_embeddings(path, manifest).frames("test")
+    as_npz(pattern="test_ego_1", model_sha256=np.array("cd" * 32), run=np.array("second"))
+    with pytest.raises(EvaluationError, match="score them separately"):
+        open_embeddings(path)
 
 
 def test_view_is_that_of_the_file(embedded, tmp_path, golden_folder):
     shutil.copy(embedded / "ego" / "test_ego_0.h5", tmp_path / "test_ego_0.h5")
-    assert EmbeddedFiles(tmp_path / "test_ego_0.h5").manifest.videos[0].view == "ego"
+    assert open_embeddings(tmp_path / "test_ego_0.h5").manifest.videos[0].view == "ego"
     (tmp_path / "empty").mkdir()
     with pytest.raises(EvaluationError, match="has no files of byov-embed"):
-        EmbeddedFiles(tmp_path / "empty")
+        open_embeddings(tmp_path / "empty")
     assert not is_embedded(golden_folder / "three_phases.npz")
-    assert not is_embedded(golden_folder / "nothing.npz")

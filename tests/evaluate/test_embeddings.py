@@ -10,10 +10,11 @@ from tests.factories import write_features
 from byov.cache.embeddings import read_embedding
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
+from byov.cache.layout import trimmed_clips
 from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, row_title, time_only
-from byov.evaluate.protocols import segments, trimmed_clips
+from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, read_manifest, row_title
+from byov.evaluate.protocols import segments
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
@@ -166,14 +167,13 @@ def test_features_digest_depends_on_the_videos_not_the_protocol(cached):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_time_only_runs_from_0_to_1(features_dir, manifest):
-    reader = TimeOnly(features_dir, manifest.dataset)
+def test_time_only_runs_from_0_to_1(manifest):
+    reader = TimeOnly(manifest)
     for protocol in ("standard", "trimmed"):
         frames = reader.frames("test", protocol)
         assert frames.embeddings.shape[1] == 1
         assert (frames.embeddings[frames.starts] == 0).all()
         assert (frames.embeddings[frames.starts + frames.lengths - 1] == 1).all()
-        np.testing.assert_array_equal(time_only(frames).embeddings, frames.embeddings)
 
 
 def test_video_means(cached):
@@ -185,42 +185,41 @@ def test_video_means(cached):
 def test_datasets_without_labels_have_none(features_dir, manifest):
     for labels in (lambda _: None, lambda video: (-1,) * video.frames):
         change_test_videos(features_dir, manifest, lambda video, labels=labels: replace(video, labels=labels(video)))
-        assert TimeOnly(features_dir, "tea").frames("test").labels is None
-        assert TimeOnly(features_dir, "tea").frames("val").labels is not None
+        assert TimeOnly(read_manifest(features_dir, "tea")).frames("test").labels is None
+        assert TimeOnly(read_manifest(features_dir, "tea")).frames("val").labels is not None
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
         (lambda video: video.labels[:-2], "ego/test_ego_0: 38 labels for 40 frames"),
-        (lambda _: (), "0 labels for 40 frames"),
-        (lambda video: (3,) * video.frames, r"unknown phases \[3\]"),
-        (lambda video: (-2,) * video.frames, r"unknown phases \[-2\]"),
+        (lambda video: (3,) * video.frames, "from 3 to 3 for 3 phases"),
+        (lambda video: (-2,) * video.frames, "from -2 to -2 for 3 phases"),
     ],
 )
 def test_labels_that_do_not_fit_are_rejected(features_dir, manifest, labels, message):
     change_test_videos(features_dir, manifest, lambda video: replace(video, labels=labels(video)))
     with pytest.raises(EvaluationError, match=message):
-        TimeOnly(features_dir, "tea").frames("test")
+        TimeOnly(read_manifest(features_dir, "tea")).frames("test")
 
 
 def test_unknown_actions_are_rejected(features_dir, manifest):
     change_test_videos(features_dir, replace(manifest, actions=("run",)), lambda video: replace(video, actions=(1,)))
-    with pytest.raises(EvaluationError, match=r"actions \[1\], but tea has 1"):
-        TimeOnly(features_dir, "tea").frames("test")
+    with pytest.raises(EvaluationError, match=r"unknown actions among \[1\]"):
+        TimeOnly(read_manifest(features_dir, "tea")).frames("test")
 
 
 def test_a_split_that_was_never_extracted_is_rejected(features_dir, manifest):
     change_test_videos(features_dir, manifest, lambda video: replace(video, frames=None))
     with pytest.raises(EvaluationError, match="byov-extract"):
-        TimeOnly(features_dir, "tea").frames("test")
+        TimeOnly(read_manifest(features_dir, "tea")).frames("test")
 
 
 def test_a_missing_split_names_the_others(features_dir, manifest):
     kept = tuple(video for video in manifest.videos if video.split != "val")
     replace(manifest, videos=kept).save(features_dir / "tea" / "manifest.json")
     with pytest.raises(EvaluationError, match="tea has no val videos; it has test, train"):
-        TimeOnly(features_dir, "tea").frames("val")
+        TimeOnly(read_manifest(features_dir, "tea")).frames("val")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from byov.cache.runs import read_run
 from byov.errors import EvaluationError
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly
+from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, read_manifest
 from byov.evaluate.evaluation import (
     Scope,
     compare,
@@ -56,7 +56,7 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
     run = score(RunEmbeddings(runs_dir, features_dir, "first"), protocol="trimmed", split="val")
     untrained = score(RunEmbeddings(runs_dir, features_dir, "first", untrained=True))
     features = score(cached(), "retrieval")
-    time = score(TimeOnly(features_dir, "tea"), options=EvaluationOptions(ks=(1,)))
+    time = score(TimeOnly(read_manifest(features_dir, "tea")), options=EvaluationOptions(ks=(1,)))
     # The embeddings depend on the phase, the untrained ones do not, and phases are thirds of the time.
     assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
     assert features.nested_scores().keys() == {"retrieval"}
@@ -70,6 +70,9 @@ def test_tasks_and_options_follow_from_the_dataset(manifest):
     assert tasks_of(replace(manifest, phases=())) == ("tau",)
     assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
     assert tasks_of(replace(manifest, actions=("run",))) == tuple(task for task in TASKS if task != "few-shot")
+    assert scope_of_all(manifest, "test", OPTIONS).protocols == ("standard", "trimmed", "online")
+    assert scope_of_all(replace(manifest, phases=()), "test", OPTIONS).protocols == ("standard", "trimmed")
+    assert scope_of_all(replace(manifest, phases=(), actions=("run",)), "test", OPTIONS).protocols == ("standard",)
     assert options_for("pour_liquid", EvaluationOptions()).time_column
     assert not options_for("pour_milk", EvaluationOptions()).time_column
     assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
@@ -81,7 +84,7 @@ def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
         return replace(manifest, videos=tuple(videos))
 
     for task in ("classification", "retrieval", "progression", "few-shot"):
-        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them, tau does"):
+        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them, tau not"):
             require_labels(without_labels("test", "train"), "test", [task])
     require_labels(without_labels("test", "train"), "test", ["tau"])
     require_labels(without_labels("train"), "test", ["retrieval"])
@@ -100,7 +103,7 @@ def test_phase_tasks_leave_out_unlabeled_videos(cached, save, protocol):
     save(lambda video: None if video.id in bare else video)
     without = score(cached(), protocol=protocol, options=OPTIONS)
     assert whole.notes == without.notes == ()
-    scored = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored sub-clips"
+    scored = "1 of 6 scored videos" if protocol == "standard" else "2 of 12 scored videos"
     assert [scored in partly.notes[0], "1 of 6 training videos" in partly.notes[1]] == [True, True]
     for name, found in partly.scores.items():
         assert found == (whole if name.startswith("kendalls_tau") else without).scores[name]
@@ -145,8 +148,8 @@ def test_phases_missing_from_training_are_noted(features_dir, save):
             replace(video, labels=tuple(min(label, 1) for label in video.labels)) if video.split == "train" else video
         )
     )
-    row = score(TimeOnly(features_dir, "tea"), "classification")
-    assert row.notes == ("no training video has phase 2 (leave): its test frames count as missed",)
+    row = score(TimeOnly(read_manifest(features_dir, "tea")), "classification")
+    assert row.notes == ("no training video has phase leave: its test frames count as missed",)
     assert 0 < row.value("classification/regular") < 0.8
 
 
@@ -156,7 +159,9 @@ def test_actions_of_whole_videos(cached, save):
 
     save(with_actions, actions=("run", "sit"))
     assert score(cached()).value("actions/regular") is not None
-    assert score(cached(), protocol="trimmed").scores["actions/regular"].missing == "no action labels for these videos"
+    assert "actions/regular" not in score(cached(), protocol="trimmed").scores
+    with pytest.raises(EvaluationError, match="actions: not a task of the trimmed protocol"):
+        score(cached(), "actions", protocol="trimmed")
     standardized = cached(standardized=True)
     assert "actions" not in score(standardized).nested_scores()
     with pytest.raises(EvaluationError, match="actions: the mean of a standardized video is zero"):

@@ -42,42 +42,34 @@ def nearest_by_differences(points, rows, excluded, first, count):
     return found
 
 
-@pytest.fixture(params=["default", "small groups"])
-def sizes(request, monkeypatch):
-    if request.param == "small groups":
-        monkeypatch.setattr(neighbors, "GROUP_SIZE", 3)
-        monkeypatch.setattr(neighbors, "SPARE", 2)
-
-
-@pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_nearest_points_match_a_search_over_differences(kind):
     values = embeddings(kind)
     points, rows, first = Points(values), np.arange(0, 400, 7), 31
-    rough = points.rough_distances(rows, slice(first, 390))
+    distances = points.distances(rows, slice(first, 390))
     excluded = np.abs(np.arange(first, 390) - rows[:, None]) < 20
-    rough[excluded] = np.inf
+    distances[excluded] = np.inf
     for count in (1, 15):
         expected = nearest_by_differences(values, rows, excluded, first, count)
-        np.testing.assert_array_equal(points.nearest(rows, rough, first, count), expected, kind)
+        np.testing.assert_array_equal(points.nearest(rows, distances, first, count), expected, kind)
 
 
 def test_nearest_of_many_close_points_is_exact():
     values = (1 + 1e-3 * np.random.default_rng(0).standard_normal((5000, 3))).astype(np.float32)
-    values[0] = -1  # makes rough distances too coarse for some of the others
+    values[0] = -1  # makes distances too coarse for some of the others
     points, rows = Points(values), np.arange(40)
-    rough = points.rough_distances(rows)
+    distances = points.distances(rows)
     excluded = np.arange(5000) == rows[:, None]
-    rough[excluded] = np.inf
+    distances[excluded] = np.inf
     expected = nearest_by_differences(values, rows, excluded, 0, 15)
-    np.testing.assert_array_equal(points.nearest(rows, rough, 0, 15), expected)
+    np.testing.assert_array_equal(points.nearest(rows, distances, 0, 15), expected)
 
 
 def test_fewer_points_than_neighbors():
     points, rows = Points(embeddings("walk", points=5)), np.array([0, 4])
-    rough = points.rough_distances(rows)
-    rough[0, 0] = rough[1] = np.inf
-    found = points.nearest(rows, rough, 0, 15)
+    distances = points.distances(rows)
+    distances[0, 0] = distances[1] = np.inf
+    found = points.nearest(rows, distances, 0, 15)
     assert set(found[0, :4]) == {1, 2, 3, 4}
     assert (found[0, 4:] == -1).all()
     assert (found[1] == -1).all()

@@ -18,14 +18,15 @@ from byov.evaluate.tasks import (
 )
 
 OPTIONS = EvaluationOptions(ks=(3, 10), fractions=(0.5, 1.0), bootstrap=200)
-RESAMPLED = ("classification", "retrieval", "progression", "tau")
+RESAMPLED = ("classification", "retrieval", "progression", "tau", "progress-error")
 
 
 @pytest.fixture
 def frames(make_frames):
-    """Training and test frames with actions."""
+    """Training and test frames with actions and progress."""
     actions = np.arange(8)[:, None] % 2 == 0
-    return replace(make_frames(1), actions=actions), replace(make_frames(2), actions=actions)
+    both = (replace(make_frames(seed), actions=actions) for seed in (1, 2))
+    return tuple(replace(frames, progress=frames.index_in_video / frames.lengths.max()) for frames in both)
 
 
 def scores_of(train, test, tasks, options=OPTIONS):
@@ -58,14 +59,13 @@ def test_unknown_tasks_are_rejected(frames):
 
 def test_tables_depend_on_the_tasks():
     tables = table_columns(tuple(TASKS), EvaluationOptions())
-    assert list(tables) == [
+    others = [TASKS[name].title for name in TASKS if name in ("retrieval", "few-shot", "actions", "tau")]
+    assert list(tables) == ["Phase tasks", *others]
+    assert list(table_columns(tuple(TASKS), EvaluationOptions(), "online")) == [
         "Phase tasks",
-        "Frame retrieval",
-        "Few-shot phase classification",
-        "Action recognition by linear probe",
-        "Kendall's tau, by the views of query and candidates",
+        TASKS["retrieval"].title,
+        TASKS["progress-error"].title,
     ]
-    assert [len(columns) for columns in tables.values()] == [8, 9, 9, 3, 5]
     assert list(table_columns(["retrieval"], EvaluationOptions())) == ["Frame retrieval"]
     assert "retrieval/map@3/regular" in [column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))]
     (column,) = TASKS["progression"].columns(EvaluationOptions(time_column=True))

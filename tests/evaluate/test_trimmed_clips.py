@@ -1,6 +1,6 @@
 import pytest
 
-from byov.evaluate.protocols import trimmed_clips
+from byov.cache.layout import trimmed_clips
 
 
 def test_clips_are_the_same_everywhere_and_for_ever():

@@ -40,7 +40,7 @@ def make_method() -> Callable[..., Any]:
 
     def make(name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any) -> Method:
         cls = METHODS[name].settings_class
-        unused = () if cls.model_construct(**settings).has_encoder else ("depth", "heads")
+        unused = () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
         sizes = {size: value for size, value in SIZES.items() if size in cls.model_fields and size not in unused}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -133,14 +133,6 @@ def test_mask_tokens_always_have_positions(make_method, make_clips, position):
     assert not torch.allclose(tokens[0, 0], tokens[0, 3], atol=1e-3)
 
 
-def test_switching_an_objective_off_keeps_the_masks_of_the_other(make_method, pair):
-    both = make_method()(pair, seeded())
-    for name, switch in (("self", "cross_view"), ("cross", "self_view")):
-        alone = make_method(**{switch: False})(pair, seeded())
-        assert set(alone) == {"loss", name}
-        assert alone[name].item() == pytest.approx(both[name].item(), rel=1e-5)
-
-
 def test_cycles_are_added_in_both_directions(make_method, pair):
     padding = [torch.arange(view.sampled).expand(2, -1) >= view.sampled - 2 for view in pair]
     clips = tuple(replace(view, padding=each) for view, each in zip(pair, padding, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from byov.train.methods.ae2_alignment import ae2_losses, take_half
+from byov.train.methods.ae2_alignment import ae2_losses
 from byov.train.methods.carl import sequence_contrastive_loss
 from byov.train.methods.gta import gta_losses
 from byov.train.methods.tcc import MIN_VARIANCE, tcc_loss
@@ -112,16 +112,6 @@ def test_autocast_and_half_precision_compute_in_float32(pair_loss):
     assert torch.equal(mixed, pair_loss(first.float(), second.float(), PADDED, PADDED))
 
 
-@pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])  # which gives padding weight 1e-6
-def test_padding_does_not_matter(name):
-    first, second = unit_vectors(3, 7, 8).requires_grad_(), unit_vectors(3, 7, 8, seed=1).requires_grad_()
-    loss = PAIR_LOSSES[name](first, second, PADDED, PADDED)
-    for gradient in torch.autograd.grad(loss, (first, second)):
-        assert not gradient[PADDED].any()
-    other = [torch.where(PADDED[..., None], unit_vectors(3, 7, 8, seed=9), clip.detach()) for clip in (first, second)]
-    torch.testing.assert_close(PAIR_LOSSES[name](*other, PADDED, PADDED), loss.detach())
-
-
 @pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])
 def test_a_loss_is_the_mean_over_the_items_without_their_padding(name):
     first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
@@ -161,24 +151,6 @@ def test_hard_matches_cost_the_minimum_variance():
 
 
 # AE2
-
-
-def test_ae2_draws_sorted_subsets_and_halves(make_method, make_batches, training_data):
-    for halves in (False, True):
-        method = make_method("ae2-alignment", width=training_data.width, frames=12, subset=8, halves=halves)
-        clips, seen = make_batches(method).batch(0), set()
-        for seed in range(8):
-            for clip, subset in zip(clips, method.draw_subsets(clips, seeded(seed)), strict=True):
-                assert subset.shape == (len(clip.features), 4 if halves else 8)
-                assert (subset.diff(dim=1) > 0).all()
-                if not halves:  # padding only if there are too few frames
-                    inside = (~clip.padding.gather(1, subset)).sum(dim=1)
-                    assert torch.equal(inside, (~clip.padding).sum(dim=1).clamp(max=8))
-                seen.add(str(subset.tolist()))
-        assert len(seen) > 8
-    subset = torch.arange(7).repeat(2, 1)
-    assert take_half(subset, torch.tensor([False, True])).tolist() == [[0, 1, 2], [4, 5, 6]]
-    assert take_half(subset[:, :1], torch.tensor([False, True])).tolist() == [[0], [0]]
 
 
 # ActorObserverNet

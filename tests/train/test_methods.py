@@ -71,7 +71,6 @@ def test_a_step_depends_on_clips_and_generator_only(make, make_batches):
     again, gradients_again = step(method, clips)
     assert losses == again
     assert all(torch.equal(gradients[name], gradients_again[name]) for name in gradients)
-    assert method(clips, seeded(6))["loss"].item() != losses["loss"]
     for view, copy in zip(clips, before, strict=True):
         assert all(torch.equal(value, copy[name]) for name, value in tensor_fields(view).items())
 
@@ -133,8 +132,10 @@ def test_constant_features_give_finite_losses_and_gradients(make, make_batches, 
 
 @pytest.mark.slow
 def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
-    unweighted = {"weighted": False} if each_method == "actor-observer" else {}  # relative to running means otherwise
-    method = build_method(training_data.width, make(latent=32, **unweighted).settings)
+    changes = {"latent": 32, "weighted": False}  # weighted losses are relative to their running means
+    known = METHODS[each_method].settings_class.model_fields
+    settings = make(**{name: value for name, value in changes.items() if name in known}).settings
+    method = build_method(training_data.width, settings)
     clips = make_batches(method).batch(0)
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
     losses = []
@@ -164,7 +165,7 @@ def test_embeddings_have_no_gradient_and_ignore_the_training_mode(make):
     method = make()
     features = torch.randn(20, method.width)
     embedding = method.train().embed(features)
-    assert (embedding.dtype, embedding.requires_grad, embedding.shape) == (torch.float32, False, (20, 8))
+    assert (embedding.dtype, embedding.requires_grad, len(embedding)) == (torch.float32, False, 20)
     method.embed(torch.randn(7, method.width))
     assert torch.equal(embedding, method.eval().embed(features))
 
@@ -185,12 +186,9 @@ def test_embed_standardizes_if_the_settings_say_so(make):
     assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
 
 
-def test_a_synchronized_pair_of_videos_is_enough(make, training_data):
-    pair = [video for video in training_data.of("train") if video.pair == "p"]
-    assert len(make().sampler(pair).draw(0, 0, 0)) >= 2
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "byov"])
+@pytest.mark.parametrize(
+    "method", [name for name, kind in METHODS.items() if "backbone" in kind.settings_class.model_fields]
+)
 @pytest.mark.parametrize("backbone", ["frame", "transformer", "encoder"])
 def test_every_backbone_trains(make_method, make_batches, training_data, method, backbone):
     model = make_method(method, width=training_data.width, backbone=backbone)

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -140,24 +137,3 @@ def test_embed_equals_the_forward_pass(make_method, encode, monkeypatch, frames,
     encoder = make_method(position=position[0], position_in=position[1], attention_window=window).encoder
     features = torch.randn(frames, 12)
     torch.testing.assert_close(encoder.embed(features), encode(encoder, features[None])[0], atol=1e-5, rtol=1e-5)
-
-
-MEMORY = """
-import resource, sys, torch
-from byov.train.methods import build_method
-from byov.train.settings import resolve_settings
-torch.set_num_threads(1)
-sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2}
-model = build_method(16, resolve_settings("byov", "demo", sizes))
-model.embed(torch.randn(100, 16))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-model.embed(torch.randn(12_000, 16))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_of_a_long_video_grows_with_its_length_and_not_with_its_square():
-    """12,000 frames: the attention weights of one head alone would take 550 MiB."""
-    ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) < 300 * 1024  # KiB

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from byov.cache.layout import trimmed_clips
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
-from byov.evaluate.protocols import trimmed_clips
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.validation import Validator, cross_view_map
@@ -25,11 +25,10 @@ def random_frames(lengths, labeled=True):
 
 
 def test_retrieval_needs_both_views_and_labels():
-    nothing = {"ego2exo": None, "exo2ego": None}
     frames = random_frames((10, 10, 12, 9))
     unlabeled = random_frames((10, 10, 12, 9), labeled=False)
-    assert cross_view_map(frames.of_view(True)) == nothing
-    assert cross_view_map(unlabeled) == nothing
+    assert cross_view_map(frames.of_view(True)) == {}
+    assert cross_view_map(unlabeled) == {}
     partly = replace(frames, labels=np.where(frames.index_in_video < 4, -1, frames.labels))
     assert cross_view_map(partly) == cross_view_map(partly.labeled_frames)
 

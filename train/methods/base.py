@@ -36,27 +36,13 @@ ReadFeatures = Callable[[CachedVideo], NDArray[np.float16]]
 
 
 CARD = """---
-library_name: byov
-license: mit
-tags:
-- ego-exo
-- video
-- byov
+{header}
 ---
 # {title}
 
-A model with {parameters:.3f} million parameters, trained with the method `{method}` of byov, an implementation of
-"Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. It maps the frame features of a video to
-embeddings that follow the progress of the action, independent of the camera.
-
-```python
-from byov.train.methods.base import Method
-
-model = Method.from_pretrained("...")
-embedding = model.embed(features)  # (T, width) cached features of one video → (T, D)
-```
-
-Training data, scores of this model on the val split, and settings:
+Embeds the frames of ego and exo videos. {parameters:.3f} million parameters, trained with the method `{method}` of
+byov, an implementation of "Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. Load it with
+`byov.train.methods.base.Method.from_pretrained`. Training data, scores on the val split, and settings:
 
 ```json
 {facts}
@@ -73,7 +59,7 @@ class ModelConfig(Record):
     training: dict[str, Any] | None = None
 
 
-class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video"], license="mit"):
+class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video", "byov"], license="mit"):
     """Base class of all methods: a model and its training loss.
 
     Args:
@@ -102,14 +88,17 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
         facts["settings"] = self.settings.model_dump(mode="json", exclude=self.settings.unused)
-        parameters = sum(parameter.numel() for parameter in self.parameters()) / 1e6
-        title, method = self.settings.title, self.settings.method
-        return ModelCard(
-            CARD.format(title=title, method=method, parameters=parameters, facts=json.dumps(facts, indent=1))
+        text = CARD.format(
+            header=self._hub_mixin_info.model_card_data.to_yaml(),
+            title=self.settings.title,
+            method=self.settings.method,
+            parameters=sum(parameter.numel() for parameter in self.parameters()) / 1e6,
+            facts=json.dumps(facts, indent=1),
         )
+        return ModelCard(text)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
     ) -> Self:
         """Load a model of a folder, or of the Hugging Face Hub with the options of `hf_hub_download`.

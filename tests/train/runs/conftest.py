@@ -52,7 +52,7 @@ def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
 def tiny_options(method: str) -> dict[str, Any]:
     kind = settings_classes()[method]
     defaults = kind.model_construct()
-    unused = () if defaults.has_encoder else ("depth", "heads")
+    unused = () if getattr(defaults, "has_encoder", False) else ("depth", "heads")
     options = TINY | ({"batch_size": 2} if defaults.batch_size > 2 else {})
     chosen = {name: value for name, value in options.items() if name in kind.model_fields and name not in unused}
     return {"method": method} | chosen | {"checkpoint_every": 1}

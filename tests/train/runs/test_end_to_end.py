@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from tests.train.runs.run_files import contents, records
 
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array, read_digest
+from byov.cache.layout import trimmed_clips
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
-from byov.evaluate.protocols import trimmed_clips
 from byov.train.checkpoint import load_weights
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.methods import build_method
@@ -174,14 +173,6 @@ def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
     assert "random--tiny at ratio 0.3" in ran.err
     assert "retrieval 0." in ran.out
     assert "32 embedding files" in ran.out
-
-
-def test_json_is_one_object_on_standard_output(byov_train, tiny, run):
-    summary = byov_train("--run", "toy", *tiny, "--epochs", 2, "--json").json
-    assert (summary["run"], summary["dataset"], summary["steps"]) == ("toy", "toy", 8)
-    assert summary["embedding_files"] == len(list(run.rglob("*.h5")))
-    assert Path(summary["folder"]) == run
-    assert summary["validation"]["retrieval"] == max(record["retrieval"] for record in records(run)[1:])
 
 
 def test_tensorboard_has_the_metrics(byov_train, tiny, run):

@@ -88,11 +88,3 @@ def test_every_method_interrupted_after_every_step_ends_the_same(
             train(features, tmp_path, stop=lambda: True, **options)
     train(features, tmp_path, resume=True)
     assert contents(tmp_path / "toy") == contents(reference_of_each)
-
-
-def test_an_interrupted_embedding_pass_can_be_repeated(finished, reference):
-    features, runs, counting = finished.parents[1] / "features", finished.parent, CountingProgress()
-    with pytest.raises(Interrupted, match="stopped while embedding"):
-        train(features, runs, embed_only=True, progress=counting, stop=lambda: counting.bars["embedding"].done == 2)
-    assert train(features, runs, embed_only=True)["embedding_files"] == 32
-    assert contents(finished) == contents(reference)

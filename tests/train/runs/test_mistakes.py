@@ -3,10 +3,13 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
+from tests import factories
 from tests.train.runs.run_files import EMBED, RESUME, START, contents, records
 
+from byov.cache.hdf5 import read_array
 from byov.errors import ByovError
 from byov.train.run import train_run
 
@@ -35,9 +38,10 @@ def test_no_cache(error_of, tmp_path):
     ("options", "facts"),
     [
         ({"dataset": "pour_milk"}, ("pour_milk", "toy")),
-        ({"encoder": "openai/clip"}, ("openai/clip", "random--tiny")),
+        ({"encoder": "openai/clip"}, ("random--tiny", "byov-extract --dataset toy --encoder openai/clip")),
         ({"ratio": 0.7}, ("0.7", "0.3, 1.0", "--ratios 0.7")),
         ({"method": "best"}, ("best", "byov, timeline")),
+        ({"latnt": 3}, ("latnt", "latent")),
         ({"sigma": 0.1}, ("--sigma", "timeline")),
         ({"mask_self": 1.5}, ("mask_self", "1.5")),
     ],
@@ -60,6 +64,8 @@ def test_options_that_cannot_be(error_of, options, facts):
         ("--preload-gib", "inf"),
         ("--epochs", "1.5"),
         ("--ratio", "nan"),
+        ("--ratio", "30%"),
+        ("--ratio", "abc"),
         ("--resume", "--embed-only"),
     ],
 )
@@ -91,6 +97,34 @@ def test_a_tracker_that_is_not_installed(refused, tiny, package, tmp_path):
 def test_too_few_training_videos(error_of, write_cache, train, options, fact):
     write_cache(train=train)
     assert fact in error_of(**options)
+
+
+@pytest.mark.parametrize(
+    ("ego", "exo", "constant"),
+    [
+        ((30,), (25,), False),
+        ((30, 22), (), False),
+        ((3, 2), (1, 3), False),
+        ((1, 1), (1,), False),
+        ((30, 20), (25, 28), True),
+        ((2,), (3,), True),
+    ],
+    ids=["one video per view", "one view", "short", "one frame", "constant features", "short and constant"],
+)
+def test_timeline_trains_on_few_short_or_constant_videos(byov_train, tmp_path, run, ego, exo, constant):
+    videos = {
+        ("train", view, f"{view}{n}"): frames
+        for view, own in (("ego", ego), ("exo", exo))
+        for n, frames in enumerate(own)
+    }
+    videos |= {(split, view, f"{split}_{view}"): 9 for split in ("val", "test") for view in ("ego", "exo")}
+    factories.write_cache(tmp_path / "features", videos, dataset="toy")
+    for path in (tmp_path / "features").rglob("*.h5") if constant else ():
+        frames = len(read_array(path, "pts_seconds"))
+        factories.write_features(path, {0.3: np.ones((frames, 16), np.float16)})
+    ran = byov_train("--run", "toy", "--method", "timeline", "--latent", 16, "--frames", 16, "--epochs", 2)
+    assert ran.code == 0, ran
+    assert len(records(run)) == 3
 
 
 @pytest.mark.parametrize(
@@ -130,7 +164,7 @@ def test_a_damaged_feature_file_is_named(error_of, cache, content):
     assert "byov-extract" in message
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "/tmp/x", "x\n", "a" * 300])
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "/tmp/x", "x\n", "a" * 300, "my run"])
 @pytest.mark.usefixtures("cache")
 def test_a_name_outside_the_runs_folder(error_of, name):
     for options in ({}, {"resume": True}, {"embed_only": True}):
@@ -149,11 +183,16 @@ def test_a_run_that_exists_is_not_overwritten(refused, finished, tiny, reference
 
 
 @pytest.mark.usefixtures("cache")
-def test_two_processes_do_not_train_one_run(start_train, refused, tiny, reference, run):
+def test_two_processes_do_not_train_one_run(start_train, start_command, refused, tiny, reference, run):
     first = start_train(*START, *tiny, pause_before=("metrics.jsonl", 2))
     assert first.paused()
     for arguments in ((*START, *tiny), RESUME, EMBED):
-        assert "another process" in refused(*arguments)
+        assert "another process is training this run" in refused(*arguments)
+    folders = ("--features-dir", run.parents[1] / "features", "--runs-dir", run.parent)
+    scored = start_command(("byov-eval", "--run", "toy", "--task", "tau", *folders)).finish()
+    assert (scored.code, scored.out) == (2, "")
+    assert "a process is training the run" in scored.err
+    assert "--resume" not in scored.err
     assert first.finish().code == 0
     assert contents(run) == contents(reference)
 

@@ -57,20 +57,6 @@ def test_a_signal_writes_a_checkpoint_after_the_current_step(
     assert contents(run) == contents(reference)
 
 
-def test_a_second_signal_ends_it_at_once(start_train, byov_train, tiny, reference, run):
-    command = start_train(*START, *tiny, pause_before=("metrics.jsonl", 1))
-    assert command.paused()
-    command.send(signal.SIGINT)
-    command.send(signal.SIGTERM)
-    ran = command.finish()
-    assert ran.code in (130, 143)  # whichever arrives second
-    assert "Traceback" not in ran.err
-    assert not (run / "checkpoint").exists()
-    assert list(run.rglob("*.partial")) == []
-    assert byov_train(*RESUME).code == 0
-    assert contents(run) == contents(reference)
-
-
 @pytest.mark.parametrize("point", [("model-last.safetensors", 1), ("embeddings/exo", 2)])
 def test_a_signal_after_the_last_step_is_obeyed(start_train, byov_train, tiny, reference, run, point):
     command = start_train(*START, *tiny, pause_before=point)

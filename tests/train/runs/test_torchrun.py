@@ -194,14 +194,3 @@ def test_errors_are_printed_once(torchrun, tiny, run, arguments, how, fact):
     assert fact in error
     assert (failed.code, failed.out) == (1, "")
     assert not (run / "checkpoint").exists()
-
-
-def test_a_finished_run_is_left_alone_or_embedded_by_one_process(torchrun, tiny, finished):
-    before = contents(finished)
-    (error,) = torchrun(*START, *tiny, "--batch-size", 2).errors
-    assert "toy exists" in error
-    assert contents(finished) == before
-    shutil.rmtree(finished / "embeddings")
-    again = torchrun("--run", "toy", "--embed-only", "--json")
-    assert json.loads(again.out)["embedding_files"] == 32
-    assert contents(finished) == before
