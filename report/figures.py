@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -153,15 +153,14 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
     frames = [(content.videos[ref.video], ref.frame) for ref in projection.frames]
     views = np.array([video.view for video, _ in frames])
     phases = [video.phase(frame) for video, frame in frames]
-    names = dict(enumerate(content.phases))
     if content.phases:
         colors = [to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases]
-        keys = [(phase_color(phase), names[phase]) for phase in names if phase in phases]
+        keys = [(phase_color(phase), name) for phase, name in enumerate(content.phases) if phase in phases]
         keys += [(style.NO_PHASE, "no label")] if None in phases else []
     else:
         shade = matplotlib.colormaps[TIME_COLORS]
         colors = [shade(frame / max(video.frames - 1, 1)) for video, frame in frames]
-        keys = [(shade(0.0), "start of the video"), (shade(1.0), "end")]
+        keys = [(to_hex(shade(0.0)), "start of the video"), (to_hex(shade(1.0)), "end")]
     entries: Entries = [
         (Line2D([], [], color=INK, marker=marker, markersize=4, linestyle=""), view)
         for view, marker in VIEW_MARKERS.items()
@@ -178,7 +177,7 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         for view, marker in VIEW_MARKERS.items():
             own = views == view
             look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
-            axes.scatter(*points[own].T, c=np.array(colors)[own], **look)
+            axes.scatter(points[own, 0], points[own, 1], c=np.array(colors)[own], **look)
         axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     legend(figure, entries, inches=3.0, loc="outside lower center", ncols=columns)
     return figure

@@ -129,6 +129,7 @@ const SETTLED_MS = 300;  // browsers reject frequent changes of the address
 const watchers = [];
 let now = { ...data.start, mode: "nearest" };
 let settled = null;
+let shownAddress = "";
 
 function watch(watcher) {
   watchers.push(watcher);
@@ -170,10 +171,13 @@ function writeAddress(method) {
   clearTimeout(settled);
   const address = addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
   if (location.hash !== address) location[method](address);
+  shownAddress = location.hash;
 }
 
 /** Addresses that name no video, such as those of sections, change nothing. */
 function readAddress() {
+  if (location.hash === shownAddress) return;
+  shownAddress = location.hash;
   const read = Object.fromEntries(new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")));
   const find = (name) => data.videos.findIndex((video) => video.name === name);
   const video = find(read.video);
