@@ -169,9 +169,8 @@ function addressOf(video, sample, other = null) {
 /** `method` is "assign", which adds a history entry, or "replace". */
 function writeAddress(method) {
   clearTimeout(settled);
-  const address = addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
-  if (location.hash !== address) location[method](address);
-  shownAddress = location.hash;
+  shownAddress = addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
+  if (location.hash !== shownAddress) location[method](shownAddress);
 }
 
 /** Addresses that name no video, such as those of sections, change nothing. */
@@ -527,7 +526,7 @@ function startMatrix(run, figure) {
 all(".scripted").forEach((element) => element.classList.remove("scripted"));
 setState({});
 readAddress();
-addEventListener("hashchange", readAddress);
+for (const name of ["popstate", "hashchange"]) addEventListener(name, readAddress);
 const runs = data.runs.map((run) => new Run(run));
 if (byId("stage")) {
   startPlayer(runs);

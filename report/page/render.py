@@ -150,7 +150,7 @@ def _page_data(content: Content) -> dict[str, Any]:
 
     refs = content.projection.frames if content.projection else ()
     maps = content.projection.maps if content.projection else ()
-    worst_videos = content.failures.worst if content.failures else ()
+    found = content.failures
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
     numbers = [quantize(np.concatenate(run.of_video)) for run in content.vectors or ()]
     return {
@@ -161,8 +161,8 @@ def _page_data(content: Content) -> dict[str, Any]:
         "start": opening_frame(content.videos, numbers[0][0] if numbers else None),
         "points": [sample(ref) for ref in refs],
         "strips": [list(map(sample, strip)) for strip in content.strips or ()],
-        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in worst_videos],
-        "reference": sample(content.failures.reference) if content.failures else None,
+        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in (found.worst if found else ())],
+        "reference": sample(found.reference) if found and found.similarity is not None else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
         "header": "path,view,split,id,events,pair\n",
