@@ -183,7 +183,7 @@ def collect(
         phases=data.reader.manifest.phases if any(video.labels for video in shown) else (),
         videos=shown,
         verdict=verdict(results.rows, data.reader.name) if results else "",
-        tables=tuple(results.tables()) if results else results,
+        tables=results if isinstance(results, Unavailable) else tuple(results.tables()),
         own_row=data.reader.name,
         curves=read_curves(run),
         projection=projection,

@@ -178,19 +178,19 @@ def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | No
     """
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
+    if numbers is None:
+        return start
     starts, most = np.cumsum([0, *(len(video.samples) for video in videos)]), 0
-    for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]) if numbers is not None else ():
+    for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]):
         video, partner = videos[index], videos[other]
         a, b = (numbers[starts[each] : starts[each + 1]].astype(np.float64) for each in (index, other))
         times = np.array(video.samples) / max(video.frames - 1, 1) * (partner.frames - 1)
-        by_clock = np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
-        phases, partner_phases = ([each.phase(frame) for frame in each.samples] for each in (video, partner))
+        nearest, clock = cdist(a, b).argmin(axis=1), np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
+        phases, theirs = ([each.phase(frame) for frame in each.samples] for each in (video, partner))
         right = [
-            sample
-            for sample, (phase, found, clock) in enumerate(
-                zip(phases, cdist(a, b).argmin(axis=1), by_clock, strict=True)
-            )
-            if phase is not None and phase == partner_phases[found] and partner_phases[clock] not in (None, phase)
+            at
+            for at, phase in enumerate(phases)
+            if phase is not None and theirs[nearest[at]] == phase and theirs[clock[at]] not in (None, phase)
         ]
         if len(right) > most:
             most, start = len(right), {"video": index, "sample": right[len(right) // 2], "other": other}
