@@ -1,10 +1,9 @@
 """Speed of training, as ratios measured in one run.
 
 python benchmarks/train.py            everything, about five minutes on two cores
-python benchmarks/train.py joined     one of: in-loop waiting joined methods soft-dtw
+python benchmarks/train.py joined     one of: in_loop waiting joined methods soft_dtw
 """
 
-import importlib
 import sys
 import tempfile
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -27,11 +25,13 @@ from byov.train.sampling import Batch, BatchSource
 from byov.train.settings import resolve_settings
 from byov.train.soft_dtw import soft_dtw
 
-WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
+sys.path.append(str(Path(__file__).parents[1]))
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # not on the path with PYTHONSAFEPATH
-naive_training: Any = importlib.import_module("benchmarks.naive_training")
-factories: Any = importlib.import_module("tests.factories")
+from benchmarks.common import compare_times
+from tests import factories
+from tests.train import naive
+
+WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
 
 
 class Step:
@@ -58,9 +58,9 @@ def bench_joined(data: TrainingData) -> None:
     """One network call per view and objective against one call for all."""
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         step = Step(batch_size=batch)
-        clips, naive = step.batches(data).batch(0), partial(naive_training.naive_losses, step.method)
-        slow, fast = partial(step, clips, naive), partial(step, clips)
-        compare(f"step at batch {batch}", "separate calls", slow, "joined", fast, want, times)
+        clips = step.batches(data).batch(0)
+        separate, joint = partial(step, clips, partial(naive.naive_losses, step.method)), partial(step, clips)
+        compare_times(f"step at batch {batch}: separate calls / joint", separate, joint, want, times)
 
 
 def bench_methods(data: TrainingData) -> None:
@@ -69,19 +69,19 @@ def bench_methods(data: TrainingData) -> None:
     runs = {method: partial(step, step.batches(data).batch(0)) for method, step in steps.items()}
     run_byov = runs.pop("byov")
     for method, run in runs.items():
-        compare(f"step of {method}", "byov", run_byov, method, run, ">= 0.5" if method == "timeline" else ">= 1", 7)
+        want = ">= 0.5" if method == "timeline" else ">= 1"
+        compare_times(f"step of byov / {method}", run_byov, run, want, 7)
 
 
 def bench_soft_dtw(_: TrainingData) -> None:
     """Cell by cell against one anti-diagonal at a time, forward and backward."""
-    for tables in (4, 12):  # one and three per item of a batch of 4
-        costs = torch.rand(tables, FRAMES, FRAMES, requires_grad=True)
+    costs = torch.rand(4, FRAMES, FRAMES, requires_grad=True)
 
-        def run(dtw: Callable[..., torch.Tensor], costs: torch.Tensor = costs) -> None:
-            dtw(costs, 0.1)[:, -1, -1].mean().backward()
+    def run(dtw: Callable[..., torch.Tensor]) -> None:
+        dtw(costs, 0.1)[:, -1, -1].mean().backward()
 
-        slow, fast = partial(run, naive_training.naive_soft_dtw), partial(run, soft_dtw)
-        compare(f"soft DTW of {tables} tables", "by cell", slow, "by anti-diagonal", fast, ">= 10", 9)
+    by_cell, by_diagonal = partial(run, naive.naive_soft_dtw), partial(run, soft_dtw)
+    compare_times("soft-DTW of 4 tables: by cell / by anti-diagonal", by_cell, by_diagonal, ">= 10", 9)
 
 
 def bench_in_loop(data: TrainingData) -> None:
@@ -94,7 +94,7 @@ def bench_in_loop(data: TrainingData) -> None:
         features = [merge_tokens(encoder.encode(images)[0].float(), [0.3])[0.3][None] for _ in clips]
         step(tuple(replace(clip, features=each) for clip, each in zip(clips, features, strict=True)))
 
-    compare("training step", "ViT-B/16 in the loop", in_loop, "from the cache", partial(step, clips), ">= 50", 3)
+    compare_times("step: ViT-B/16 in the loop / from the cache", in_loop, partial(step, clips), ">= 50", 3)
 
 
 def bench_waiting(data: TrainingData) -> None:
@@ -112,40 +112,11 @@ def bench_waiting(data: TrainingData) -> None:
         print(f"waiting for data, {name}: {fraction:.2%} of the time (want <= 5%)", flush=True)
 
 
-def compare(
-    title: str, slow: str, run_slow: Callable[[], None], fast: str, run_fast: Callable[[], None], want: str, times: int
-) -> None:
-    """Alternate the two, so that changes in the machine's load affect both."""
-    run_slow(), run_fast()
-    pairs = [(_seconds(run_slow), _seconds(run_fast)) for _ in range(times)]
-    ratios = sorted(theirs / ours for theirs, ours in pairs)
-    theirs, ours = (median(column) for column in zip(*pairs, strict=True))
-    print(
-        f"{title}: {slow} {theirs * 1000:.0f} ms, {fast} {ours * 1000:.0f} ms: "
-        f"ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}; want {want})",
-        flush=True,
-    )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-BENCHMARKS = {
-    "in-loop": bench_in_loop,
-    "waiting": bench_waiting,
-    "joined": bench_joined,
-    "methods": bench_methods,
-    "soft-dtw": bench_soft_dtw,
-}
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         names = [(view, f"v{number}") for number in range(30) for view in ("ego", "exo")]
         videos = {("train", *name): VIDEO_FRAMES for name in names}
         factories.write_cache(Path(folder), videos, width=WIDTH, ratios=(0.3,), pairs={name: name[1] for name in names})
         features = open_training_data(Path(folder), None, None, 0.3)
-        for benchmark in sys.argv[1:] or BENCHMARKS:
-            BENCHMARKS[benchmark](features)
+        for benchmark in sys.argv[1:] or ("in_loop", "waiting", "joined", "methods", "soft_dtw"):
+            globals()[f"bench_{benchmark}"](features)

@@ -274,6 +274,8 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
         if not existing.is_dir():
             raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
+        if not os.access(existing, os.W_OK):
+            raise UsageError(f"{existing} is not writable. Choose another output with {option}.")
     for folder in {path.parent for path in outputs}:
         remove_abandoned(folder, recursive=False)
 

@@ -32,6 +32,10 @@ def report(
     compare: Annotated[
         list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File (.html) or folder for the page.", show_default=f"runs/RUN/{REPORT_NAME}"),
+    ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
     videos: Annotated[Path | None, typer.Option(help="New folder of the videos, if they have moved.")] = None,
     split: Annotated[
@@ -46,7 +50,7 @@ def report(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Write runs/RUN/report.html: scores, curves, projections and frames of a run, in one file that works offline."""
+    """Write scores, curves, projections and frames of a run as one HTML file that works offline."""
     if videos is not None and not videos.is_dir():
         raise UsageError(f"--videos {videos}: no such folder.")
     if figures is not None:
@@ -56,8 +60,10 @@ def report(
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
     note_unfinished([chosen, *compared])
-    page = chosen.folder / REPORT_NAME
-    check_outputs([page], (), overwrite=True, option="--run")
+    page = out or chosen.folder
+    if page.suffix.lower() not in (".html", ".htm") or page.is_dir():
+        page = page / REPORT_NAME
+    check_outputs([page], (), overwrite=True, option="--out")
 
     def write() -> "tuple[Content, list[Path]]":
         from byov.report.collect import collect
@@ -99,16 +105,15 @@ def report(
 
 
 def _note_missing(content: "Content") -> None:
-    """Print one line per reason for missing sections or pictures."""
+    """Print what the page does not show, and why."""
     from byov.report.content import SECTIONS, Unavailable
 
-    missing = content.missing
-    for reason in dict.fromkeys(missing.values()):
-        names = ", ".join(SECTIONS[name] for name, why in missing.items() if why == reason)
-        note(f"without {names}: {reason}")
-    reasons = [video.sheet.reason for video in content.videos if isinstance(video.sheet, Unavailable)]
-    if reasons and reasons[0] not in missing.values():
-        note(f"no pictures of {len(reasons)} of {len(content.videos)} videos: {reasons[0]}")
+    reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
+    lost = [video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)]
+    if lost:
+        reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
+    for reason in dict.fromkeys(reasons.values()):
+        note(f"without {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy.special import softmax
 
 from byov.cache.layout import selected_tokens
@@ -34,10 +35,6 @@ def centers(count: int, parts: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((2 * part + 1) * count // (2 * parts) for part in range(parts)))
 
 
-def tsne_perplexity(points: int) -> float:
-    return min(PERPLEXITY, (points - 1) / 3)
-
-
 def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     """Return the (n, 2) t-SNE of (n, D) points; all zeros if they coincide. Single-threaded, to be reproducible."""
     from sklearn.manifold import TSNE
@@ -50,7 +47,7 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     if centered.shape[1] < 2:
         centered = np.pad(centered, ((0, 0), (0, 1)))
     with threadpool_limits(1):
-        fit = TSNE(2, perplexity=tsne_perplexity(len(points)), init="pca", random_state=seed)
+        fit = TSNE(2, perplexity=min(PERPLEXITY, (len(points) - 1) / 3), init="pca", random_state=seed)
         coordinates: NDArray[np.float64] = fit.fit_transform(centered / scale).astype(np.float64)
     return coordinates
 
@@ -99,17 +96,12 @@ def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool
 
 def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
     """Darken the excluded patches of an (H, W, 3) picture; if cropped, patches cover only its central square."""
-
-    def patch_of_pixel(length: int) -> NDArray[np.int64]:
-        """Return (length,) indices into the padded mask; 0 and side + 1 are padding."""
-        covered = min(pixels.shape[:2]) if cropped else length
-        center = np.arange(length) + 0.5 - (length - covered) / 2
-        patch = np.floor(center / covered * len(patches)).clip(-1, len(patches))
-        padded: NDArray[np.int64] = patch.astype(np.int64) + 1
-        return padded
-
-    rows, columns = (patch_of_pixel(length) for length in pixels.shape[:2])
-    bright = np.pad(patches, 1)[np.ix_(rows, columns)][..., None]
+    height, width = pixels.shape[:2]
+    covered = (min(height, width),) * 2 if cropped else (height, width)
+    top, left = (height - covered[0]) // 2, (width - covered[1]) // 2
+    bright = np.zeros((height, width, 1), np.bool_)
+    mask = Image.fromarray(patches).resize(covered[::-1], Image.Resampling.NEAREST)
+    bright[top : top + covered[0], left : left + covered[1], 0] = mask
     return np.where(bright, pixels, np.round(pixels * DARKENED)).astype(np.uint8)
 
 

@@ -3,8 +3,10 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
@@ -17,23 +19,34 @@ from byov.apply.align import nearest
 from byov.cache.features import Header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import VIEWS
-from byov.cache.manifest import Manifest, VideoEntry, read_sources
+from byov.cache.manifest import Manifest, read_sources
 from byov.cache.runs import METRICS_NAME, RunRecord, read_metrics
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
-from byov.errors import CacheError, EvaluationError
+from byov.device import usable_cores
+from byov.errors import CacheError, EvaluationError, TrainError
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
-from byov.evaluate.evaluation import compare, frozen_columns, readers_to_compare, scope_of_all, scope_of_runs, tasks_of
+from byov.evaluate.evaluation import (
+    Results,
+    compare,
+    frozen_columns,
+    readers_to_compare,
+    scope_of_all,
+    scope_of_runs,
+    tasks_of,
+)
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.protocols import ScoredSplit, Segment, segments
-from byov.evaluate.table import Table
+from byov.evaluate.table import verdict
 from byov.evaluate.tasks import EvaluationOptions
-from byov.progress import NO_PROGRESS, Progress
+from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
 from byov.report import analysis, content, provenance
 from byov.report.analysis import centers, evenly_spaced
 from byov.report.content import FrameRef, Unavailable
-from byov.report.pictures import SourceVideos, TileRequest, Tiles, make_sheets, read_tiles
+from byov.report.pictures import Pixels, SourceVideos, decode_frames, encode_pictures, thumbnail_area
+from byov.train.feature_store import FeatureStore, open_training_data
+from byov.train.progress import aligned_progress
 
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,13 +54,14 @@ T = TypeVar("T")
 SPLITS = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # per view
 MAX_SAMPLES, MIN_SAMPLES = 100, 8  # sampled frames per video
-MIN_TILE_BYTES = 2500  # about 180 x 135 pixels
+MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels
 OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3
 TSNE_POINTS, MIN_TSNE_POINTS = 600, 5
 QUERIES, RETRIEVED = 3, 5  # queries per direction, frames per query
 TOKEN_RATIOS, TOKEN_FRAMES = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0), 5
 WORST_VIDEOS, WORST_FRAMES = 3, 5
+PROGRESS_FRAMES, PROGRESS_PICTURE_PX, PRELOADED_BYTES = 8, 160 * 120, 1 << 30
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
 NO_CURVE = ("epoch", "step", "lr")  # columns that are not plotted
@@ -90,7 +104,7 @@ def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Un
     """Call `make`, and return its error as `Unavailable`, without local paths, since reports are shared."""
     try:
         return make(data, *args)
-    except (CacheError, EvaluationError) as error:
+    except (CacheError, EvaluationError, TrainError) as error:
         text = str(error)
         for folder, name in ((data.features_dir, "features"), (data.runs_dir, "runs")):
             if folder != Path():
@@ -125,7 +139,7 @@ def collect(
             else:
                 runs.append(other)
         steps.advance(latest="tables")
-        tables = attempt(_tables, data, (run, *compared), progress)
+        results = attempt(_evaluate, data, (run, *compared), progress)
         taus = [tau_of_each_pair(one.frames.every(TAU_STRIDE)) for one in runs]
         strips = attempt(choose_strips, data)
         failures = attempt(find_failures, data, taus[0])
@@ -146,15 +160,21 @@ def collect(
             shown_frames[ref.video].add(ref.frame)
         samples = [tuple(sorted(frames)) for frames in shown_frames]
         sources = SourceVideos(data.feature_folder.parent, videos)
-        wanted = [attempt(_tile_request, data, sources, video, frames) for video, frames in enumerate(samples)]
-        tiles = read_tiles(wanted, picture_bytes, progress)
-        sheets = make_sheets(tiles, picture_bytes)
+        area = thumbnail_area(sum(map(len, samples)), picture_bytes)
+        read = partial(attempt, _decode, data, sources, area)
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            done = pool.map(read, range(len(samples)), samples)
+            pixels = list(track(done, progress, "frames", unit="video", total=len(samples), brief=True))
+        pictures = encode_pictures(pixels, picture_bytes)
         steps.advance()
     if strips:  # without those whose query has no picture
-        shown_strips = tuple(strip for strip in strips if sheets[strip.query.video])
-        strips = shown_strips or next(sheet for sheet in sheets if isinstance(sheet, Unavailable))
-    tokens = [attempt(token_selection, data, video, frames, tiles[video]) for video, frames in token_frames.items()]
-    shown = _shown_videos(data, samples, sheets, taus[0])
+        shown_strips = tuple(strip for strip in strips if pictures[strip[0].video])
+        strips = shown_strips or next(each for each in pictures if isinstance(each, Unavailable))
+    tokens = [
+        attempt(token_selection, data, video, frames, samples[video], pixels[video])
+        for video, frames in token_frames.items()
+    ]
+    shown = _shown_videos(data, samples, pictures, taus[0])
     return content.Content(
         run=run.name,
         dataset=run.dataset,
@@ -162,16 +182,18 @@ def collect(
         split=data.split,
         phases=data.reader.manifest.phases if any(video.labels for video in shown) else (),
         videos=shown,
-        tables=tables,
+        verdict=verdict(results.rows, data.reader.name) if results else "",
+        tables=results if isinstance(results, Unavailable) else tuple(results.tables()),
         own_row=data.reader.name,
         curves=read_curves(run),
         projection=projection,
         strips=strips,
         tokens=tuple(one for one in tokens if one) or next(one for one in tokens if isinstance(one, Unavailable)),
         failures=failures,
+        progress=attempt(progress_labels, data, sources),
         vectors=attempt(_vectors, data, runs, samples, taus),
         manifest_rows=manifest_rows(data.reader.manifest, data.feature_folder.parent),
-        provenance=provenance.provenance(data.reader, data.split, len(points), sheets, seed),
+        provenance=provenance.provenance(data.reader),
     )
 
 
@@ -199,13 +221,13 @@ def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
 def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
     """Return the number of samples per video, and the bytes for all pictures, that fit the size limit of the page."""
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
-    fitting = available // (len(lengths) * (bytes_per_frame + MIN_TILE_BYTES))
+    fitting = available // (len(lengths) * (bytes_per_frame + MIN_PICTURE_BYTES))
     samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
     return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> tuple[Table, ...]:
-    """Compute the tables of byov-eval --task all."""
+def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> Results:
+    """Compute the results of byov-eval --task all."""
     manifest, folders = data.reader.manifest, (data.runs_dir, data.features_dir)
     split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
     if split is None:
@@ -214,13 +236,7 @@ def _tables(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
     frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
     readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
     scope = scope_of_runs(scope, readers, explicit=False)
-    return tuple(compare(manifest, readers, scope, progress).tables())
-
-
-def _require_both_views(data: SplitEmbeddings) -> None:
-    for view in VIEWS:
-        if not data.of_view(view):
-            raise EvaluationError(f"the {data.split} split has no {view} videos")
+    return compare(manifest, readers, scope, progress)
 
 
 def _require_two_videos(data: SplitEmbeddings) -> None:
@@ -230,7 +246,9 @@ def _require_two_videos(data: SplitEmbeddings) -> None:
 
 def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
     """Retrieve across views for evenly spaced videos and frames."""
-    _require_both_views(data)
+    for view in VIEWS:
+        if not data.of_view(view):
+            raise EvaluationError(f"the {data.split} split has no {view} videos")
     strips = {}
     for query_view, candidate_view in (VIEWS, VIEWS[::-1]):
         queries = data.of_view(query_view)
@@ -239,7 +257,7 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
             video = queries[(2 * part + 1) * len(queries) // (2 * QUERIES)]
             frame = (2 * part + 1) * len(data.segments[video]) // (2 * QUERIES)
             retrieved = analysis.nearest_of_each(data.embeddings(video)[frame], others, RETRIEVED)
-            strips[video, frame] = content.Strip(FrameRef(video, frame), retrieved)
+            strips[video, frame] = (FrameRef(video, frame), *retrieved)
     return tuple(strips.values())
 
 
@@ -259,11 +277,14 @@ def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64]) -> content.F
         frames = centers(len(data.segments[video]), WORST_FRAMES)
         others = [other for other in range(len(data.segments)) if other != video]
         partner = min(others, key=lambda other: np.nan_to_num(taus[video, other], nan=np.inf))
-        matched = nearest(data.embeddings(video)[list(frames)], data.embeddings(partner))
+        matched = nearest(data.embeddings(video)[list(frames)], data.embeddings(partner)).tolist()
+        pairs = [(FrameRef(video, at), FrameRef(partner, match)) for at, match in zip(frames, matched, strict=True)]
         tau = float(taus[video, partner])
-        worst.append(content.WorstVideo(video, float(means[video]), frames, partner, tau, tuple(matched.tolist())))
+        worst.append(content.WorstVideo(video, float(means[video]), partner, tau, tuple(pairs)))
     reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
-    similarity = analysis.softmax_similarity(data.embeddings(reference.video), reference.frame)
+    embeddings = data.embeddings(reference.video)
+    is_unit = np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-2)  # their softmax is flat in any case
+    similarity = None if is_unit else analysis.softmax_similarity(embeddings, reference.frame)
     return content.Failures(tuple(worst), reference, similarity)
 
 
@@ -307,36 +328,37 @@ def _referenced_frames(
 ) -> Iterator[FrameRef]:
     """Yield the frames that the examples and the failures show."""
     for strip in strips or ():
-        yield from (strip.query, *strip.retrieved)
+        yield from strip
     if failures:
         yield failures.reference
         for worst in failures.worst:
             yield from chain.from_iterable(worst.pairs)
 
 
-def _tile_request(data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]) -> TileRequest:
+def _decode(data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]) -> Pixels:
     header = data.feature_header(video)
     path = sources.find(data.segments[video].video.id, header.provenance)
-    return TileRequest(path, frames, header.truncated)
+    return decode_frames(path, frames, area, truncated=header.truncated)
 
 
 def token_selection(
-    data: SplitEmbeddings, video: int, frames: tuple[int, ...], tiles: Tiles | Unavailable
+    data: SplitEmbeddings, video: int, frames: tuple[int, ...], samples: Sequence[int], pixels: Pixels | Unavailable
 ) -> content.TokenSelection:
-    """Draw the selected tokens of some frames of a video at each ratio."""
-    if isinstance(tiles, Unavailable):
-        raise CacheError(tiles.reason)
+    """Draw the selected tokens of some frames of a video at each ratio, given the pixels of its samples."""
+    if isinstance(pixels, Unavailable):
+        raise CacheError(pixels.reason)
     header = data.feature_header(video)
     order = read_array(header.path, "order")
     tokens = order.shape[1]
     if not tokens or isqrt(tokens) ** 2 != tokens or order.max() >= tokens:
         raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
     cropped = header.provenance.preprocessing.startswith("crop")
-    pixels = [tiles.pixels[tiles.frames.index(frame)] for frame in frames]
     pictures = [
         [
-            analysis.darken_excluded(picture, analysis.selected_patches(order[frame], ratio), cropped=cropped)
-            for frame, picture in zip(frames, pixels, strict=True)
+            analysis.darken_excluded(
+                pixels[samples.index(frame)], analysis.selected_patches(order[frame], ratio), cropped=cropped
+            )
+            for frame in frames
         ]
         for ratio in TOKEN_RATIOS
     ]
@@ -346,7 +368,7 @@ def token_selection(
 def _shown_videos(
     data: SplitEmbeddings,
     samples: Sequence[tuple[int, ...]],
-    sheets: Sequence[content.Sheet | Unavailable],
+    pictures: Sequence[content.Pictures | Unavailable],
     taus: NDArray[np.float64],
 ) -> tuple[content.ShownVideo, ...]:
     manifest, videos = data.reader.manifest, []
@@ -361,7 +383,7 @@ def _shown_videos(
             labels=segment.video.labels if manifest.phases else None,
             samples=samples[video],
             tau=None if np.isnan(means[video]) else float(means[video]),
-            sheet=sheets[video],
+            pictures=pictures[video],
         )
         videos.append(shown)
     return tuple(videos)
@@ -381,6 +403,31 @@ def _vectors(
     return tuple(vectors)
 
 
+def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[content.ProgressLabels, ...]:
+    """Compute the labels of the training video of each view in which they differ most from normalized time."""
+    run = data.reader.run
+    if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
+        return ()
+    ratio = float(run.column.removeprefix("merged/"))
+    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, ratio)
+    shown = []
+    for view in VIEWS:
+        videos = training.of("train", view)
+        read = FeatureStore(training, videos, PRELOADED_BYTES).read
+        labels = [label.double().numpy() for label in aligned_progress(videos, read, run.seed)]
+        gaps = [np.abs(label - np.linspace(0, 1, len(label))).mean() for label in labels]
+        if not gaps or not max(gaps):
+            continue
+        video, label = videos[int(np.argmax(gaps))], labels[int(np.argmax(gaps))]
+        frames, header = centers(len(label), PROGRESS_FRAMES), video_header(training.folder, view, video.id)
+        pictures = None
+        with suppress(CacheError):
+            path = sources.find(video.id, header.provenance)
+            pictures = decode_frames(path, frames, PROGRESS_PICTURE_PX, truncated=header.truncated)
+        shown.append(content.ProgressLabels(f"{view}/{video.id}", label, frames, pictures))
+    return tuple(shown)
+
+
 def read_curves(run: RunRecord) -> content.Curves | Unavailable:
     """Read a run's losses and validation scores from metrics.jsonl."""
     try:
@@ -393,10 +440,13 @@ def read_curves(run: RunRecord) -> content.Curves | Unavailable:
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
     if not losses and not names.keys() & VALIDATION:
         return Unavailable(f"{METRICS_NAME} has no losses or scores")
+    # The record has the validation scores of the saved model, of the last one if it was not selected by them.
+    saved = run.settings.get("select") != "last" and run.training.get("validation")
+    kept = [record["epoch"] for record in records if saved and saved.items() <= record.items()]
     return content.Curves(
         losses=tuple(_curve(records, name) for name in losses),
         validation=tuple(_curve(records, name) for name in VALIDATION if name in names),
-        kept_epoch=_kept_epoch(records, str(run.settings.get("select"))),
+        kept_epoch=kept[0] if kept else None,
     )
 
 
@@ -405,17 +455,7 @@ def _curve(records: Sequence[dict[str, Any]], name: str) -> content.Curve:
     return content.Curve(name, tuple(epoch for epoch, _ in points), tuple(value for _, value in points))
 
 
-def _kept_epoch(records: Sequence[dict[str, Any]], metric: str) -> int | None:
-    """Return the first epoch with the best value of the selection metric."""
-    trained = [record for record in records if record["epoch"] > 0]
-    if metric in VALIDATION and not any(metric in record for record in trained):
-        metric = "tau"  # like byov-train without labels
-    candidates = [record for record in trained if metric in VALIDATION and metric in record]
-    best = max(candidates, key=lambda record: record[metric], default=None)
-    return None if best is None else int(best["epoch"])
-
-
-def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[content.ManifestRow, ...]:
+def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, str], ...]:
     """Return all videos of the dataset as rows of the CSV that byov-extract --manifest reads.
 
     Paths are relative to the common folder of all videos, since reports are shared.
@@ -425,30 +465,20 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[content.Man
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])
         paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
-    return tuple(
-        content.ManifestRow(
-            path=paths.get(video.id, ""),
-            view=video.view,
-            split=video.split,
-            id=video.id,
-            events=events_cell(video, len(manifest.phases)),
-            pair=video.pair or "",
-        )
-        for video in manifest.videos
-    )
+    rows = []
+    for video in manifest.videos:
+        row = {"path": paths.get(video.id, ""), "view": video.view, "split": video.split, "id": video.id}
+        row["events"] = events_cell(video.labels or (), len(manifest.phases))
+        rows.append(row | {"pair": video.pair or ""})
+    return tuple(rows)
 
 
-def events_cell(video: VideoEntry, phases: int) -> str:
-    """Format the start times of the phases in seconds; "" if the labels are not consecutive phases.
-
-    Times are half a frame before the first frame of a phase, so that rounding does not shift the phase.
-    """
-    known = [label for label in video.labels or () if label != UNLABELED]
-    if not known or not video.fps or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
+def events_cell(labels: Sequence[int], phases: int) -> str:
+    """Format the first frames of the phases, as in "31f;52f"; "" if the labels are not consecutive phases."""
+    known = [label for label in labels if label != UNLABELED]
+    if not known or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
         return ""
-    return ";".join(
-        f"{max(frame - 0.5, 0) / video.fps:.3f} {mark}".strip() for frame, mark in _events(video.labels or (), phases)
-    )
+    return ";".join(f"{frame}f {mark}".strip() for frame, mark in _events(labels, phases))
 
 
 def _events(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:

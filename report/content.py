@@ -4,7 +4,6 @@ A part that cannot be shown is an `Unavailable` with the reason. Videos are refe
 `Content.videos`, frames by their number in the video.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -20,6 +19,7 @@ SECTIONS = {  # attribute of Content → section of the page
     "tables": "scores",
     "projection": "before and after training",
     "strips": "retrieval",
+    "progress": "progress labels",
     "curves": "training",
     "tokens": "selected tokens",
     "failures": "failures",
@@ -36,24 +36,8 @@ class Unavailable:
         return False
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """Thumbnails of one video: one JPEG per row of tiles.
-
-    Browsers decode whole images, so a single image of all tiles of a long video would be slow.
-    """
-
-    frames: tuple[int, ...]  # ascending; frame i is in row i // columns, column i % columns
-    tile_width: int
-    tile_height: int
-    columns: int
-    rows: tuple[bytes, ...]  # JPEG
-
-    def position(self, frame: int) -> tuple[int, int] | None:
-        """Return (row, column) of a frame's tile, or None if the frame has no tile."""
-        index = bisect_left(self.frames, frame)
-        found = index < len(self.frames) and self.frames[index] == frame
-        return divmod(index, self.columns) if found else None
+Pictures = tuple[bytes, ...]  # JPEG
+Strip = tuple["FrameRef", ...]  # a query and the nearest frame of each video of the other view, nearest video first
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class ShownVideo:
     labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
     samples: tuple[int, ...]  # ascending; frames with pictures and embeddings in the page
     tau: float | None  # Kendall's tau, averaged over all pairs with this video
-    sheet: Sheet | Unavailable  # thumbnails of the samples
+    pictures: Pictures | Unavailable  # thumbnails of the samples
 
     def time(self, frame: int) -> str:
         return f"{self.pts_seconds[frame]:.2f} s"
@@ -86,16 +70,14 @@ class ShownVideo:
         return runs
 
 
-@dataclass(frozen=True)
-class FrameRef:
+class FrameRef(NamedTuple):
     """One frame of one shown video."""
 
     video: int
     frame: int
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     name: str
     epochs: tuple[int, ...]
     values: tuple[float, ...]
@@ -120,14 +102,6 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Strip:
-    """A query frame and the nearest frame of each video of the other view, nearest video first."""
-
-    query: FrameRef
-    retrieved: tuple[FrameRef, ...]
-
-
-@dataclass(frozen=True)
 class TokenSelection:
     """Tokens kept by selective token merging: a row of frames per ratio, with excluded patches darkened."""
 
@@ -143,16 +117,9 @@ class WorstVideo:
 
     video: int
     tau: float  # mean over its pairs
-    frames: tuple[int, ...]
     partner: int
     partner_tau: float
-    matched: tuple[int, ...]  # the partner's nearest frame to each of `frames`
-
-    @property
-    def pairs(self) -> list[tuple[FrameRef, FrameRef]]:
-        """Frames of the video, each with its nearest frame."""
-        matches = zip(self.frames, self.matched, strict=True)
-        return [(FrameRef(self.video, frame), FrameRef(self.partner, matched)) for frame, matched in matches]
+    pairs: tuple[tuple[FrameRef, FrameRef], ...]  # frames of the video, each with the partner's nearest frame
 
 
 @dataclass(frozen=True)
@@ -161,7 +128,7 @@ class Failures:
 
     worst: tuple[WorstVideo, ...]  # worst first
     reference: FrameRef  # a frame of the worst video
-    similarity: NDArray[np.float64]  # (T,) softmax over that video's frames of z_ref · z_t / sqrt(D)
+    similarity: NDArray[np.float64] | None  # (T,) softmax of z_ref · z_t / sqrt(D); None for unit vectors
 
 
 @dataclass(frozen=True)
@@ -173,15 +140,14 @@ class RunVectors:
     taus: NDArray[np.float64]  # (V, V) Kendall's tau of query and candidate video over all frames; NaN if undefined
 
 
-class ManifestRow(NamedTuple):
-    """A row of the CSV that byov-extract --manifest reads."""
+@dataclass(frozen=True)
+class ProgressLabels:
+    """Progress labels of a training video of the method timeline, and some of the video's frames."""
 
-    path: str  # relative to the folder that contains all videos
-    view: str
-    split: str
-    id: str
-    events: str
-    pair: str
+    name: str
+    labels: NDArray[np.float64]  # (T,)
+    frames: tuple[int, ...]  # F
+    pictures: NDArray[np.uint8] | None  # (F, height, width, 3); None if the video cannot be read
 
 
 @dataclass(frozen=True)
@@ -194,15 +160,17 @@ class Content:
     split: str
     phases: tuple[str, ...]  # () without labels
     videos: tuple[ShownVideo, ...]
+    verdict: str  # one sentence; "" if there is nothing to compare
     tables: tuple[Table, ...] | Unavailable
     own_row: str  # this run's row in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable
-    strips: tuple[Strip, ...] | Unavailable
+    strips: tuple[Strip, ...] | Unavailable  # examples of retrieval across views
     tokens: tuple[TokenSelection, ...] | Unavailable
     failures: Failures | Unavailable
+    progress: tuple[ProgressLabels, ...] | Unavailable  # () for methods without progress labels
     vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
-    manifest_rows: tuple[ManifestRow, ...]  # all videos of the dataset
+    manifest_rows: tuple[dict[str, str], ...]  # of all videos of the dataset, for byov-extract --manifest
     provenance: tuple[tuple[str, str], ...]
 
     @property
@@ -217,8 +185,7 @@ class Content:
         return None if None in phases else phases[0] == phases[1]
 
 
-@dataclass(frozen=True)
-class ScoreCurve:
+class ScoreCurve(NamedTuple):
     """Scores as a function of a setting; curves with the same name share a color."""
 
     name: str
@@ -228,8 +195,7 @@ class ScoreCurve:
     published: bool = False
 
 
-@dataclass(frozen=True)
-class ScorePanel:
+class ScorePanel(NamedTuple):
     """One plot of a sweep's figure."""
 
     heading: str

@@ -3,16 +3,14 @@
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -35,7 +33,7 @@ Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
     *("curves", "tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo"),
-    *("alignment", "failures", "softmax"),
+    *("alignment", "failures", "softmax", "progress"),
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 TIME_COLORS = "viridis"
@@ -107,7 +105,7 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     if content.projection:
         yield "tsne", draw_projection(content, content.projection)
     for query, candidate in (("ego", "exo"), ("exo", "ego")):
-        strips = [strip for strip in content.strips or () if content.videos[strip.query.video].view == query]
+        strips = [strip for strip in content.strips or () if content.videos[strip[0].video].view == query]
         if strips:
             yield f"retrieval_{query}2{candidate}", draw_retrieval(content, strips)
     for selection in content.tokens or ():
@@ -118,7 +116,10 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
         yield "alignment", draw_alignment(content, content.vectors[0], views.index("ego"), views.index("exo"))
     if content.failures:
         yield "failures", draw_failures(content, content.failures)
-        yield "softmax", draw_softmax(content, content.failures)
+        if content.failures.similarity is not None:
+            yield "softmax", draw_softmax(content, content.failures.reference, content.failures.similarity)
+    if content.progress:
+        yield "progress", draw_progress(content.progress)
 
 
 # Plots
@@ -149,40 +150,35 @@ def draw_curves(curves: parts.Curves) -> Figure:
 
 def draw_projection(content: Content, projection: parts.Projection) -> Figure:
     """Draw one panel per map. Markers show the view, colors the phase, or the time without labels."""
-    videos = [content.videos[ref.video] for ref in projection.frames]
-    views = np.array([video.view for video in videos])
+    frames = [(content.videos[ref.video], ref.frame) for ref in projection.frames]
+    views = np.array([video.view for video, _ in frames])
+    phases = [video.phase(frame) for video, frame in frames]
+    if content.phases:
+        colors = [to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases]
+        keys = [(phase_color(phase), name) for phase, name in enumerate(content.phases) if phase in phases]
+        keys += [(style.NO_PHASE, "no label")] if None in phases else []
+    else:
+        shade = matplotlib.colormaps[TIME_COLORS]
+        colors = [shade(frame / max(video.frames - 1, 1)) for video, frame in frames]
+        keys = [(to_hex(shade(0.0)), "start of the video"), (to_hex(shade(1.0)), "end")]
     entries: Entries = [
         (Line2D([], [], color=INK, marker=marker, markersize=4, linestyle=""), view)
         for view, marker in VIEW_MARKERS.items()
         if view in views
     ]
-    located = list(zip(videos, (ref.frame for ref in projection.frames), strict=True))
-    if content.phases:
-        phases = [video.phase(frame) for video, frame in located]
-        colors = np.array([to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases])
-        present = sorted({phase for phase in phases if phase is not None})
-        entries += [(Patch(color=phase_color(phase)), content.phases[phase]) for phase in present]
-        entries += [(Patch(color=style.NO_PHASE), "no label")] if None in phases else []
-    else:
-        times = [frame / max(video.frames - 1, 1) for video, frame in located]
-        colors = matplotlib.colormaps[TIME_COLORS](times)
+    entries += [(Patch(color=color), name) for color, name in keys]
     columns = style.legend_columns([name for _, name in entries])
     across = min(len(projection.maps), 3)
     down = math.ceil(len(projection.maps) / across)
     height = down * PAGE_INCHES / across + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
     for index, (title, points) in enumerate(projection.maps, start=1):
-        axes = figure.add_subplot(down, across, index)
+        axes = figure.add_subplot(down, across, index, xticks=[], yticks=[])
         for view, marker in VIEW_MARKERS.items():
-            of_view = views == view
+            own = views == view
             look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
-            axes.scatter(points[of_view, 0], points[of_view, 1], c=colors[of_view], **look)
-        axes.set(xticks=[], yticks=[])
+            axes.scatter(points[own, 0], points[own, 1], c=np.array(colors)[own], **look)
         axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
-    if not content.phases:
-        bar = figure.colorbar(ScalarMappable(cmap=TIME_COLORS), ax=figure.axes, aspect=30, pad=0.02)
-        bar.set_ticks([0, 1], labels=["start", "end"])
-        bar.set_label("time in the video", labelpad=-12)
     legend(figure, entries, inches=3.0, loc="outside lower center", ncols=columns)
     return figure
 
@@ -210,31 +206,29 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
         entries.append((Line2D([], [], color=style.PHASES[4], linestyle="--", linewidth=0.8), "phase boundary"))
     axes.set_xlabel(f"{fit_text(across.name, 1.8, style.TEXT_POINTS)}, frame")
     axes.set_ylabel(f"{fit_text(down.name, 1.6, style.TEXT_POINTS)}, frame")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(style.integer_ticks())
-    figure.colorbar(mesh, ax=axes, label="distance", aspect=30, pad=0.02).ax.locator_params(nbins=5)
+    figure.colorbar(mesh, ax=axes, label="distance", aspect=30, pad=0.02)
     if not np.isnan(run.taus[rows, columns]):
         axes.set_title(f"Kendall's τ = {run.taus[rows, columns]:.2f}")
     legend(figure, entries, inches=0.9, loc="outside lower center", ncols=len(entries), columnspacing=1)
     return figure
 
 
-def draw_softmax(content: Content, failures: parts.Failures) -> Figure:
-    """Draw the similarity of the reference frame to all frames of its video."""
+def draw_softmax(content: Content, reference: FrameRef, similarity: NDArray[np.float64]) -> Figure:
+    """Draw the similarity of a reference frame to all frames of its video."""
     figure = Figure(figsize=(PAGE_INCHES, 1.9), layout="constrained")
     axes = figure.add_subplot()
-    count, frame = len(failures.similarity), failures.reference.frame
-    axes.plot(range(count), failures.similarity, color=phase_color(0))
+    count = len(similarity)
+    axes.plot(range(count), similarity, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
-    (reference,) = axes.plot([frame], [failures.similarity[frame]], "o", color=style.WRONG, markersize=4)
+    (marker,) = axes.plot([reference.frame], [similarity[reference.frame]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(0, 1.1 * max(float(failures.similarity.max()), 1 / count))  # small differences should look small
+    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # small differences should look small
     axes.set_ylabel("softmax similarity\nto the reference")
-    name = content.videos[failures.reference.video].name
+    name = content.videos[reference.video].name
     axes.set_xlabel(f"frame of {fit_text(name, COLUMN_INCHES, style.TEXT_POINTS)}")
     axes.xaxis.set_major_locator(style.integer_ticks())
     style.tidy(axes)
-    entries: Entries = [(reference, "reference frame"), (uniform, f"uniform (1/{count})")]
+    entries: Entries = [(marker, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
     return figure
 
@@ -270,34 +264,50 @@ def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figur
     return figure
 
 
+def draw_progress(videos: Sequence[parts.ProgressLabels]) -> Figure:
+    """Draw the labels of each video against time, below a strip of its frames."""
+    figure = Figure(figsize=(PAGE_INCHES, 2.7 * len(videos)), layout="constrained")
+    for row, (part, video) in enumerate(
+        zip(figure.subfigures(len(videos), 1, squeeze=False)[:, 0], videos, strict=True)
+    ):
+        grid = part.add_gridspec(2, len(video.frames), height_ratios=[1, 2.2])
+        for column, frame in enumerate(video.frames):
+            axes = part.add_subplot(grid[0, column], xticks=[], yticks=[], title=f"{frame}")
+            if video.pictures is not None:
+                axes.imshow(video.pictures[column])
+        axes = part.add_subplot(grid[1, :], xlim=(0, len(video.labels) - 1), ylim=(0, 1))
+        (labels,) = axes.plot(video.labels, color=phase_color(0), linewidth=1.6)
+        (linear,) = axes.plot([0, len(video.labels) - 1], [0, 1], color=FAINT, linestyle="--", linewidth=0.8)
+        axes.vlines(video.frames, 0, video.labels[list(video.frames)], color=style.RULE, linewidth=0.8, zorder=1)
+        axes.set(xlabel=f"frame of {fit_text(video.name, COLUMN_INCHES, style.TEXT_POINTS)}", ylabel="progress label")
+        style.tidy(axes)
+        entries: Entries = [(labels, "aligned with the other videos"), (linear, "linear in time")]
+        legend(axes, entries if not row else entries[:0], inches=2.5, loc="upper left")
+    return figure
+
+
 # Grids of video frames
 
 
-@dataclass(frozen=True)
-class GridCell:
-    """A picture in a grid, with caption lines below it."""
+class GridCell(NamedTuple):
+    """A picture in a grid, with caption lines below it and the color of its border."""
 
     picture: Picture | None
     caption: tuple[str, ...] = ()
-    border: str | None = None  # color
-
-    @property
-    def height(self) -> float:
-        """Height relative to the width; 1 without a picture."""
-        return 1 if self.picture is None else self.picture.shape[0] / self.picture.shape[1]
+    border: str | None = None
 
 
 def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequence[str] = ()) -> Figure:
     """Draw rows of pictures of equal width, scaled to fit a page."""
     columns = max(len(row) for row in rows)
-    heights = [max(cell.height for cell in row) for row in rows]
-    text_inches = CAPTION_LINE_INCHES * sum(1 + max(len(cell.caption) for cell in row) for row in rows)
+    shapes = [[(1, 1) if cell.picture is None else cell.picture.shape[:2] for cell in row] for row in rows]
+    heights = [max(height / width for height, width in row) for row in shapes]
+    text_inches = CAPTION_LINE_INCHES * (1 + sum(1 + max(len(cell.caption) for cell in row) for row in rows))
     label_inches = LABEL_INCHES if labels else 0
-    fitting = (style.PAGE_HEIGHT_INCHES - text_inches - CAPTION_LINE_INCHES) / sum(heights)
+    fitting = (style.PAGE_HEIGHT_INCHES - text_inches) / sum(heights)
     width = min((PAGE_INCHES - label_inches) / columns, MAX_CELL_INCHES, fitting)
-    height = sum(heights) * width + text_inches + CAPTION_LINE_INCHES
     figure = Figure(
-        figsize=(max(label_inches + columns * width, COLUMN_INCHES), height),
+        figsize=(max(label_inches + columns * width, COLUMN_INCHES), sum(heights) * width + text_inches),
         layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0, hspace=0),
     )
     figure.suptitle(heading, fontsize=style.SMALL_POINTS)
@@ -319,29 +329,24 @@ def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequenc
     return figure
 
 
-def frame_picture(content: Content, ref: FrameRef) -> Picture | None:
-    """Return the thumbnail of a frame, or None if there is none."""
-    sheet = content.videos[ref.video].sheet
-    position = sheet.position(ref.frame) if sheet else None
-    if not sheet or position is None:
-        return None
-    row, column = position
-    with Image.open(io.BytesIO(sheet.rows[row]), formats=["JPEG"]) as image:
-        left = column * sheet.tile_width
-        return np.asarray(image.convert("RGB"))[:, left : left + sheet.tile_width]
+def _grid_cell(content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None) -> GridCell:
+    """Return the thumbnail of a frame."""
+    video = content.videos[ref.video]
+    if not video.pictures or ref.frame not in video.samples:
+        return GridCell(None, caption, border)
+    with Image.open(io.BytesIO(video.pictures[video.samples.index(ref.frame)]), formats=["JPEG"]) as image:
+        return GridCell(np.asarray(image.convert("RGB")), caption, border)
 
 
 def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
     """Draw a row per query with its nearest frames of the other view."""
     rows = []
-    for strip in strips:
-        query = content.videos[strip.query.video]
-        caption = (query.name, query.time(strip.query.frame))
-        row = [GridCell(frame_picture(content, strip.query), caption, style.QUERY)]
-        for ref in strip.retrieved:
-            video, same = content.videos[ref.video], content.same_phase(strip.query, ref)
+    for query, *retrieved in strips:
+        row = []
+        for ref in (query, *retrieved):
+            video, same = content.videos[ref.video], None if ref is query else content.same_phase(query, ref)
             caption = (video.name, video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same])
-            row.append(GridCell(frame_picture(content, ref), caption, BORDERS[same]))
+            row.append(_grid_cell(content, ref, caption, style.QUERY if ref is query else BORDERS[same]))
         rows.append(row)
     return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))
 
@@ -362,9 +367,9 @@ def draw_failures(content: Content, failures: parts.Failures) -> Figure:
         video, partner = content.videos[worst.video], content.videos[worst.partner]
         for query, match in worst.pairs:
             border = style.QUERY if query == failures.reference else None
-            queries.append(GridCell(frame_picture(content, query), (video.time(query.frame),), border))
+            queries.append(_grid_cell(content, query, (video.time(query.frame),), border))
             border = BORDERS[content.same_phase(query, match)]
-            matches.append(GridCell(frame_picture(content, match), (partner.time(match.frame),), border))
+            matches.append(_grid_cell(content, match, (partner.time(match.frame),), border))
         rows += [queries, matches]
         labels.append(f"{fit_text(video.name, LABEL_INCHES)}\nτ = {worst.tau:.2f}")
         labels.append(f"nearest in\n{fit_text(partner.name, LABEL_INCHES)}\nτ = {worst.partner_tau:.2f}")

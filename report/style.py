@@ -1,16 +1,14 @@
 """Style of the figures: sizes of the CVPR template, colors, fonts and legends."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
-from matplotlib.textpath import TextToPath
 from matplotlib.ticker import MaxNLocator
 
 from byov.text import printable
@@ -19,19 +17,12 @@ COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # CVPR temp
 DOTS_PER_INCH = 300
 TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
-MAX_TEXT_LENGTH = 200  # characters; longer texts are slow to measure
+CHARACTER_WIDTH = 0.62  # average, relative to the font size
 INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Okabe and Ito's palette, adapted; the same as --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
 QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
-FONT = "DejaVu Sans"  # included in matplotlib
-# Used for glyphs that DejaVu lacks, if installed.
-FALLBACKS = (
-    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Noto Sans SC", "Noto Sans JP"),
-    *("Noto Sans KR", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Unifont", "STIXGeneral"),
-)
-
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
     "axes.titlesize": TEXT_POINTS,
@@ -40,14 +31,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelsize": SMALL_POINTS,
     "legend.fontsize": SMALL_POINTS,
     "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
     "lines.linewidth": 1.0,
-    "axes.edgecolor": INK,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "text.parse_math": False,  # names may contain $
     "pdf.fonttype": 42,  # TrueType; some publishers reject Type 3
 }
@@ -56,10 +40,11 @@ _STYLE: dict[Any, Any] = {
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Apply matplotlib's defaults and the style above, ignoring the user's matplotlibrc."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
         del defaults["backend"]
-        matplotlib.rcParams.update({**defaults, **_STYLE, "font.family": fonts()})
+        matplotlib.rcParams.update({**defaults, **_STYLE})
         yield
 
 
@@ -68,40 +53,11 @@ def phase_color(index: int) -> str:
     return PHASES[index % len(PHASES)]
 
 
-@cache
-def fonts() -> list[str]:
-    """Return the font and its installed fallbacks."""
-    installed = {font.name for font in fontManager.ttflist}
-    return [FONT, *(name for name in FALLBACKS if name in installed)]
-
-
-@cache
-def _drawable() -> frozenset[int]:
-    """Return the code points that have a glyph in one of the fonts."""
-    return frozenset[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
-
-
-def literal(text: str) -> str:
-    """Return `text` with control characters and characters without a glyph replaced by escape sequences."""
-    return "".join(
-        character if ord(character) in _drawable() else character.encode("unicode_escape").decode()
-        for character in printable(text)
-    )
-
-
 def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
-    """Return `literal(text)`, truncated at the start if it is too wide, since video names differ at the end."""
-    whole = literal(text)
-    shown = whole if len(whole) <= MAX_TEXT_LENGTH else "…" + whole[-MAX_TEXT_LENGTH:]
-    while len(shown) > 1 and _width_inches(shown, points) > inches:
-        shown = "…" + shown[2:]
-    return shown
-
-
-def _width_inches(text: str, points: float) -> float:
-    properties = FontProperties(family=fonts(), size=points)
-    width_points, _, _ = TextToPath().get_text_width_height_descent(text, properties, ismath=False)
-    return float(width_points) / 72
+    """Return `text`, truncated at the start if it is too wide, since video names differ at the end."""
+    shown = printable(text)
+    limit = max(int(inches * 72 / (CHARACTER_WIDTH * points)), 1)
+    return shown if len(shown) <= limit else "…" + shown[len(shown) - limit + 1 :]
 
 
 def integer_ticks() -> MaxNLocator:
@@ -117,7 +73,7 @@ def tidy(axes: Axes) -> None:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Return how many legend entries fit side by side below a figure of full page width."""
-    widest = max(_width_inches(fit_text(name, 3.0), SMALL_POINTS) for name in names)
+    widest = min(max(map(len, names)) * CHARACTER_WIDTH * SMALL_POINTS / 72, 3.0)
     return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5: marker and gap
 
 

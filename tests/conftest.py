@@ -1,7 +1,6 @@
 """Fixtures that run commands in this process, or scripts in processes of their own."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import h5py
 import pytest
@@ -19,7 +17,6 @@ from tests.processes import Command, Ran
 from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.hdf5 import read_attributes, stored_attribute
 
-ROOT = Path(__file__).parents[1]
 ENVIRONMENT = PLAIN_ENVIRONMENT | {"PYTHONWARNINGS": "error"}
 
 
@@ -44,19 +41,6 @@ def one_torch_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def load_benchmark():
-    """load_benchmark(name): import a file of benchmarks/, which are not installed."""
-
-    def load(name):
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(scope="session")

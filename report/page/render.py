@@ -3,35 +3,42 @@
 import csv
 import io
 from base64 import b64encode
-from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import matplotlib
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.spatial.distance import cdist
 
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.records import UNLABELED
 from byov.report import figures
 from byov.report.analysis import fit_points, quantize
 from byov.report.collect import TAU_STRIDE
-from byov.report.content import Content, FrameRef, ManifestRow, RunVectors, ShownVideo
+from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
 from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, paper_style
 from byov.text import printable
 
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
+TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # as .ramp in page.css
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
+OPENING_VIDEOS = 8  # per view, among which the frame that the page opens on is searched
 MEANINGS = {
+    "loss": "what training minimizes: the weighted sum of the other losses, if there are any",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
     "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
     "cycle": "cycle consistency: mapping a frame to the other video and back should return to it",
+    "each": "how well the frames of one video find those with the same progress label in another video",
+    "all": "the same among the frames of all videos of the batch",
+    "intra": "how well the frames of one part of a video find themselves in another part of it",
     "retrieval": "map@10 across views on whole videos, averaged over both directions",
     "trimmed": "the same on sub-clips",
     "both": "mean of retrieval and trimmed",
@@ -51,29 +58,32 @@ def render_page(content: Content) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     style, script = (files("byov.report.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    sheets = _sheet_styles(content.videos)
-    style_hashes = " ".join(f"'{_csp_hash(each)}'" for each in (style, *sheets))
     policy = (
-        f"default-src 'none'; img-src data:; style-src {style_hashes}; script-src '{_csp_hash(script)}'; "
+        f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src '{_csp_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+    charts = {}
     with paper_style():
-        charts = {
-            "curves": _chart(figures.draw_curves(content.curves)) if content.curves else None,
-            "softmax": _chart(figures.draw_softmax(content, content.failures)) if content.failures else None,
-        }
+        if content.curves:
+            charts["curves"] = _chart(figures.draw_curves(content.curves))
+        if content.failures and content.failures.similarity is not None:
+            drawn = figures.draw_softmax(content, content.failures.reference, content.failures.similarity)
+            charts["softmax"] = _chart(drawn)
+        if content.progress:
+            charts["progress"] = _chart(figures.draw_progress(content.progress))
     page = environment.get_template("page.html.j2").render(
         content=content,
         videos=content.videos,
         tables=_tables(content),
-        missing_paths=sum(not row.path for row in content.manifest_rows),
+        missing_paths=sum(not row["path"] for row in content.manifest_rows),
         charts=charts,
         policy=policy,
         style=style,
         script=script,
-        sheets=sheets,
         data=_page_data(content),
+        points=_points(content),
         some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
+        colors=len(PHASES),
         map_size=MAP_PX,
         meanings=MEANINGS,
         tau_stride=TAU_STRIDE,
@@ -121,27 +131,15 @@ def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
     return {"uri": uri, "width": image.width, "height": image.height}
 
 
-def _sheet_styles(videos: Sequence[ShownVideo]) -> list[str]:
-    """Return one style sheet per video. They are at the end of the page, so that text appears before pictures."""
-    sheets = {index: video.sheet for index, video in enumerate(videos) if video.sheet}
-    styles = []
-    for columns in sorted({sheet.columns for sheet in sheets.values()}):
-        positions = [100 * column / (columns - 1) if columns > 1 else 50 for column in range(columns)]
-        rules = [f".c{columns}x{column}{{background-position-x:{x:.4f}%}}" for column, x in enumerate(positions)]
-        styles.append("\n".join(rules))
-    for index, sheet in sheets.items():
-        size = f"{_zoom(sheet.tile_width, sheet.columns)} {_zoom(sheet.tile_height, 1)}"
-        ratio = sheet.tile_width / sheet.tile_height
-        rules = [f".v{index}{{--ratio:{ratio:.4f};--wide:{sheet.tile_width}px;background-size:{size}}}"]
-        for row, jpeg in enumerate(sheet.rows):
-            rules.append(f".v{index}r{row}{{background-image:url({_data_uri('image/jpeg', jpeg)})}}")
-        styles.append("\n".join(rules))
-    return styles
-
-
-def _zoom(tile_px: int, tiles: int) -> str:
-    """Return the sheet size relative to the tile, cropped by half a pixel per side to hide neighboring tiles."""
-    return f"{100 * tiles * tile_px / max(tile_px - 1, 1):.4f}%"
+def _points(content: Content) -> list[tuple[str, str, str]]:
+    """Return (view, class, color by time) of each point of the t-SNE maps."""
+    points = []
+    for ref in content.projection.frames if content.projection else ():
+        video, phase = content.videos[ref.video], content.videos[ref.video].phase(ref.frame)
+        name = "unlabeled" if phase is None else f"p{phase % len(PHASES)}"
+        color = to_hex(TIME_COLORS(ref.frame / max(video.frames - 1, 1)))
+        points.append((video.view, name if content.phases else "", color))
+    return points
 
 
 def _page_data(content: Content) -> dict[str, Any]:
@@ -152,23 +150,51 @@ def _page_data(content: Content) -> dict[str, Any]:
 
     refs = content.projection.frames if content.projection else ()
     maps = content.projection.maps if content.projection else ()
-    worst_videos = content.failures.worst if content.failures else ()
+    found = content.failures
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
+    numbers = [quantize(np.concatenate(run.of_video)) for run in content.vectors or ()]
     return {
         "dataset": printable(content.dataset),
-        "colors": len(PHASES),
         "phases": [printable(name) for name in content.phases],
         "videos": [_video_data(video) for video in content.videos],
-        "runs": [_run_data(run) for run in content.vectors or ()],
+        "runs": [_run_data(run, *each) for run, each in zip(content.vectors or (), numbers, strict=True)],
+        "start": opening_frame(content.videos, numbers[0][0] if numbers else None),
         "points": [sample(ref) for ref in refs],
-        "strips": [[sample(ref) for ref in (strip.query, *strip.retrieved)] for strip in content.strips or ()],
-        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in worst_videos],
-        "reference": sample(content.failures.reference) if content.failures else None,
+        "strips": [list(map(sample, strip)) for strip in content.strips or ()],
+        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in (found.worst if found else ())],
+        "reference": sample(found.reference) if found and found.similarity is not None else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
-        "header": f"{','.join(ManifestRow._fields)}\n",
+        "header": "path,view,split,id,events,pair\n",
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
+
+
+def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
+    """Return the sample that the page opens on, and the video it is compared with.
+
+    It is one for which the nearest sample has the right phase and the clock's has not, of the two videos of different
+    views with most of these; if there is none, the first sample of the first ego video.
+    """
+    ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
+    start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
+    if numbers is None:
+        return start
+    starts, most = np.cumsum([0, *(len(video.samples) for video in videos)]), 0
+    for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]):
+        video, partner = videos[index], videos[other]
+        a, b = (numbers[starts[each] : starts[each + 1]].astype(np.float64) for each in (index, other))
+        times = np.array(video.samples) / max(video.frames - 1, 1) * (partner.frames - 1)
+        nearest, clock = cdist(a, b).argmin(axis=1), np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
+        phases, theirs = ([each.phase(frame) for frame in each.samples] for each in (video, partner))
+        right = [
+            at
+            for at, phase in enumerate(phases)
+            if phase is not None and theirs[nearest[at]] == phase and theirs[clock[at]] not in (None, phase)
+        ]
+        if len(right) > most:
+            most, start = len(right), {"video": index, "sample": right[len(right) // 2], "other": other}
+    return start
 
 
 def _video_data(video: ShownVideo) -> dict[str, Any]:
@@ -178,7 +204,7 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
         "name": printable(video.name),
         "view": printable(video.view),
         "count": video.frames,
-        "columns": video.sheet.columns if video.sheet else 0,
+        "pictures": [_base64(jpeg) for jpeg in video.pictures or ()],
         "frames": video.samples,
         "seconds": video.pts_seconds[list(video.samples)].round(4).tolist(),
         "phases": phases,
@@ -186,15 +212,14 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
     }
 
 
-def _manifest_data(row: ManifestRow) -> dict[str, Any]:
+def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
     """Return a row of the CSV around its events, and their number, or None if there are no labels or they end early."""
-    events = row.events.split(";")
-    known = row.events and not row.events.endswith(UNLABELED_MARK)
+    events, known = row["events"].split(";"), row["events"] and not row["events"].endswith(UNLABELED_MARK)
     return {
-        "name": printable(f"{row.view}/{row.id}"),
-        "before": _csv_line(row.path, row.view, row.split, row.id),
-        "events": printable(row.events),
-        "after": _csv_line(row.pair),
+        "name": printable(f"{row['view']}/{row['id']}"),
+        "before": _csv_line(row["path"], row["view"], row["split"], row["id"]),
+        "events": row["events"],
+        "after": _csv_line(row["pair"]),
         "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
     }
 
@@ -205,8 +230,7 @@ def _csv_line(*fields: str) -> str:
     return line.getvalue()
 
 
-def _run_data(run: RunVectors) -> dict[str, Any]:
-    numbers, step = quantize(np.concatenate(run.of_video))
+def _run_data(run: RunVectors, numbers: NDArray[np.int8], step: float) -> dict[str, Any]:
     taus = [[None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()]
     return {
         "name": printable(run.name),

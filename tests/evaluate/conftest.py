@@ -2,6 +2,7 @@
 
 import shutil
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,9 @@ RANDOM_ENCODER = "random/tiny"
 
 
 @pytest.fixture(scope="session")
-def naive(load_benchmark):
+def naive():
     """The metrics in plain loops."""
-    return load_benchmark("naive_evaluator")
+    return import_module("tests.evaluate.naive")
 
 
 @pytest.fixture(scope="session")

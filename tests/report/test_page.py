@@ -13,11 +13,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from tests.report.made_up import HOSTILE_ESCAPED, make_hostile
+from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
 
-from byov.records import UNLABELED
 from byov.report.content import TokenSelection
-from byov.report.page.render import render_page
+from byov.report.page.render import opening_frame, render_page
 
 VOID = ("meta", "img", "input", "source")
 
@@ -80,28 +79,21 @@ def test_ids_anchors_and_headings(tree):
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_the_introduction_fits_every_method(tree):
-    assert "BYOV" not in text(tree.root.find(".//header")), "the run may have been trained with another method"
-
-
-def test_each_sheet_is_embedded_once(content, page):
+def test_each_picture_is_embedded_once(content, page):
     assert render_page(content) == page, "it should be deterministic"
-    sheets = [b64encode(row).decode() for video in content.videos for row in video.sheet.rows]
-    assert [page.count(sheet) for sheet in sheets] == [1] * len(sheets)
-    assert len(page) - sum(map(len, sheets)) < 700_000
+    pictures = [b64encode(jpeg).decode() for video in content.videos for jpeg in video.pictures]
+    assert [page.count(picture) for picture in pictures] == [1] * len(pictures)
+    assert len(page) - sum(map(len, pictures)) < 700_000
 
 
-def test_the_policy_allows_only_the_page_s_own_styles_and_script(page):
+def test_the_policy_allows_only_the_page_s_own_style_and_script(page):
     (policy,) = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
-    styles = re.findall("<style>(.*?)</style>", page, re.DOTALL)
-    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
-    assert (len(styles), len(scripts)) == (1 + 1 + 4, 1)  # page.css, columns of tiles, one per video
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
-    for name, texts in (("style-src", styles), ("script-src", scripts)):
-        hashes = [f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in texts]
-        assert rules[name].split() == hashes
+    for tag in ("style", "script"):
+        (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert rules[f"{tag}-src"] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def test_nothing_points_outside(page, tree):
@@ -120,27 +112,21 @@ def test_hostile_texts_add_no_element(content, tree):
     assert sum(HOSTILE_ESCAPED in (element.text or "") for element in hostile.root.iter()) > 40
 
 
-def test_only_the_main_table_is_open(page, content):
-    scores = section(page, "scores")
-    main, further = content.tables
-    assert [text(heading) for heading in scores.findall("h3")] == [main.title]
-    assert [text(summary) for summary in scores.iter("summary")] == [further.title]
-    assert "own" in classes(scores, "own")
+def test_sections_depend_on_the_method_and_its_embeddings(content, page):
+    assert "Progress labels of ego/one and exo/two" in page
+    other = replace(content, progress=(), failures=replace(content.failures, similarity=None))
+    changed = render_page(other)
+    assert section(changed, "progress") is None
+    assert '"#progress"' not in changed
+    assert len(list(section(page, "failures").iter("img"))) == 1
+    assert len(list(section(changed, "failures").iter("img"))) == 0, "the softmax of unit vectors is flat"
+    assert "unit length" in text(section(changed, "failures"))
 
 
-def test_unlabeled_frames_have_no_phase(content):
-    labels = (UNLABELED,) * 3 + content.videos[0].labels[3:-2] + (UNLABELED,) * 2
-    video = replace(content.videos[0], labels=labels)
-    assert video.phase_runs() == [(3, 20, 0), (20, 40, 1), (40, 58, 2)]
-    assert [video.phase(frame) for frame in (0, 2, 3)] == [None, None, 0]
-    page = render_page(replace(content, videos=(video, *content.videos[1:])))
-    assert "no label" in text(section(page, "player"))
-    assert "no label" not in text(section(render_page(content), "player"))
-
-
-def test_the_number_of_points_is_stated(page, content):
-    stated = f"one of {len(content.projection.frames)} frames, sampled evenly from the 222 of the test split"
-    assert stated in text(section(page, "projection"))
+def test_the_opening_frame_without_labels_or_embeddings(content):
+    for videos, numbers in ((content.videos, None), (unlabeled(content).videos, np.zeros((74, 2), np.int8))):
+        assert opening_frame(videos, numbers) == {"video": 0, "sample": 0, "other": 2}
+    assert opening_frame(content.videos[2:3], None) == {"video": 0, "sample": 0, "other": 0}
 
 
 def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(content):

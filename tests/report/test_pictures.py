@@ -14,65 +14,49 @@ from byov.cache.hdf5 import read_array
 from byov.errors import CacheError, StaleError
 from byov.report.collect import attempt, token_selection
 from byov.report.content import Unavailable
-from byov.report.pictures import SourceVideos, TileRequest, Tiles, decode_tiles, make_sheet, make_sheets, read_tiles
+from byov.report.pictures import SourceVideos, decode_frames, encode_pictures
 
 
-def tile(sheet, frame):
-    """Pixels of a tile, (height, width, 3)."""
-    row, column = sheet.position(frame)
-    picture = np.asarray(Image.open(io.BytesIO(sheet.rows[row])))
-    assert picture.shape[:2] == (sheet.tile_height, sheet.columns * sheet.tile_width)
-    return picture[:, column * sheet.tile_width : (column + 1) * sheet.tile_width].astype(int)
-
-
-def test_each_tile_shows_its_frame_of_its_video(collected):
+def test_each_picture_shows_its_frame_of_its_video(collected):
     seeds = {f"{view}/{video_id}": seed for seed, (video_id, view, _, _) in enumerate(VIDEOS)}
     for video in collected.videos:
-        assert (video.sheet.tile_width, video.sheet.tile_height) == (96, 64)
-        for frame in video.sheet.frames:
-            pixels = tile(video.sheet, frame)
+        assert len(video.pictures) == len(video.samples)
+        for frame, jpeg in zip(video.samples, video.pictures, strict=True):
+            pixels = np.asarray(Image.open(io.BytesIO(jpeg))).astype(int)
+            assert pixels.shape == (64, 96, 3)
             assert np.abs(pixels[8:-8, 8:40] - gray_of(frame)).max() <= 5, (video.name, frame)
             np.testing.assert_allclose(pixels[8:-8, 56:64].mean(axis=(0, 1)), hue_of(seeds[video.name]), atol=6)
 
 
-def test_sheets_contain_all_frames_that_the_parts_refer_to(collected):
-    refs = [ref for strip in collected.strips for ref in (strip.query, *strip.retrieved)]
+def test_all_frames_that_the_parts_refer_to_have_pictures(collected):
+    refs = [ref for strip in collected.strips for ref in strip]
     refs += [*collected.projection.frames, collected.failures.reference]
-    assert all(collected.videos[ref.video].sheet.position(ref.frame) for ref in refs)
-    for part in (*collected.failures.worst, *collected.tokens):
-        assert set(part.frames) <= set(collected.videos[part.video].sheet.frames)
-    for worst in collected.failures.worst:
-        assert set(worst.matched) <= set(collected.videos[worst.partner].sheet.frames)
-
-
-def test_sheet_positions():
-    pixels = np.broadcast_to((np.arange(23) * 10)[:, None, None, None], (23, 16, 24, 3)).astype(np.uint8)
-    sheet = make_sheet(Tiles(tuple(range(5, 28)), pixels))
-    assert (sheet.columns, len(sheet.rows)) == (8, 3)
-    for frame in sheet.frames:
-        assert abs(tile(sheet, frame).mean() - (frame - 5) * 10) < 2
-    assert [sheet.position(frame) for frame in (5, 13, 4, 28)] == [(0, 0), (1, 0), None, None]
+    refs += [ref for worst in collected.failures.worst for pair in worst.pairs for ref in pair]
+    refs += [(tokens.video, frame) for tokens in collected.tokens for frame in tokens.frames]
+    assert all(frame in collected.videos[video].samples for video, frame in refs)
 
 
 def test_large_frames_are_scaled_down(tmp_path):
     path = write_video(tmp_path / "wide.mp4", make_frames(5, width=400, height=202), options={"crf": "8"})
-    tiles = decode_tiles(TileRequest(path, (1, 4), truncated=False), area=200 * 101)
-    assert tiles.pixels.shape == (2, 101, 200, 3)
-    for pixels, frame in zip(tiles.pixels, (1, 4), strict=True):
+    frames = decode_frames(path, (1, 4), area=200 * 101)
+    assert frames.shape == (2, 101, 200, 3)
+    for pixels, frame in zip(frames, (1, 4), strict=True):
         assert np.abs(pixels[8:-8, 8:80].astype(int) - gray_of(frame)).max() <= 4
 
 
-def test_sheets_fit_their_budget():
+def test_pictures_fit_their_budget():
     noise = np.random.default_rng(0).integers(0, 255, (4, 60, 80, 3), np.uint8)
-    tiles = [Tiles((0, 1, 2, 3), noise), Unavailable("gone"), Tiles((5, 6, 7, 8), noise)]
-    whole = make_sheets(tiles, 10**9)
-    assert (whole[0].tile_width, whole[0].tile_height) == (80, 60)
+    videos = [noise, Unavailable("gone"), noise]
+    whole = encode_pictures(videos, 10**9)
     assert whole[1] == Unavailable("gone")
-    total = sum(len(row) for sheet in (whole[0], whole[2]) for row in sheet.rows)
-    smaller = make_sheets(tiles, total // 3)
-    assert sum(len(row) for sheet in (smaller[0], smaller[2]) for row in sheet.rows) <= total // 3
-    assert smaller[0].tile_width == smaller[2].tile_width < 70
-    assert smaller[0].tile_width / smaller[0].tile_height == pytest.approx(80 / 60, rel=0.05)
+    total = sum(map(len, (*whole[0], *whole[2])))
+    smaller = encode_pictures(videos, total // 3)
+    assert sum(map(len, (*smaller[0], *smaller[2]))) <= total // 3
+    sizes = [Image.open(io.BytesIO(jpeg)).size for jpeg in (whole[0][0], smaller[0][0], smaller[2][3])]
+    assert sizes[0] == (80, 60)
+    assert sizes[1] == sizes[2]
+    assert sizes[1][0] < 70
+    assert sizes[1][0] / sizes[1][1] == pytest.approx(80 / 60, rel=0.05)
 
 
 def test_tokens_are_dark_where_the_ratio_excludes_them(collected, shared_project):
@@ -105,8 +89,8 @@ def test_tokens_without_a_grid(project, tokens_of_frame):
     writer.append(merged, order, cls, read_array(path, "pts_seconds"))
     writer.finish(header.provenance, fps=header.fps, truncated=False)
     video = [segment.name for segment in data.segments].index("ego/test_ego_1")
-    tiles = Tiles((0,), np.zeros((1, 4, 4, 3), np.uint8))
-    assert "do not form a square grid" in attempt(token_selection, data, video, (0,), tiles).reason
+    pixels = np.zeros((1, 4, 4, 3), np.uint8)
+    assert "do not form a square grid" in attempt(token_selection, data, video, (0,), (0,), pixels).reason
 
 
 @pytest.fixture
@@ -158,15 +142,10 @@ def test_a_damaged_or_missing_index(find, project, text):
 def test_files_that_do_not_decode(tmp_path):
     (tmp_path / "text.mp4").write_text("no video")
     short = write_video(tmp_path / "short.mp4", make_frames(3))
-    wanted = [
-        TileRequest(tmp_path / "text.mp4", (0,), truncated=False),
-        TileRequest(short, (0, 3), truncated=False),
-        TileRequest(short, (0, 2), truncated=False),
-    ]
-    broken, early, good = read_tiles(wanted, 10**6)
-    assert broken.reason.startswith("text.mp4")
-    assert "short.mp4 has 3 frames" in early.reason
-    assert good.frames == (0, 2)
+    with pytest.raises(CacheError, match=r"^text\.mp4"):
+        decode_frames(tmp_path / "text.mp4", (0,))
+    with pytest.raises(CacheError, match=r"short\.mp4 has 3 frames"):
+        decode_frames(short, (0, 3))
 
 
 def test_features_that_the_run_did_not_embed_are_refused(project):

@@ -1,6 +1,7 @@
 """Tiny models, clips of random frames, and small caches of features."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,8 +81,8 @@ def make_clips() -> Callable[..., Clips]:
 
 
 @pytest.fixture(scope="session")
-def naive_training(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
-    return load_benchmark("naive_training")
+def naive_training() -> ModuleType:
+    return import_module("tests.train.naive")
 
 
 @pytest.fixture(scope="session")

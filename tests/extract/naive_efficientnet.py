@@ -1,4 +1,4 @@
-"""Plain EfficientNet-Lite0 with its published weights: reference for the tests and for benchmarks/extract.py."""
+"""Plain EfficientNet-Lite0 with its published weights: reference for the tests."""
 
 from collections.abc import Mapping
 

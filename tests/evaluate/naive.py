@@ -1,4 +1,4 @@
-"""The metrics in plain loops: the reference for the tests and the benchmark of the fast ones.
+"""The metrics in plain loops: reference for the tests and for benchmarks/evaluate.py.
 
 Inputs are byov.evaluate.frames.Frames with both views and all phases.
 """

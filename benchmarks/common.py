@@ -1,0 +1,62 @@
+"""Ratios of alternating measurements, peak memory, and made-up videos."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from tests.factories import write_video
+
+
+def compare(
+    title: str,
+    measure: Callable[[], float],
+    measure_other: Callable[[], float],
+    want: str,
+    pairs: int,
+    unit: str = "frames/s",
+) -> None:
+    """Alternate two measurements, so that changes in the machine's load affect both, and print their ratio."""
+    measured = [(measure(), measure_other()) for _ in range(pairs)]
+    ratios = sorted(one / other for one, other in measured)
+    one, other = (median(column) for column in zip(*measured, strict=True))
+    spread = f"{ratios[0]:.3g} to {ratios[-1]:.3g}"
+    print(f"{title}: {one:.4g} / {other:.4g} {unit}: {median(ratios):.3g} ({spread}; want {want})", flush=True)
+
+
+def compare_times(
+    title: str, work: Callable[[], Any], other_work: Callable[[], Any], want: str, pairs: int = 2
+) -> None:
+    """Print the ratio of the times of two functions, after a first call of each."""
+    work(), other_work()
+    compare(title, lambda: seconds(work), lambda: seconds(other_work), want, pairs, "s")
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def peak_mib() -> float:
+    """Return the peak memory of this process; that of getrusage would include its parent's."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
+
+
+def write_videos(
+    root: Path, names: list[str], frames: int, width: int = 640, height: int = 480, distinct: int = 120
+) -> None:
+    """Write H.264 videos of drifting textures with camera-like grain; frames repeat after `distinct`."""
+    for seed, name in enumerate(names):
+        random = np.random.default_rng(seed)
+        wall = np.full((height + distinct, width + 2 * distinct, 3), 128.0)
+        for cell in (160, 40, 10, 3):
+            coarse = random.normal(0, 22, (-(-wall.shape[0] // cell), -(-wall.shape[1] // cell), 3))
+            wall += coarse.repeat(cell, axis=0).repeat(cell, axis=1)[: wall.shape[0], : wall.shape[1]]
+        views = (wall[at : at + height, 2 * at : 2 * at + width] for at in range(min(frames, distinct)))
+        images = [np.clip(view + random.normal(0, 6, (height, width, 1)), 0, 255).astype(np.uint8) for view in views]
+        repeated = (images * -(-frames // len(images)))[:frames]
+        write_video(root / name, repeated, fps=30, options={"preset": "veryfast", "crf": "24"})
