@@ -1,7 +1,5 @@
 """Errors, exit codes, --config and --help of all commands."""
 
-import io
-
 import pytest
 import typer
 from tests.cli.conftest import APP
@@ -66,22 +64,6 @@ def test_command_without_standard_output(run_python, body):
     assert (done.stdout, done.stderr, done.returncode) == ("", "", int(body.startswith("raise")))
 
 
-def test_output_without_a_descriptor_is_discarded(run_app, monkeypatch):
-    def work():
-        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-        raise OSError(28, "No space left on device", "a.h5")
-
-    ran = run_app(work)
-    assert (ran.code, ran.err) == (1, "error: a.h5: No space left on device\n")
-
-
-@pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h"])
-def test_short_help(typed, line):
-    done = typed(line)
-    assert done.code == 0
-    assert "Usage" in done.out
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -112,12 +94,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, l
     (message,) = done.err.splitlines()
     assert message.startswith("error: ")
     assert text in message
-
-
-def test_show_suggests_a_file_of_the_folder(typed, tmp_path):
-    (tmp_path / "ego").mkdir()
-    (tmp_path / "ego" / "1.h5").touch()
-    assert f"byov-cache show {tmp_path}/ego/1.h5" in typed(f"byov-cache show {tmp_path}").err
 
 
 @pytest.fixture
