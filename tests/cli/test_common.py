@@ -96,6 +96,50 @@ def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, l
     assert text in message
 
 
+@pytest.mark.parametrize("line", ["byov-eval -h", "byov-cache -h", "byov-cache verify -h"])
+def test_help_cuts_nothing_at_80_columns(typed, monkeypatch, line):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = typed(line)
+    assert (done.code, done.err) == (0, "")
+    assert "Usage" in done.out
+    assert "…" not in done.out
+
+
+def test_command_without_arguments_shows_its_help(typed):
+    done = typed("byov-cache")
+    assert (done.code, done.err) == (2, "")
+    assert "verify" in done.out
+
+
+def test_other_files_are_not_to_be_deleted(typed, tmp_path):
+    (tmp_path / "videos.csv").write_text("path,view\n")
+    done = typed(f"byov-cache show {tmp_path}/videos.csv")
+    assert (done.code, "delete" in done.err) == (2, False)
+    assert "not a readable cache file" in done.err
+
+
+def test_denied_permission_names_the_option_that_moves_the_folder(call, tmp_path):
+    app = common.new_app()
+
+    @app.command()
+    def work(runs_dir: common.RunsDir = tmp_path) -> None:
+        raise PermissionError(13, "Permission denied", str(runs_dir / "a" / "config.json"))
+
+    ran = call(lambda: common.run(app), "byov-work")
+    expected = f"error: {tmp_path}/a/config.json: Permission denied. Choose another folder with --runs-dir\n"
+    assert (ran.code, ran.err) == (1, expected)
+
+
+def test_folders_of_outputs_are_checked_first(tmp_path, monkeypatch):
+    common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(common.UsageError, match="is a file, not a folder. Choose another output with --out"):
+        common.check_folder(tmp_path / "file" / "new", "--out")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(common.UsageError, match="permission denied. Choose another output with -o"):
+        common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
+
+
 @pytest.fixture
 def configured(call, tmp_path):
     """configured(text, *arguments): the option values of a small command with --config; None: no such file."""
