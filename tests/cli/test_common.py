@@ -133,10 +133,10 @@ def test_denied_permission_names_the_option_that_moves_the_folder(call, tmp_path
 def test_folders_of_outputs_are_checked_first(tmp_path, monkeypatch):
     common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
     (tmp_path / "file").touch()
-    with pytest.raises(common.UsageError, match="is a file, not a folder. Choose another output with --out"):
+    with pytest.raises(common.UsageError, match=r"is a file, not a folder\. Choose another output with --out"):
         common.check_folder(tmp_path / "file" / "new", "--out")
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(common.UsageError, match="permission denied. Choose another output with -o"):
+    with pytest.raises(common.UsageError, match=r"permission denied\. Choose another output with -o"):
         common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
 
 
