@@ -239,10 +239,7 @@ def check_ratio(option: str, ratio: float) -> None:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input.
-
-    Temporary files that killed commands left next to the outputs are removed.
-    """
+    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input; remove partial files."""
     sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():
