@@ -82,23 +82,16 @@ class Results:
 
     def tables(self) -> list[Table]:
         """Return the paper's tables, each under every protocol it has a task of; the main tables come first."""
-        tables = [
-            (number, subject, columns, protocol)
-            for protocol in self.rows
-            for number, (subject, columns) in enumerate(
-                table_columns(self.scope.tasks, self.scope.options, protocol).items()
-            )
-        ]
-        return [
-            Table(
-                f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})",
-                columns,
-                (*self.rows[protocol], *self.published(protocol)),
-                self._notes(protocol),
-                is_main=number == 0,
-            )
-            for number, subject, columns, protocol in sorted(tables, key=lambda table: table[0])
-        ]
+        tables = []
+        for protocol, rows in self.rows.items():
+            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
+            for subject, columns in shown.items():
+                title = (
+                    f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})"
+                )
+                all_rows, is_main = (*rows, *self.published(protocol)), subject == next(iter(shown))
+                tables.append(Table(title, columns, all_rows, self._notes(protocol), is_main=is_main))
+        return sorted(tables, key=lambda table: not table.is_main)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contents of results.json."""
