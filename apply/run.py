@@ -234,7 +234,7 @@ class Run:
         Args:
             *tasks: Names of tasks. Default: all that the dataset has labels for, except few-shot.
             split: "val" or "test".
-            protocol: "standard", or "trimmed" for sub-clips embedded on their own.
+            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (frames without what follows).
             untrained: Score the model at its initialization.
             options: Task options.
             progress: Progress of the evaluation.

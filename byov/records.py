@@ -39,7 +39,7 @@ def problem(error: ValidationError) -> str:
     if first["type"] in ("missing", "extra_forbidden"):
         place = f"{name!r} in {parent}" if parent else repr(name)
         return f"no {place}" if first["type"] == "missing" else f"{place} is not known"
-    if first["type"] == "value_error":  # raised by our own validators
+    if first["type"] in ("value_error", "json_invalid"):  # the former are raised by our own validators
         return first["msg"].removeprefix("Value error, ")
     limits = [f"be {_LIMITS[key]} {limit:,.12g}" for key, limit in first.get("ctx", {}).items() if key in _LIMITS]
     expected = limits[0] if limits else _SHOULD.sub("", first["msg"]).replace(" after validation", "")

@@ -112,11 +112,11 @@ class FeatureWriter:
         self._rows.close()
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
     """Read the header of a feature file, checked against its digest."""
-    attributes = hdf5.read_header_attributes(path)
-    provenance = hdf5.read_record(Provenance, path, attributes)
-    return hdf5.read_record(Header, path, attributes, path=path, provenance=provenance)
+    attributes = hdf5.read_header_attributes(path, remedy)
+    provenance = hdf5.read_record(Provenance, path, attributes, remedy)
+    return hdf5.read_record(Header, path, attributes, remedy, path=path, provenance=provenance)
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:

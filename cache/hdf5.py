@@ -39,10 +39,7 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
 
 
 class RowWriter:
-    """Writer of one file with the given columns: name → (shape of one row, dtype).
-
-    The file appears under its name only after `finish`. Leaving the context without `finish` leaves no file.
-    """
+    """Writer of columns, name → (shape of one row, dtype). The file appears only after `finish`."""
 
     def __init__(self, path: Path, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
         self.path = path
@@ -205,10 +202,7 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Return a column ("merged/0.3", "cls", "order", "pts_seconds" or "embedding"), checked against its digest.
-
-    With `sha256`, raise StaleError if the column has another digest, since the file was replaced.
-    """
+    """Return a column, checked against its digest; StaleError if that is not `sha256`, since the file was replaced."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
@@ -225,10 +219,7 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: st
 
 
 def read_digest(path: Path, name: str, remedy: str = EXTRACT_AGAIN, **expected: str) -> str:
-    """Return the recorded SHA-256 of a column, several times faster than reading the header.
-
-    Raises CacheError if one of the `expected` attributes has another value.
-    """
+    """Return the recorded SHA-256 of a column; CacheError if one of the `expected` attributes has another value."""
     with open_file(path, remedy) as file:
         for key, value in expected.items():
             found = _read_attribute(h5py.h5a.open(file.id, key.encode()))

@@ -101,10 +101,7 @@ def clip_name(video_id: str, first: int, last: int) -> str:
 
 
 def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0) -> list[tuple[int, int]]:
-    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length.
-
-    Very short videos may have fewer than CLIPS_PER_VIDEO.
-    """
+    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length."""
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
     clips = set()

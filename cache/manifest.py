@@ -90,10 +90,7 @@ class IndexedFile:
 
 @dataclass(config=READ_FROM_FILE)
 class FileIndex:
-    """Index of a dataset's files, saved as index.json.
-
-    A damaged or missing index is ignored, as is one that does not match manifest.json.
-    """
+    """Index of a dataset's files, saved as index.json; ignored if it is damaged or does not match manifest.json."""
 
     manifest_sha256: str = ""
     sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the dataset's folder

@@ -54,7 +54,7 @@ def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], 
         first = next((path for path in sorted(file.rglob("*.h5")) if not path.name.startswith(".")), None)
         advice = f"byov-cache show {first}" if first else "byov-cache ls"
         raise UsageError(f"{file} is a folder, not a file. Try {advice}.")
-    header = read_header(file)
+    header = read_header(file, "byov-cache show reads the .h5 files of the feature cache")
     columns = read_columns(file)
     attributes = {
         "frames": header.frames,

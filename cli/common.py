@@ -15,7 +15,7 @@ from rich.columns import Columns
 from typer import rich_utils
 
 from byov import __version__
-from byov.cache.atomic import remove_abandoned
+from byov.cache.atomic import NOT_WRITABLE, remove_abandoned
 from byov.cache.runs import RunRecord, list_runs, unfinished
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
@@ -43,6 +43,8 @@ rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 
 # Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
+
+_folders: dict[str, Path] = {}  # option → folder, of the options of this command that choose one
 
 # From click, or from the copy of click inside newer versions of typer.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
@@ -90,7 +92,8 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(stopped.exit_code)
     except ClickException as error:
         command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-        note(f"error: {error.format_message().rstrip('.')}. See {command} --help.")
+        if message := error.format_message().rstrip("."):  # empty if the help was printed instead
+            note(f"error: {message}. See {command} --help.")
         sys.exit(BAD_USAGE)
     except ByovError as error:
         note(f"error: {error}")
@@ -109,9 +112,18 @@ def run(app: typer.Typer) -> NoReturn:
         sys.exit(FAILED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        note(f"error: {where}{error.strerror or error}")
+        note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
         _discard_output()
         sys.exit(FAILED)
+
+
+def _folder_hint(error: OSError) -> str:
+    """Return which option moves the folder that may not be written to or read."""
+    if error.errno not in NOT_WRITABLE or not error.filename:
+        return ""
+    path = Path(os.fsdecode(error.filename)).absolute()
+    options = [option for option, folder in _folders.items() if path.is_relative_to(folder.absolute())]
+    return f". Choose another folder with {options[0]}" if options else ""
 
 
 def _discard_output() -> None:
@@ -127,6 +139,12 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"byov {__version__}")
         raise typer.Exit()
+
+
+def _remember_folder(option: typer.CallbackParam, folder: Path | None) -> Path | None:
+    if folder is not None:
+        _folders[option.opts[0]] = folder
+    return folder
 
 
 def _load_config(context: typer.Context, path: Path | None) -> None:
@@ -162,13 +180,15 @@ Config = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
-FeaturesDir = Annotated[Path, typer.Option(envvar="BYOV_FEATURES", help="Feature cache.", rich_help_panel="Folders")]
-DatasetsDir = Annotated[
-    Path, typer.Option(envvar="BYOV_DATASETS", help="Videos and labels.", rich_help_panel="Folders")
-]
-RunsDir = Annotated[
-    Path, typer.Option(envvar="BYOV_RUNS", help="Models, embeddings and results.", rich_help_panel="Folders")
-]
+
+
+def _folder_option(envvar: str, help: str) -> Any:
+    return typer.Option(envvar=envvar, help=help, callback=_remember_folder, rich_help_panel="Folders")
+
+
+FeaturesDir = Annotated[Path, _folder_option("BYOV_FEATURES", "Feature cache.")]
+DatasetsDir = Annotated[Path, _folder_option("BYOV_DATASETS", "Videos and labels.")]
+RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Models, embeddings and results.")]
 
 
 def complete_methods() -> list[str]:
@@ -259,10 +279,7 @@ def parse_ratio(text: str) -> float:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input.
-
-    Temporary files that killed commands left next to the outputs are removed.
-    """
+    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input; remove partial files."""
     sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():
@@ -271,13 +288,22 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
             raise UsageError(f"{path} is one of the input videos. Choose another output with {option}.")
         if path.exists() and not overwrite:
             raise UsageError(f"{path} exists. Pass --overwrite to replace it, or choose another output with {option}.")
-        existing = next(parent for parent in path.absolute().parents if parent.exists())
-        if not existing.is_dir():
-            raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
-        if not os.access(existing, os.W_OK):
-            raise UsageError(f"{existing} is not writable. Choose another output with {option}.")
+        check_folder(path.parent, option)
     for folder in {path.parent for path in outputs}:
         remove_abandoned(folder, recursive=False)
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Raise unless files can be written to a folder, which need not exist yet and is chosen with `option`."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
+    if not is_writable(existing):
+        raise UsageError(f"{existing}: permission denied. Choose another output with {option}.")
+
+
+def is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def note_unfinished(runs: Iterable[RunRecord]) -> None:

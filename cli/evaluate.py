@@ -13,7 +13,7 @@ from byov.cache.layout import cached_files, encoder_folders, ratio_key
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
-from byov.cli.common import UsageError, note_unfinished
+from byov.cli.common import UsageError, check_folder, is_writable, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
@@ -63,8 +63,8 @@ def evaluate(
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="Your own embeddings: an .npz file with {train,test}_{embeddings,labels,lengths,is_ego}, or a file or "
-            "folder written by byov-embed."
+            help="Your own embeddings: an .npz file with embeddings, labels, lengths and is_ego, each as train_ and as "
+            "test_ array, or a file or folder written by byov-embed."
         ),
     ] = None,
     dataset: Annotated[
@@ -105,6 +105,8 @@ def evaluate(
     )
     if task is None and (embeddings is not None or as_json):
         raise UsageError(f"No task given. Pass --task {' | '.join((*TASKS, ALL))}.")
+    if out is not None:
+        check_folder(out, "--out")
     if embeddings is not None and task is not None:
         others = {
             "--run": run,
@@ -128,12 +130,12 @@ def evaluate(
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
+    name = choose_dataset(features_dir, dataset, runs)
     if not runs and not features:
         hint = "train one with byov-train --ratio 0.3"
         if task not in (ALL, None):
             raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
         note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
-    name = choose_dataset(features_dir, dataset, runs)
     columns = choose_columns(features_dir, name, features or [], encoder, runs)
     manifest = read_manifest(features_dir, name)
     scope = scope_of_all(manifest, split, options)
@@ -152,6 +154,10 @@ def evaluate(
         baselines = frozen_columns(features_dir, name, [record.column for record in runs])
         if not any(folder.startswith("random--") for folder, _ in baselines):
             note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
+    folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
+    if folder is not None and out is None and not is_writable(folder):
+        note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
+        folder = None
     readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
     scope = scope_of_runs(scope, readers, explicit=protocol is not None)
     processes = rows_at_once(manifest, scope, len(readers))
@@ -160,7 +166,6 @@ def evaluate(
     else:
         in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
         results = common.run_stoppable(in_processes, "interrupted")
-    folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     document, stem = results.to_dict(), _stem(task, protocol, split)
     print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
 

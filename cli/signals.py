@@ -94,10 +94,7 @@ def run_in_thread(work: Callable[[], T]) -> T:
 
 
 def interruptible(work: Callable[[], T], message: str = "interrupted", *, scratch: Path | None = None) -> T:
-    """Run `work` in a thread; a signal ends the process at once, without waiting for decoders or fits.
-
-    The signal prints the message and removes the `scratch` folder.
-    """
+    """Run `work` in a thread; a signal prints the message, removes `scratch` and ends the process at once."""
     try:
         return run_in_thread(work)
     except Stopped as stopped:

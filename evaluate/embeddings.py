@@ -173,10 +173,7 @@ class RunEmbeddings(EmbeddingReader):
 
 
 class CachedFeatures(EmbeddingReader):
-    """A column of the feature cache, "cls" or "merged/<ratio>": the output of a frozen encoder.
-
-    With `standardized`, each segment is standardized, as for models trained with --standardize video.
-    """
+    """Frozen features, "cls" or "merged/<ratio>"; `standardized` as for models trained with --standardize video."""
 
     def __init__(
         self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
@@ -285,11 +282,7 @@ def features_name(encoder: str) -> str:
 
 
 def row_title(method: str, encoder: str) -> str:
-    """Return the row title of a method on frozen features.
-
-    >>> row_title("TCC", "openai/clip-vit-base-patch16")
-    'TCC (ViT-B/16, frozen)'
-    """
+    """Return the row title of a method on frozen features, like "TCC (ViT-B/16, frozen)"."""
     clip = re.fullmatch(r"openai/clip-vit-(base|large)-patch(\d+)(-336)?", encoder)
     model = f"ViT-{clip[1][0].upper()}/{clip[2]}{clip[3] or ''}" if clip else encoder.rsplit("/", 1)[-1]
     return f"{method} ({model}, frozen)"

@@ -82,23 +82,16 @@ class Results:
 
     def tables(self) -> list[Table]:
         """Return the paper's tables, each under every protocol it has a task of; the main tables come first."""
-        tables = [
-            (number, subject, columns, protocol)
-            for protocol in self.rows
-            for number, (subject, columns) in enumerate(
-                table_columns(self.scope.tasks, self.scope.options, protocol).items()
-            )
-        ]
-        return [
-            Table(
-                f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})",
-                columns,
-                (*self.rows[protocol], *self.published(protocol)),
-                self._notes(protocol),
-                is_main=number == 0,
-            )
-            for number, subject, columns, protocol in sorted(tables, key=lambda table: table[0])
-        ]
+        tables = []
+        for protocol, rows in self.rows.items():
+            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
+            for subject, columns in shown.items():
+                title = (
+                    f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})"
+                )
+                all_rows, is_main = (*rows, *self.published(protocol)), subject == next(iter(shown))
+                tables.append(Table(title, columns, all_rows, self._notes(protocol), is_main=is_main))
+        return sorted(tables, key=lambda table: not table.is_main)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contents of results.json."""
@@ -195,10 +188,7 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
 def evaluate_file(
     reader: EmbeddingReader, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> Results:
-    """Score embeddings from files, with Time only for comparison.
-
-    If `tasks` is None, all tasks are scored that the files have the labels and videos for.
-    """
+    """Score embeddings from files and Time only. Without `tasks`: all that the files have labels and videos for."""
     manifest, name = reader.manifest, reader.name
     usual = [task.name for task in TASKS.values() if task.in_all and "standard" in task.protocols]
     wanted = find_tasks(tasks or [task for task in usual if not TASKS[task].needs_actions])
@@ -329,11 +319,7 @@ def readers_to_compare(
     requested: Sequence[tuple[str, str]] = (),
     baselines: Sequence[tuple[str, str]] = (),
 ) -> list[EmbeddingReader]:
-    """Return readers of cached features, Time only, and the runs with their untrained models.
-
-    Features are given by encoder folder and column. Baselines that cannot be read are skipped. Features that a run was
-    trained on are also scored after standardization.
-    """
+    """Return readers of features (encoder folder, column), Time only, and the runs with their untrained models."""
     trained_on = {(run.encoder_folder, run.column) for run in runs}
     readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]
     for column in baselines:
@@ -359,11 +345,7 @@ def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **op
 
 
 def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) of the cached features to compare runs with.
-
-    For each encoder: the class token, or the mean of all tokens if it has none, and the columns the runs were trained
-    on. Random encoders come first.
-    """
+    """Return (encoder folder, column) of class tokens, or means of all tokens, and of what runs were trained on."""
     found = []
     for folder in encoder_folders(features_dir, dataset):
         try:
@@ -378,11 +360,7 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
 
 
 def tasks_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the tasks of --task all that a dataset has labels for.
-
-    Kendall's tau needs no labels, but all videos must show the same action. Datasets with action labels only are scored
-    on `actions`.
-    """
+    """Return the tasks of --task all that a dataset has labels for; only `actions` if it has only action labels."""
     usable = [
         task
         for task in TASKS.values()
@@ -404,10 +382,7 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Raise EvaluationError or StaleError if a run lacks embeddings or they are out of date, before anything is scored.
-
-    Unless the protocols are explicit, those are dropped that a run lacks embeddings for.
-    """
+    """Raise if embeddings of a run are absent or stale. Protocols they lack are dropped unless `explicit`."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue
@@ -447,10 +422,7 @@ def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> 
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind, keep the first of equal untrained models, and add means over runs that differ only in seed.
-
-    The mean follows its runs; the mean of untrained models replaces them.
-    """
+    """Sort rows by kind, keep the first of equal untrained models, and add means over runs that differ only in seed."""
     groups: dict[str, list[Row]] = {}
     untrained = set()
     for row in sorted(rows, key=lambda row: KIND_ORDER.index(row.kind)):

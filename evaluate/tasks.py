@@ -250,13 +250,10 @@ class ProgressError(Task):
     needs_labels = needs_all_frames = needs_training = True
     protocols = ("online",)
 
-    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
-        names = ["mean", *(f"{percent}%" for percent in PROGRESS_PERCENTS)]
-        if train.progress is None or test.progress is None or test.labels is None or train.labels is None:
-            return {f"progress_error/{name}": Score.of(Missing("no phase labels")) for name in names}
-        errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
-        values = [errors.mean(), *(errors_at(errors, test, percent / 100).mean() for percent in PROGRESS_PERCENTS)]
-        return {f"progress_error/{name}": Score.of(value) for name, value in zip(names, values, strict=True)}
+    def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        if train.labels is None or test.labels is None:
+            return {column.score: Score.of(Missing("no phase labels")) for column in self.columns(options)}
+        return {name: Score.of(errors.mean()) for name, errors in self._errors(train, test).items()}
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         headings = {"mean": "mean", **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS}}
@@ -266,13 +263,17 @@ class ProgressError(Task):
         )
 
     def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
+        return {name: (weights @ errors) / weights.sum(axis=1) for name, errors in self._errors(train, test).items()}
+
+    def _errors(self, train: Frames, test: Frames) -> Estimates:
+        """(V,) error of each video, by score."""
         if train.progress is None or test.progress is None:
             return {}
         errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
-        means = (weights @ np.add.reduceat(errors, test.starts)) / (weights @ test.lengths)
-        at = {f"{percent}%": errors_at(errors, test, percent / 100) for percent in PROGRESS_PERCENTS}
-        estimates = {name: (weights @ values) / weights.sum(axis=1) for name, values in at.items()}
-        return {f"progress_error/{name}": values for name, values in ({"mean": means} | estimates).items()}
+        by_score = {"progress_error/mean": np.add.reduceat(errors, test.starts) / test.lengths}
+        for percent in PROGRESS_PERCENTS:
+            by_score[f"progress_error/{percent}%"] = errors_at(errors, test, percent / 100)
+        return by_score
 
 
 def _check(name: str, task: Task) -> None:

@@ -2,7 +2,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -46,15 +45,6 @@ def test_exception_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_failed_rename_leaves_nothing(tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="taken"), replacing(tmp_path / "taken") as partial:
-        partial.write_text("x")
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a.txt") as partial:
-        partial.unlink()
-    assert names(tmp_path) == ["taken"]
-
-
 def test_finished_file_has_the_usual_permissions(tmp_path):
     (tmp_path / "plain").touch()
     write_text(tmp_path / "ours", "x")
@@ -83,15 +73,6 @@ def test_partial_of_a_live_process_is_kept(tmp_path, start_python):
     assert (out, err, writer.returncode) == ("committed\n", "", 0)
     assert names(tmp_path) == ["a.h5", "b.h5"]
     assert (tmp_path / "a.h5").read_bytes() == b"the whole"
-
-
-def test_remove_abandoned_removes_nothing_else(tmp_path):
-    kept = ["a.h5", "a.partial", ".hidden", "a.lock", ".lock"]
-    for name in kept:
-        (tmp_path / name).touch()
-    remove_abandoned(tmp_path)
-    assert names(tmp_path) == sorted(kept)
-    remove_abandoned(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("old", ["Küche\n".encode(), b"other", b"", b"K\xfcche\n"])
@@ -209,24 +190,6 @@ with exclusive(Path(sys.argv[1])):
     assert not is_locked(lock)
     with exclusive(lock, wait=False):
         pass
-
-
-def test_testing_a_lock_does_not_disturb_its_users(tmp_path):
-    ended = threading.Event()
-
-    def look():
-        while not ended.is_set():
-            is_locked(tmp_path / ".lock")
-
-    observer = threading.Thread(target=look)
-    observer.start()
-    try:
-        for _ in range(300):
-            with exclusive(tmp_path / ".lock", wait=False):
-                pass
-    finally:
-        ended.set()
-        observer.join()
 
 
 def test_new_folders_and_content_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from tests.factories import make_provenance, make_training
 
-from byov import __version__
 from byov.cache.digests import seal_json
 from byov.cache.hdf5 import stored_attribute
 from byov.cache.manifest import load_manifest
@@ -112,10 +111,6 @@ def test_verify_names_the_bad_file_and_fails(byov_cache, features_dir, encoder_f
     assert byov_cache("verify", "other", "--features-dir", features_dir).code == 0
 
 
-def test_version(byov_cache):
-    assert byov_cache("--version").out == f"byov {__version__}\n"
-
-
 def test_control_characters_of_files_do_not_reach_the_terminal(
     byov_cache, features_dir, encoder_folder, edit_h5, monkeypatch
 ):
@@ -138,15 +133,6 @@ def test_control_characters_of_files_do_not_reach_the_terminal(
         ran = byov_cache(*arguments)
         assert "[2J" in ran.out + ran.err  # shown as text
         assert not CONTROL.search(ran.out + ran.err), arguments
-
-
-def test_names_can_be_listed_on_an_ascii_terminal(features_dir, encoder_folder, clean_environment):
-    (encoder_folder / "ego" / "Küche 1.h5").write_text("damaged")
-    command = [COMMAND, "verify", "--features-dir", features_dir]
-    environment = clean_environment | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.stderr, done.returncode) == ("", 1)
-    assert "K\\xfcche 1.h5: not a readable" in done.stdout
 
 
 def test_closed_pipe_is_silent(encoder_folder, write_features, clean_environment):

@@ -8,7 +8,6 @@ from byov.cache.layout import (
     encoder_dir,
     encoder_slug,
     manifest_path,
-    ratio_key,
     video_path,
 )
 from byov.errors import CacheError
@@ -74,9 +73,3 @@ def test_cached_files_are_finished_and_sorted(tmp_path):
         (tmp_path / name).touch()
     assert [str(path.relative_to(tmp_path)) for path in cached_files(tmp_path)] == ["ego/a.h5", "ego/b.h5", "exo/1.h5"]
     assert list(cached_files(tmp_path / "nowhere")) == []
-
-
-@pytest.mark.parametrize(("ratio", "key"), [(0.3, "0.3"), (1, "1.0"), (0.1 + 0.2, "0.30000000000000004")])
-def test_ratio_key_reads_back(ratio, key):
-    assert ratio_key(ratio) == key
-    assert float(key) == ratio

@@ -49,13 +49,6 @@ def test_manifest_reads_back(tmp_path, manifest):
     assert load_manifest(tmp_path / "new" / "manifest.json") == manifest
 
 
-def test_each_video_has_its_own_line():
-    lines = MANIFEST.to_json().splitlines()
-    for video in MANIFEST.videos:
-        (line,) = [line for line in lines if f'"id": "{video.id}"' in line]
-        assert json.loads(line.strip().rstrip(","))["view"] == video.view
-
-
 def test_edited_manifest_is_refused_until_its_digest_is_deleted(tmp_path):
     path = tmp_path / "manifest.json"
     edited = MANIFEST.to_json().replace("[0, 0, 1]", "[0, 1, 1]")
@@ -81,6 +74,7 @@ def test_unreadable_manifest_is_reported_in_one_short_line(tmp_path, content):
         load_manifest(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+    assert "must Invalid" not in str(caught.value)
     path.unlink()
     with pytest.raises(CacheError, match=r"manifest\.json: no such file; run byov-extract"):
         load_manifest(path)
@@ -110,11 +104,6 @@ def test_wrong_value_in_a_video_is_refused(saved, key, value):
     with pytest.raises(CacheError, match=r"manifest\.json: not readable") as caught:
         load_manifest(path)
     assert str(caught.value).isprintable()
-
-
-def test_unknown_keys_are_ignored(saved):
-    path = saved(lambda raw: raw["videos"][0].update(camera="GoPro") or raw.update(later="x"))
-    assert load_manifest(path) == MANIFEST
 
 
 # --- index.json
@@ -163,17 +152,6 @@ def test_sources_are_found_after_a_move_of_the_project(tmp_path):
     moved = tmp_path / "moved" / "features" / "tea"
     assert read_sources(moved) == {"Küche 1": tmp_path / "moved" / "videos" / "Küche 1.mp4"}
     assert str(tmp_path) not in (moved / "index.json").read_text()
-
-
-def test_sources_are_found_through_links_to_folders(tmp_path):
-    video, disk = tmp_path / "videos" / "a.mp4", tmp_path / "big" / "disk"
-    for folder in (video.parent, disk, tmp_path / "features"):
-        folder.mkdir(parents=True)
-    video.touch()
-    (tmp_path / "features" / "milk").symlink_to(disk)
-    FileIndex(sources=relative_sources(tmp_path / "features" / "milk", {"a": video})).save(disk)
-    assert read_sources(tmp_path / "features" / "milk")["a"].is_file()
-    assert read_sources(disk)["a"].is_file()
 
 
 def test_file_name_that_is_not_utf8_does_not_break_the_index(tmp_path):

@@ -55,7 +55,7 @@ def run(folder: Path, clean_environment: dict[str, str]) -> Run:
 
 EXTRACT = ("extract", "--manifest", "videos.csv", "--encoder", "random/tiny", "--ratios", "0.3")
 TRAIN = ("train", "--latent", 8, "--depth", 1, "--decoder-depth", 1, "--heads", 2, "--frames", 4, "--epochs", 1)
-EVALUATE = ("eval", "--run", "first", "--task", "retrieval")  # last, because it ends its process
+EVALUATE = ("eval", "--run", "first", "--task", "retrieval")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_complete_folders_are_only_read(made: Path, closed: tuple[str, ...], run
     before = [read_files(made / "features"), read_files(made / "runs" / "first")]
     lines = run(EXTRACT, ("cache", "verify"), (*TRAIN, "--run", f"second-{len(closed)}"), EVALUATE, before=closed)
     ended = [line for line in lines if " ended with " in line]
-    assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train")], lines
+    assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train", "eval")], lines
     assert any("6 already cached" in line for line in lines), lines
     assert any(line.startswith("first: BYOV") for line in lines), lines
     assert [read_files(made / "features"), read_files(made / "runs" / "first")] == before

@@ -1,7 +1,5 @@
 """Errors, exit codes, --config and --help of all commands."""
 
-import io
-
 import pytest
 import typer
 from tests.cli.conftest import APP
@@ -67,15 +65,6 @@ def test_command_without_standard_output(run_python, body):
     assert (done.stdout, done.stderr, done.returncode) == ("", "", int(body.startswith("raise")))
 
 
-def test_output_without_a_descriptor_is_discarded(run_app, monkeypatch):
-    def work():
-        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-        raise OSError(28, "No space left on device", "a.h5")
-
-    ran = run_app(work)
-    assert (ran.code, ran.err) == (1, "error: a.h5: No space left on device\n")
-
-
 @pytest.mark.parametrize("command", MAINS)
 def test_help_at_80_columns_cuts_nothing(typed, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
@@ -102,13 +91,6 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     done = typed("byov-train")
     assert done.out.split() == values, done
-
-
-@pytest.mark.parametrize("line", ["byov-train -h", "byov-cache -h", "byov-cache ls -h"])
-def test_short_help(typed, line):
-    done = typed(line)
-    assert done.code == 0
-    assert "Usage" in done.out
 
 
 @pytest.mark.parametrize(
@@ -143,10 +125,48 @@ def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, l
     assert text in message
 
 
-def test_show_suggests_a_file_of_the_folder(typed, tmp_path):
-    (tmp_path / "ego").mkdir()
-    (tmp_path / "ego" / "1.h5").touch()
-    assert f"byov-cache show {tmp_path}/ego/1.h5" in typed(f"byov-cache show {tmp_path}").err
+@pytest.mark.parametrize("line", ["byov-eval -h", "byov-cache -h", "byov-cache verify -h"])
+def test_help_cuts_nothing_at_80_columns(typed, monkeypatch, line):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = typed(line)
+    assert (done.code, done.err) == (0, "")
+    assert "Usage" in done.out
+    assert "…" not in done.out
+
+
+def test_command_without_arguments_shows_its_help(typed):
+    done = typed("byov-cache")
+    assert (done.code, done.err) == (2, "")
+    assert "verify" in done.out
+
+
+def test_other_files_are_not_to_be_deleted(typed, tmp_path):
+    (tmp_path / "videos.csv").write_text("path,view\n")
+    done = typed(f"byov-cache show {tmp_path}/videos.csv")
+    assert (done.code, "delete" in done.err) == (2, False)
+    assert "not a readable cache file" in done.err
+
+
+def test_denied_permission_names_the_option_that_moves_the_folder(call, tmp_path):
+    app = common.new_app()
+
+    @app.command()
+    def work(runs_dir: common.RunsDir = tmp_path) -> None:
+        raise PermissionError(13, "Permission denied", str(runs_dir / "a" / "config.json"))
+
+    ran = call(lambda: common.run(app), "byov-work")
+    expected = f"error: {tmp_path}/a/config.json: Permission denied. Choose another folder with --runs-dir\n"
+    assert (ran.code, ran.err) == (1, expected)
+
+
+def test_folders_of_outputs_are_checked_first(tmp_path, monkeypatch):
+    common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(common.UsageError, match=r"is a file, not a folder\. Choose another output with --out"):
+        common.check_folder(tmp_path / "file" / "new", "--out")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(common.UsageError, match=r"permission denied\. Choose another output with -o"):
+        common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
 
 
 @pytest.fixture

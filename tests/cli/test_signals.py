@@ -1,13 +1,11 @@
 import os
 import signal
 import threading
-from contextlib import suppress
 from importlib.metadata import entry_points
 
 import pytest
 
 from byov.cli.signals import deferred_stop, run_in_thread
-from byov.errors import CacheError
 
 SCRIPTS = [point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")]
 signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -49,32 +47,6 @@ def test_signal_removes_temporary_files(start_command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_path):
-    process = start_command(
-        """
-    from threading import Thread
-    from byov.cache.atomic import write_text
-    from byov.cli.videos import in_scratch_folder
-
-    def write(scratch, writer):
-        for number in range(10**9):
-            write_text(scratch / str(writer) / str(number), "text")
-
-    def start_writers(scratch):
-        for writer in range(8):
-            Thread(target=write, args=(scratch, writer), daemon=True).start()
-        print("ready", flush=True)
-        sys.stdin.readline()
-
-    in_scratch_folder(start_writers)
-""",
-        TMPDIR=str(tmp_path),
-    )
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_signal_during_cleanup_gives_no_traceback(run_app):
     def work():
         try:
@@ -109,17 +81,6 @@ def test_first_signal_is_deferred_and_the_second_is_not(run_app, monkeypatch, fi
 
     ran = run_app(work)
     assert (ran.out, ran.err, ran.code) == (out, "interrupted\n", code)
-
-
-def test_handlers_are_restored_after_a_deferred_stop(run_app):
-    def work():
-        with suppress(CacheError), deferred_stop():
-            raise CacheError("x")
-        os.kill(os.getpid(), signal.SIGTERM)
-        print("not reached")
-
-    ran = run_app(work)
-    assert (ran.out, ran.err, ran.code) == ("", "interrupted\n", 143)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda point: point.name)

@@ -96,16 +96,6 @@ def test_few_shot_is_the_mean_over_draws(naive, train, test):
     assert scores[1.0]["regular"].deviation is None
 
 
-def test_few_shot_skips_draws_that_cannot_be_scored(train, test):
-    labels = train.labels.copy()
-    labels[(train.video_of_frame >= 2) & (train.video_of_frame < 11)] = 0  # two ego videos keep several phases
-    scores = few_shot_f1(replace(train, labels=labels), test, fractions=(0.1,))[0.1]
-    assert scores["ego2exo"].draws <= 2
-    assert scores["exo2ego"].draws == 10
-    unlabeled = few_shot_f1(replace(train, labels=None), test)[0.5]["regular"]
-    assert (unlabeled.missing, unlabeled.draws) == ("no phase labels", None)
-
-
 @pytest.mark.parametrize("phases", [2, 3, 4])
 @pytest.mark.parametrize("solver", ["scikit-learn", "scikit-learn-intelex"])
 def test_both_solvers_match_the_reference(naive, make_frames, monkeypatch, solver, phases):

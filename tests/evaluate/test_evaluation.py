@@ -1,9 +1,8 @@
 import json
 import logging
 import signal
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -181,20 +180,4 @@ def test_comparison_skips_optional_rows_and_prints_nothing(runs_dir, features_di
     assert "absent has no features" in caplog.text
     (folder / "embeddings-untrained" / "ego" / "test_ego_0.h5").unlink()
     assert [row.name for row in compare(manifest, readers, scope).rows["standard"]] == ["Time only", "first"]
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_threads_and_processes_give_the_same_row(runs_dir, features_dir, write_run, manifest, capfd):
-    write_run()
-    reader = RunEmbeddings(runs_dir, features_dir, "first")
-    scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
-    handlers = [signal.getsignal(number) for number in SIGNALS]
-    here = evaluate(reader, scope)
-    with ThreadPoolExecutor(2) as pool:
-        there = list(pool.map(lambda _: evaluate(reader, scope), range(2)))
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        elsewhere = pool.submit(evaluate, reader, scope).result()
-    assert [here, *there] == [elsewhere] * 3
-    assert [signal.getsignal(number) for number in SIGNALS] == handlers
     assert capfd.readouterr() == ("", "")

@@ -83,4 +83,6 @@ def test_error_of_progress_is_that_of_the_frames_embedded_online(runs_dir, featu
     assert row.value("progress_error/mean") == pytest.approx(errors.mean())
     for percent, column in ((30, 5), (50, 9), (70, 13), (90, 17)):
         assert row.value(f"progress_error/{percent}%") == pytest.approx(errors[:, column].mean())
-    assert 0 < time.value("progress_error/mean") < 0.15 < row.value("progress_error/mean") < 0.4
+    # Embeddings that follow the phases are a fraction of a phase off, time alone as much as the durations differ.
+    assert 0.05 < row.value("progress_error/mean") < 0.15
+    assert 0 < time.value("progress_error/mean") < 0.15

@@ -12,7 +12,7 @@ from tests.train.runs.run_files import contents, records
 
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.layout import trimmed_clips
+from byov.cache.layout import prefix_ends, trimmed_clips
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
 from byov.train.checkpoint import load_weights
@@ -43,7 +43,8 @@ def same_weights(run, other, name="model-last.safetensors"):
 
 
 def test_a_run_has_all_its_files(reference):
-    folders = {f"embeddings{untrained}{trimmed}" for untrained in ("", "-untrained") for trimmed in ("", "-trimmed")}
+    protocols = ("", "-trimmed", "-online")
+    folders = {f"embeddings{untrained}{protocol}" for untrained in ("", "-untrained") for protocol in protocols}
     files = {"config.json", "model.safetensors", "model-last.safetensors", "metrics.jsonl", "README.md"}
     assert {path.name for path in reference.iterdir()} == {*files, *folders, "checkpoint", ".lock"}
     checkpoints = sorted(path.name for path in (reference / "checkpoint").iterdir())
@@ -74,6 +75,10 @@ def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
             for first, last in trimmed_clips("toy", view, path.stem, len(features)):
                 clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{first}-{last}.h5"] = (first, last)
             assert len(clips) == 3
+            online, source = read_embedding(reference / f"embeddings{suffix}-online" / view / path.name)
+            prefixes = [features[: end + 1] for end in prefix_ends(len(features))]
+            np.testing.assert_array_equal(online, [model.embed(prefix).numpy()[-1] for prefix in prefixes])
+            assert (source.first_frame, source.column_sha256) == (0, read_digest(path, "merged/0.3"))
         for name, (first, last) in clips.items():
             embedding, source = read_embedding(reference / name)
             np.testing.assert_array_equal(embedding, model.embed(features[first : last + 1]).numpy())
