@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, require_views
 from byov.data.label_pickle import read_labels
 from byov.errors import DatasetError
 
@@ -68,7 +68,7 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
             for line in filter(None, map(str.strip, lines)):
-                yield path_inside(root / view, line, str(list_file)), view, split
+                yield root / view / line, view, split
 
 
 def _in_split_folders(root: Path) -> Iterator[tuple[Path, View, Split]]:

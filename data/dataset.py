@@ -1,7 +1,6 @@
 """Datasets: videos of two views in three splits, with their annotations."""
 
 import csv
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ Split = Literal["train", "val", "test"]
 Unit = Literal["s", "f"]
 VIEWS: tuple[View, ...] = get_args(View)
 SPLITS: tuple[Split, ...] = get_args(Split)
-MAX_VIDEOS = 200_000  # per CSV file; Ego-Exo4D has about 30,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
 
-    Columns may be separated by commas, semicolons or tabs. There may be MAX_VIDEOS rows.
+    Columns may be separated by commas, semicolons or tabs.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -123,26 +121,9 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             columns = reader.fieldnames or ()
             if not {*required} <= {*columns} or len({*columns}) < len(columns):
                 raise DatasetError(f"{path}: columns {','.join(columns)!r}. Expected {','.join(required)}, each once.")
-            for count, row in enumerate(reader):
-                if count == MAX_VIDEOS:
-                    raise DatasetError(f"{path}: more than {MAX_VIDEOS:,} videos. Split the file.")
+            for row in reader:
                 yield f"{path}:{reader.line_num}", row
     except (FileNotFoundError, IsADirectoryError):
         raise DatasetError(f"{path}: missing. Expected a CSV file with the columns {','.join(required)}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
-
-
-def path_inside(root: Path, name: str, source: str) -> Path:
-    """Return root / name, or raise DatasetError if the name points outside of root.
-
-    Only the name is checked: symbolic links below root may point anywhere, and an absolute name may reach root through
-    a symbolic link. `source` is where the name comes from, for the error message.
-    """
-    path = Path(os.path.normpath(root / name))
-    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
-    if Path(name).is_absolute() and "\0" not in name and not target.is_relative_to(folder):
-        folder, target = folder.resolve(), target.resolve()
-    if "\0" in name or not target.parent.is_relative_to(folder):
-        raise DatasetError(f"{source}: the path {name!r} is outside of the dataset folder {root}")
-    return path

@@ -2,7 +2,7 @@
 
 Columns of the CSV: path, view, split and optionally id, events, phases, pair.
 
-- `path` is relative to the folder of the CSV, or absolute and below it.
+- `path` is relative to the folder of the CSV, or absolute.
 - `events` are the times, in seconds from the first frame, at which a new phase begins: "2.5;7.1", or with the names of
   these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f". "-" in place of a
   name means unlabeled from here until the next event, or until a time marked "+", where the previous phase continues.
@@ -12,20 +12,21 @@ Columns of the CSV: path, view, split and optionally id, events, phases, pair.
 
 import csv
 import io
+import logging
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Unit, Video, View, path_inside, read_csv, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Unit, Video, View, read_csv, require_views
 from byov.errors import DatasetError
 
 T = TypeVar("T")
+LOGGER = logging.getLogger(__name__)
 
 REQUIRED = ("path", "view", "split")
 OPTIONAL = ("id", "events", "phases", "pair")
@@ -89,7 +90,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
     for column, choices in (("view", VIEWS), ("split", SPLITS)):
         if values[column] not in choices:
             raise DatasetError(f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}.")
-    path = path_inside(root, values["path"], source)
+    path = root / values["path"]
     events = _parse_events(values["events"], source) if values["events"] else _Events(None)
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
@@ -146,66 +147,48 @@ def _parse_events(text: str, source: str) -> _Events:
 
 def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
-    labeled = [(row, len(row.video.events)) for row in rows if row.video.events is not None]
+    labeled = [(len(row.video.events), row) for row in rows if row.video.events is not None]
     if not labeled:
         return ()
-    longest, events = max(labeled, key=lambda item: item[1])
-    names = next((row.event_names for row, _ in labeled if len(row.event_names) == events), ())
-    for row, found in labeled:
+    events, longest = max(labeled, key=lambda item: item[0])
+    names = next((row.event_names for found, row in labeled if found == events and row.event_names), ())
+    for found, row in labeled:
         # Events may be missing at the end of a video if that end is unlabeled.
-        ends_labeled = all(end < math.inf for _, end in row.video.unlabeled)
-        if found < events and ends_labeled:
+        if found < events and all(end < math.inf for _, end in row.video.unlabeled):
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has {found}. Give every "
                 "labeled video the same events."
             )
         if row.event_names != names[: len(row.event_names)]:
-            raise DatasetError(
-                f"{manifest}: {row.video.id!r} has events {row.event_names} but other videos have "
-                f"{names or 'unnamed events'}"
-            )
-    listed = sorted({row.phases for row in rows if row.phases})
+            others = names or "unnamed events"
+            raise DatasetError(f"{manifest}: {row.video.id!r} has events {row.event_names}, other videos {others}")
+    listed = {row.phases for row in rows if row.phases} or {(FIRST_PHASE, *names) if names else default}
     if len(listed) > 1:
-        raise DatasetError(f"{manifest}: different phases in different rows: {listed[0]} and {listed[1]}")
-    if listed and len(listed[0]) != events + 1:
-        raise DatasetError(f"{manifest}: phases {listed[0]}, but {events} events separate {events + 1} phases")
-    if listed:
-        return listed[0]
-    if names:
-        return (FIRST_PHASE, *names)
-    return default if len(default) == events + 1 else tuple(f"phase {index}" for index in range(events + 1))
+        raise DatasetError(f"{manifest}: different phases in different rows: {sorted(listed)}")
+    phases = listed.pop()
+    if len(phases) == events + 1:
+        return phases
+    if phases not in (default, ()):
+        raise DatasetError(f"{manifest}: phases {phases}, but {events} events separate {events + 1} phases")
+    return tuple(f"phase {index}" for index in range(events + 1))
 
 
 # --- folder
 
 
-@dataclass(frozen=True)
-class FolderListing:
-    """Videos found in a folder, and the files that were skipped; all paths are relative to the folder."""
-
-    videos: tuple[Video, ...]
-    not_videos: tuple[Path, ...]
-    without_view: tuple[Path, ...]
-
-    def to_csv(self) -> str:
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["path", "view", "split", "id", "events", "pair"])
-        table.writerows([video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in self.videos)
-        return text.getvalue()
-
-
-def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> FolderListing:
-    """Derive view, split and id of each video below a folder from its path.
+def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> list[Video]:
+    """Derive view, split and id of each video below a folder from its path; the paths are relative to the folder.
 
     The view is the word "ego" or "exo" in the path, the split a folder called train, val or test. If no folder names a
-    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS).
+    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
     """
     paths, others = video_files(folder)
     for path in paths:
         if str(path).encode(errors="ignore") != os.fsencode(path):
             raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
     views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    log_skipped("not a video", others)
+    log_skipped("without ego or exo in the path", [path for path in paths if views[path] is None])
     by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
     for view in VIEWS:
         if not by_view[view]:
@@ -230,8 +213,22 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> Folde
                     f"into folders called {', '.join(SPLITS)}."
                 )
             videos.append(Video(ids[path], view, split, path))
-    without_view = tuple(path for path in paths if views[path] is None)
-    return FolderListing(tuple(videos), tuple(others), without_view)
+    return videos
+
+
+def to_csv(videos: Iterable[Video]) -> str:
+    """Return the CSV of videos without annotations."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["path", "view", "split", "id", "events", "pair"])
+    table.writerows([video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in videos)
+    return text.getvalue()
+
+
+def log_skipped(reason: str, paths: Sequence[Path]) -> None:
+    if paths:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        LOGGER.info(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
 
 
 def video_files(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -5,7 +5,7 @@ Frame counts in headers and seeking are unreliable, so frame t is the t-th frame
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -67,26 +67,14 @@ class FrameBlock:
 
 
 class FrameReader:
-    """Single-pass reader of all frames of a video.
-
-    Args:
-        path: Video file.
-        threads: Number of FFmpeg decoding threads.
-        policy: How to treat truncated and corrupt videos.
-
-    Attributes:
-        fps: Average frame rate; 0 if unknown.
-        pixel_aspect: Width / height of a displayed pixel; valid from the first block on.
-        truncated: Whether the file ends early; valid after the last block.
-        corrupt_frames: Number of frames that FFmpeg marked as corrupt; valid after the last block.
-    """
+    """Single-pass reader of all frames of a video. Its attributes are complete after the last block."""
 
     def __init__(self, path: Path, *, threads: int = 1, policy: DecodingPolicy = STRICT) -> None:
         self.path = path
-        self.fps = 0.0
-        self.pixel_aspect = 1.0
+        self.fps = 0.0  # average frame rate; 0 if unknown
+        self.pixel_aspect = 1.0  # width / height of a displayed pixel; valid from the first block on
         self.truncated = False
-        self.corrupt_frames = 0
+        self.corrupt_frames = 0  # number of frames that FFmpeg marked as corrupt
         # Multi-threaded decoders drop frames in flight on errors; the result must not depend on the thread count.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
@@ -183,15 +171,11 @@ class FrameReader:
 class Probe:
     """Properties of a video, determined without decoding more than the first frame."""
 
-    header_frames: int  # frame count in the header; 0 if absent
-    packets: int  # number of video packets, usually the number of frames
+    frames: int  # number of video packets, usually the number of frames
     width: int  # as displayed, after rotation
     height: int
     fps: float  # average frame rate; 0 if unknown
     last_seconds: float  # time of the last frame from the first; NaN if a packet has no time
-    variable_rate: bool
-    rotation_degrees: int  # counter-clockwise, already applied to the size
-    codec: str
     truncation: str  # why the file is considered truncated; "" if it is not
 
 
@@ -216,34 +200,19 @@ def probe(path: Path) -> Probe:
             truncation = str(error.strerror)
         if turns in (1, 3):
             width, height = height, width
-        # Intervals of a constant rate differ by the rounding to the stream's time base.
-        intervals = np.diff(np.sort(times))  # NaN comes last
-        rounding = 2.5 * float(stream.time_base or 0) + 1e-9
-        return Probe(
-            header_frames=stream.frames,
-            packets=len(times),
-            width=width,
-            height=height,
-            fps=_frame_rate(stream),
-            last_seconds=float(intervals.sum()),
-            variable_rate=len(intervals) > 0 and bool(np.ptp(intervals) > rounding),
-            rotation_degrees=90 * (turns or 0),
-            codec=stream.codec_context.name,
-            truncation=truncation or _missing_seconds(container, stream, end_seconds),
-        )
+        truncation = truncation or _missing_seconds(container, stream, end_seconds)
+        last_seconds = float(np.ptp(times)) if times else 0.0
+        return Probe(len(times), width, height, _frame_rate(stream), last_seconds, truncation)
 
 
 def estimated_frames(path: Path) -> int | None:
     """Return the frame count according to the header; None if it is absent or the file cannot be opened."""
-    try:
-        with open_video(path) as (container, stream):
-            if stream.frames:
-                return stream.frames
-            if container.duration is None or not stream.average_rate:
-                return None
+    with suppress(VideoError), open_video(path) as (container, stream):
+        if stream.frames:
+            return stream.frames
+        if container.duration is not None and stream.average_rate:
             return round(container.duration / av.time_base * float(stream.average_rate))
-    except VideoError:
-        return None
+    return None
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-MIN_BATCHES, MAX_BATCHES, MEASURED_SECONDS = 2, 20, 3.0  # of an estimate of the speed
 # A message from a decoder thread: frames of a video with their times, the arguments of FeatureWriter.finish once it is
 # decoded to its end, or its failure.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
@@ -53,40 +52,13 @@ def extract_jobs(
     outcome, started = Outcome(), time.monotonic()
     with (
         job_bars(jobs, progress) as (videos, frames),
-        closing(extracted_videos(encoder, jobs, options, frames)) as extracted,
+        closing(Extraction(encoder, options, frames).run(jobs)) as extracted,
     ):
         for video in extracted:
             outcome.add(video)
             videos.advance(latest=video.video_id)
     outcome.seconds = time.monotonic() - started
     return outcome
-
-
-def measure_rates(plan: Plan, job: Job, options: ExtractionOptions) -> tuple[float, float]:
-    """Return the expected frames per second, at least and at most, from full batches with the frames of one video.
-
-    The first batch is not counted. At best, decoding takes no time of its own.
-    """
-    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device)
-    started = time.perf_counter()
-    pixels = torch.from_numpy(next(FrameReader(job.video.path, policy=options.policy).blocks()).pixels)
-    images = encoder.preprocessing.on_host(pixels, encoder.device)
-    images = encoder.preprocessing.on_device(images, encoder.device)
-    decoding = (time.perf_counter() - started) / len(images)
-    batch = images[torch.arange(options.frames_per_batch(encoder.device.type)) % len(images)]
-    seconds: list[float] = []
-    while len(seconds) < MIN_BATCHES or (sum(seconds) < MEASURED_SECONDS and len(seconds) < MAX_BATCHES):
-        started = time.perf_counter()
-        TokenMerger(job.ratios).push(encoder.encode(batch)[0])[0].cpu()
-        seconds.append((time.perf_counter() - started) / len(batch))
-    return 1 / (max(seconds[1:]) + decoding), 1 / min(seconds[1:])
-
-
-def extracted_videos(
-    encoder: FrameEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
-) -> Generator[VideoOutcome, None, None]:
-    """Extract jobs and yield the outcome of each as soon as it is known; `frames` is advanced per encoded frame."""
-    return _Extraction(encoder, options, frames).run(jobs)
 
 
 @contextmanager
@@ -227,7 +199,7 @@ def _decode(
 # --- encoding and writing
 
 
-class _Extraction:
+class Extraction:
     """Encodes decoded frames in full batches and writes each video once all of its frames are encoded."""
 
     def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
@@ -242,6 +214,7 @@ class _Extraction:
 
     @torch.inference_mode()
     def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
+        """Extract jobs and yield the outcome of each as soon as it is known."""
         try:
             # Copying and merging are too small to parallelize: on cores that are busy decoding, waiting for a second
             # thread costs far more than it saves.

@@ -6,22 +6,21 @@ Loads no model and decodes nothing.
 import hashlib
 import logging
 import os
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from byov.cache.digests import file_sha256, fingerprint
 from byov.cache.features import Provenance, read_header, video_header
-from byov.cache.hdf5 import read_array, stored_rows
+from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
 from byov.data.dataset import Dataset, Video
-from byov.data.video import STRICT, DecodingPolicy, Probe, probe
+from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, VideoError
 from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
@@ -32,7 +31,6 @@ LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 CPU_BATCH, CUDA_BATCH = 32, 256
-FILE_BYTES = 28_000  # size of a feature file without its rows, measured
 
 
 @dataclass(frozen=True)
@@ -149,13 +147,6 @@ class CacheReader:
         except CacheError:
             self.entries = {}
 
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Reuse the files that a plan has already read."""
-        for job in jobs:
-            if job.found is not None and not job.found.source_change:
-                self._identity = self._identity or job.found.identity
-                self._files[job.video.id], self.entries[job.video.id] = job.found.indexed, job.found.entry
-
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
         """Describe a video's feature file; None if there is none.
 
@@ -249,15 +240,17 @@ def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mism
 
 def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
     """Return how a file's identity differs from the requested one; "" if it does not."""
-    resize, device = options.resize, options.device
-    if found["encoder"] != encoder.id:
-        return f"made with encoder {found['encoder']}, this is {encoder.id}"
-    if encoder.revision is not None and found["revision"] != encoder.revision:
-        return f"made with revision {found['revision']} of {encoder.id}, this is {encoder.revision}"
-    if found["preprocessing"].split()[0] != resize:
-        return f"made with --resize {found['preprocessing'].split()[0]}, this is {resize}"
-    if device != "auto" and found["compute type"] != compute_dtype(device):
-        return f"computed in {found['compute type']}, --device {device} computes in {compute_dtype(device)}"
+    device = options.device
+    wanted = {
+        "encoder": encoder.id,
+        "revision": encoder.revision,
+        "preprocessing": options.resize,
+        "compute type": None if device == "auto" else compute_dtype(device),
+    }
+    for what, value in wanted.items():
+        made_with = found[what].partition(" ")[0] if what == "preprocessing" else found[what]
+        if value is not None and made_with != value:
+            return f"made with {what} {made_with!r}, this is {value!r}"
     return ""
 
 
@@ -290,60 +283,27 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
     return encoder
 
 
-@dataclass(frozen=True)
-class VideoCheck:
-    """One video of `byov-extract --check`: its state in the cache and the properties in its header."""
-
-    job: Job
-    probe: Probe | None
-    problem: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.job.video.id,
-            "view": self.job.video.view,
-            "split": self.job.video.split,
-            "state": self.job.state,
-            "reason": self.job.reason,
-            "decoded_frames": self.job.frames,
-            "labels": self.job.label_count,
-            "problem": self.problem,
-            **(asdict(self.probe) if self.probe else {}),
-        }
-
-
-def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[VideoCheck]:
-    """Probe every video of the plan."""
+def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:
+    """Probe every video of the plan; returns the state and properties of each, and its problem if it has one."""
     with ThreadPoolExecutor() as pool:
         checks = pool.map(_check_video, plan.jobs)
         return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))
 
 
-def _check_video(job: Job) -> VideoCheck:
+def _check_video(job: Job) -> dict[str, Any]:
+    video, labels = job.video, job.label_count
+    check: dict[str, Any] = {"id": video.id, "view": video.view, "split": video.split, "state": job.state}
+    check |= {"frames": job.frames, "labels": labels, "events": len(video.events or ()), "size": None, "fps": None}
     try:
-        found = probe(job.video.path)
+        found = probe(video.path)
     except VideoError as error:
-        return VideoCheck(job, None, str(error))
-    problem = job.video.late_events(found.packets, found.last_seconds) or None
-    if found.truncation:
-        problem = f"{job.video.path}: {found.truncation}"
-    elif job.label_count not in (None, found.packets) and job.frames is None:
-        labels = pluralize(job.label_count or 0, "label")
-        problem = f"{job.video.path}: {pluralize(found.packets, 'frame')} in the file, {labels}"
-    return VideoCheck(job, found, problem)
-
-
-def bytes_needed(checks: Sequence[VideoCheck], tokens: int, width: int, *, has_cls: bool) -> int:
-    """Return the disk space that the videos still to be extracted will take."""
-    needed = 0
-    for check in checks:
-        if check.probe and check.job.state != "cached":
-            bytes_per_frame = 2 * width * (len(check.job.ratios) + has_cls) + 2 * tokens + 8
-            needed += stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
-    return needed
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the free disk space where `folder` is or will be."""
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return shutil.disk_usage(existing).free
+        return check | {"problem": str(error)}
+    problem = video.late_events(found.frames, found.last_seconds)
+    if job.state == "conflict":
+        problem = job.reason
+    elif found.truncation:
+        problem = f"{video.path}: {found.truncation}"
+    elif job.frames is None and labels not in (None, found.frames):
+        problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file, {pluralize(labels or 0, 'label')}"
+    size, fps = f"{found.width}x{found.height}", round(found.fps, 2)
+    return check | {"frames": job.frames or found.frames, "size": size, "fps": fps, "problem": problem}

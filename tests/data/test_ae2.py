@@ -91,15 +91,10 @@ def test_missing_files_are_named(file, build):
         read_ae2("break_eggs", root)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(b"caf\xe9.mp4\n", "not a text file")]
-    + [(f"{line}\n", rf"'{line}'.* outside") for line in ("../../x.mp4", "/etc/x.mp4", "../exo/x.mp4", "..")],
-)
-def test_malformed_lists(content, problem, build):
+def test_list_that_is_not_text(build):
     root = build("break_eggs")
-    write_file(root / "ego/train.csv", content)
-    with pytest.raises(DatasetError, match=rf"train\.csv: .*{problem}"):
+    write_file(root / "ego/train.csv", b"caf\xe9.mp4\n")
+    with pytest.raises(DatasetError, match=r"train\.csv: not a text file"):
         read_ae2("break_eggs", root)
 
 

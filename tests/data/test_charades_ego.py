@@ -69,7 +69,6 @@ def test_repeated_actions_count_once(read):
         ({"test": []}, "test split of charades_ego has no ego"),
         ({"train": [*TRAIN, row("absent", "Yes")]}, "absent.mp4: listed in the train split"),
         ({"test": [*TEST, TRAIN[0]]}, "'EGO01EGO' is not unique"),
-        ({"train": [*TRAIN, row("../x", "Yes")]}, r"_train\.csv:\d+: .* outside"),
         ({"test": b""}, r"_test\.csv: columns ''"),
         ({"test": table(TEST).encode() + b"\xff,"}, r"_test\.csv: not a readable CSV"),
         *(

@@ -87,9 +87,8 @@ def test_all_frames_in_order_with_their_times(name, codec, options, threads, tmp
     assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers count milliseconds
     assert times[0] == 0
     seen = probe(path)
-    assert (seen.packets, seen.width, seen.height, seen.truncation) == (20, 64, 48, "")
+    assert (seen.frames, seen.width, seen.height, seen.truncation) == (20, 64, 48, "")
     assert seen.fps == pytest.approx(25)
-    assert not seen.variable_rate
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
@@ -100,11 +99,6 @@ def test_variable_frame_rate(name, options, tmp_path):
     images, times = decode_video(path)
     assert gray_indices(images) == list(range(10))
     assert times == pytest.approx(np.array(pts_ms) / 1000, abs=0.0011)
-    assert probe(path).variable_rate
-
-
-def test_rounded_timestamps_are_not_a_variable_rate(tmp_path):
-    assert not probe(write_video(tmp_path / "a.mkv", 20, fps=30)).variable_rate  # 33, 33, 34 ms
 
 
 @pytest.mark.parametrize("name", ["a.ts", "a.mkv", "a.mp4"])
@@ -117,7 +111,7 @@ def test_one_frame(tmp_path):
     path = write_video(tmp_path / "a.mp4", 1)
     images, times = decode_video(path)
     assert (gray_indices(images), times.tolist()) == ([0], [0.0])
-    assert (probe(path).packets, probe(path).variable_rate) == (1, False)
+    assert (probe(path).frames, probe(path).last_seconds) == (1, 0)
 
 
 def test_dropped_avi_frames_leave_gaps_in_time(tmp_path):
@@ -213,8 +207,6 @@ def test_rotation_is_applied(settings, expected, tmp_path):
     seen = probe(path)
     assert images[0].shape == (seen.height, seen.width, 3)
     assert (seen.width, seen.height) == ((48, 64) if settings.get("rotation", 0) % 180 else (64, 48))
-    if not settings.keys() - {"rotation"}:
-        assert seen.rotation_degrees == settings.get("rotation", 0)
 
 
 @pytest.mark.parametrize(
@@ -287,14 +279,6 @@ def test_max_pixels(tmp_path):
     assert count_frames(path, policy=DecodingPolicy(max_pixels=64 * 48)) == 3
 
 
-def test_max_pixels_applies_when_the_size_changes(tmp_path):
-    small = write_video(tmp_path / "a.h264", moving_images(5)).read_bytes()
-    large = write_video(tmp_path / "b.h264", gray_images(3, 640, 480)).read_bytes()
-    path = write_file(tmp_path / "both.h264", small + large)
-    assert count_frames(path) == 8
-    error_of(path, policy=DecodingPolicy(max_pixels=100_000))
-
-
 # --- wrong headers
 
 
@@ -306,7 +290,7 @@ def test_header_frame_count_is_used_only_to_notice_truncation(claimed, tmp_path)
     struct.pack_into("<I", content, content.index(b"strh") + 8 + 32, claimed)
     path.write_bytes(content)
     assert gray_indices(decode_video(path, policy=KEEP_TRUNCATED)[0]) == list(range(20))
-    assert (probe(path).packets, probe(path).header_frames) == (20, claimed)
+    assert probe(path).frames == 20
     if claimed > 21:
         assert "truncated after 20 frames" in error_of(path)
     else:
@@ -339,10 +323,6 @@ def test_files_that_are_not_videos_are_rejected(content, tmp_path):
     assert estimated_frames(path) is None
 
 
-def test_folder_is_rejected(tmp_path):
-    assert "Is a directory" in error_of(tmp_path)
-
-
 def test_mp4_without_index_is_rejected(tmp_path):
     path = write_video(tmp_path / "a.mp4")
     content = path.read_bytes()
@@ -368,7 +348,7 @@ def test_header_without_frames_is_rejected(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"00dc", b"JUNK").replace(b"idx1", b"JUNK"))
     error_of(path)
     assert "no frame" in error_of(path, policy=KEEP_TRUNCATED)
-    assert probe(path).packets == 0
+    assert probe(path).frames == 0
 
 
 @pytest.mark.parametrize(
@@ -408,7 +388,7 @@ def test_playlists_named_like_videos_are_rejected(playlist, target, tmp_path):
 def test_unusual_file_names(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_video(tmp_path / "a.mp4").rename(os.fsdecode(name))
-    assert probe(path).packets == estimated_frames(path) == count_frames(path) == 3
+    assert probe(path).frames == estimated_frames(path) == count_frames(path) == 3
 
 
 # --- camera footage
@@ -422,5 +402,5 @@ def test_real_clips(name):
     assert len(images) == CLIP_FRAMES[name]
     assert (np.diff(times) > 0).all()
     seen = probe(CLIPS / name)
-    assert seen.packets - len(images) == (1 if "RATRACE" in name else 0)  # it ends with an empty packet
+    assert seen.frames - len(images) == (1 if "RATRACE" in name else 0)  # it ends with an empty packet
     assert (*images[0].shape[:2], seen.truncation) == (seen.height, seen.width, "")

