@@ -33,11 +33,21 @@ app = common.new_app()
 @app.command()
 def extract(
     dataset: Annotated[str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.")] = None,
-    manifest: Annotated[Path | None, typer.Option(help="CSV: path,view,split[,id,events,phases,pair].")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="CSV: path,view,split[,id,start,end,events,phases,pair].")
+    ] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; its CSV is written.")] = None,
+    lerobot: Annotated[Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")] = None,
+    ego: Annotated[
+        str | None, typer.Option(help="Camera key of --lerobot, or pattern of ego paths in --folder: '*wrist*'.")
+    ] = None,
+    exo: Annotated[str | None, typer.Option(help="The same for exo videos.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task of --lerobot, if it has several.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Fractions of train, val and test videos of --folder.", show_default=DEFAULT_SPLIT),
+        typer.Option(
+            help="Fractions of train, val and test videos of --folder or --lerobot.", show_default=DEFAULT_SPLIT
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of your own videos.", show_default="that of the CSV")] = None,
     encoder: Annotated[
@@ -88,7 +98,20 @@ def extract(
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     chosen = check_options(dataset, encoder, revision, parsed_ratios, parsed_shard)
     fractions = None if split is None else _parse_numbers("--split", split)
-    videos = open_videos(dataset, manifest, folder, fractions, name, datasets_dir, features_dir, PROGRESS)
+    videos = open_videos(
+        dataset,
+        manifest=manifest,
+        folder=folder,
+        lerobot=lerobot,
+        ego=ego,
+        exo=exo,
+        task=task,
+        split=fractions,
+        name=name,
+        datasets_dir=datasets_dir,
+        features_dir=features_dir,
+        progress=PROGRESS,
+    )
     if encoder is None:
         note(f"encoder: {chosen.id} (choose another with --encoder)")
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
@@ -101,6 +124,12 @@ def extract(
         raise typer.Exit(common.FAILED if has_problems else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
+        try:
+            plan.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{plan.folder}: cannot be created ({error.strerror}). Choose another folder with --features-dir."
+            ) from None
         from byov.extract.extraction import run_plan
 
         if ray is None:

@@ -1,11 +1,14 @@
 """Your own videos: listed in a CSV file, or found in a folder, with view and split inferred from their paths.
 
-Columns of the CSV: path, view, split and optionally id, events, phases, pair.
+Columns of the CSV: path, view, split and optionally id, start, end, events, phases, pair.
 
 - `path` is relative to the folder of the CSV, or absolute.
-- `events` are the times, in seconds from the first frame, at which a new phase begins: "2.5;7.1", or with the names of
-  these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f". "-" in place of a
-  name means unlabeled from here until the next event, or until a time marked "+", where the previous phase continues.
+- `start` and `end` are the part of the file that shows the action, in seconds ("2.5") or frames ("75f") from the first
+  frame of the file. `end` is excluded.
+- `events` are the times at which a new phase begins, in seconds from the first frame (of the segment): "2.5;7.1", or
+  with the names of these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f".
+  "-" in place of a name means unlabeled from here until the next event, or until a time marked "+", where the previous
+  phase continues.
 - `phases` names all phases including the one before the first event: "reach;pour;put down".
 - `pair` is a name shared by an ego and an exo video that were recorded simultaneously.
 """
@@ -17,19 +20,21 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
 from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Unit, Video, View, read_csv, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, FileSegment, Split, Unit, Video, View, read_csv, require_views
 from byov.errors import DatasetError
 
 T = TypeVar("T")
 LOGGER = logging.getLogger(__name__)
 
 REQUIRED = ("path", "view", "split")
-OPTIONAL = ("id", "events", "phases", "pair")
+OPTIONAL = ("id", "start", "end", "events", "phases", "pair")
 FIRST_PHASE = "start"  # name of the phase before the first event if only events are named
 UNLABELED_MARK, RESUME_MARK = "-", "+"
 
@@ -59,7 +64,8 @@ class _Events(NamedTuple):
 
 
 class _Row(NamedTuple):
-    video: Video
+    path: Path  # as listed
+    video: Video  # its id is "" if the row has none
     event_names: tuple[str, ...]
     phases: tuple[str, ...]
 
@@ -74,6 +80,9 @@ def read_own_videos(
     """
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
+    unnamed = [row for row in rows if not row.video.id]
+    ids = iter(unique_ids([row.path for row in unnamed], {row.video.id for row in rows}))
+    rows = [row if row.video.id else row._replace(video=replace(row.video, id=next(ids))) for row in rows]
     names = _phase_names(manifest, rows, phase_names)
     dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=names)
     require_views(dataset, ("train",))
@@ -90,22 +99,42 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
     for column, choices in (("view", VIEWS), ("split", SPLITS)):
         if values[column] not in choices:
             raise DatasetError(f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}.")
-    path = root / values["path"]
     events = _parse_events(values["events"], source) if values["events"] else _Events(None)
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
         raise DatasetError(f"{source}: phases {values['phases']!r}. Expected names like 'reach;pour;put down'.")
     video = Video(
-        id=values["id"] or path.stem,
+        id=values["id"],
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
-        path=path,
+        path=root / values["path"],
         events=events.times,
         unlabeled=events.unlabeled,
         event_unit=events.unit,
         pair=values["pair"] or None,
+        segment=_parse_segment(values["start"], values["end"], source),
     )
-    return _Row(video, events.names, phases)
+    return _Row(Path(values["path"]), video, events.names, phases)
+
+
+def _parse_segment(start: str, end: str, source: str) -> FileSegment:
+    """Parse the cells "2.5" and "7", or "75f" and "210f"; either may be empty."""
+    in_frames = [cell.endswith("f") for cell in (start, end) if cell]
+    try:
+        segment = FileSegment(
+            float(start.removesuffix("f") or 0),
+            float(end.removesuffix("f") or math.inf),
+            "f" if any(in_frames) else "s",
+        )
+    except ValueError:
+        segment = FileSegment(math.nan)
+    whole_frames = segment.unit == "s" or (all(in_frames) and f"{start}{end}".replace("f", "").isdecimal())
+    if not 0 <= segment.start < segment.end or not whole_frames:
+        raise DatasetError(
+            f"{source}: start {start!r}, end {end!r}. Expected seconds like 2.5 and 7, or frames like 75f and 210f, "
+            "with start before end."
+        )
+    return segment
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
@@ -176,25 +205,39 @@ def _phase_names(manifest: Path, rows: Sequence[_Row], default: tuple[str, ...])
 # --- folder
 
 
-def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> list[Video]:
+def list_folder(
+    folder: Path, fractions: Sequence[float] | None = None, patterns: Mapping[View, str] | None = None
+) -> list[Video]:
     """Derive view, split and id of each video below a folder from its path; the paths are relative to the folder.
 
-    The view is the word "ego" or "exo" in the path, the split a folder called train, val or test. If no folder names a
-    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
+    The view is the one whose pattern, like "*wrist*", matches the path; by default the word "ego" or "exo" in the path.
+    The split is a folder called train, val or test. If no folder names a split, videos are assigned by `fractions`
+    (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
     """
     paths, others = video_files(folder)
+    if not paths:
+        raise DatasetError(f"{folder}: no videos. Expected files like ego/1.mp4 and exo/1.mp4.")
     for path in paths:
         if str(path).encode(errors="ignore") != os.fsencode(path):
             raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
-    views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    if patterns is None:
+        views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    else:
+        views = {path: _matching_view(path, patterns) for path in paths}
     log_skipped("not a video", others)
-    log_skipped("without ego or exo in the path", [path for path in paths if views[path] is None])
+    log_skipped(
+        "without ego or exo in the path" if patterns is None else "matches no pattern",
+        [path for path in paths if views[path] is None],
+    )
     by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
     for view in VIEWS:
+        if not by_view[view] and patterns is not None:
+            raise DatasetError(f"{folder}: no video matches --{view} {patterns[view]!r}. The first is {paths[0]}.")
         if not by_view[view]:
             raise DatasetError(
                 f"{folder}: none of its {len(paths)} videos has the word {view!r} in its path. Sort the videos into "
-                "folders called ego and exo, or list them in a CSV file for --manifest."
+                "folders called ego and exo, pass patterns like --ego '*wrist*' --exo '*front*', or list the videos in "
+                "a CSV file for --manifest."
             )
     splits = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
     if not any(splits.values()):
@@ -202,7 +245,7 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> list[
             splits |= zip(of_view, assign_splits(len(of_view), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
     elif fractions is not None:
         raise DatasetError(f"{folder}: its folders name the splits. Omit --split.")
-    ids = unique_ids(paths)
+    ids = dict(zip(paths, unique_ids(paths), strict=True))
     videos = []
     for view in VIEWS:
         for path in by_view[view]:
@@ -214,6 +257,13 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> list[
                 )
             videos.append(Video(ids[path], view, split, path))
     return videos
+
+
+def _matching_view(path: Path, patterns: Mapping[View, str]) -> View | None:
+    matching = [view for view, pattern in patterns.items() if fnmatch(path.as_posix().lower(), pattern.lower())]
+    if len(matching) > 1:
+        raise DatasetError(f"{path}: matches both --ego {patterns['ego']!r} and --exo {patterns['exo']!r}")
+    return matching[0] if matching else None
 
 
 def to_csv(videos: Iterable[Video]) -> str:
@@ -265,17 +315,17 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
     return assigned
 
 
-def unique_ids(paths: Sequence[Path]) -> dict[Path, str]:
+def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
     """Derive ids from file stems; stems that are not unique are prefixed with their folders ("ego-001")."""
-    stems = Counter(_valid_id(path.stem) for path in paths)
-    ids: dict[Path, str] = {}
-    taken: set[str] = set()
+    stems = Counter(_valid_id(path.stem).casefold() for path in paths)
+    ids: list[str] = []
+    used = {name.casefold() for name in taken}
     for path in paths:
         stem = _valid_id(path.stem)
-        name = stem if stems[stem] == 1 else _valid_id("-".join(path.with_suffix("").parts))
+        name = stem if stems[stem.casefold()] == 1 else _valid_id("-".join(path.with_suffix("").parts))
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
-        ids[path] = next(candidate for candidate in candidates if candidate not in taken)
-        taken.add(ids[path])
+        ids.append(next(candidate for candidate in candidates if candidate.casefold() not in used))
+        used.add(ids[-1].casefold())
     return ids
 
 

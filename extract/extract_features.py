@@ -16,8 +16,9 @@ from byov.cache.layout import check_name, manifest_path, video_path
 from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
 from byov.cache.verify import failures_path, read_failures
 from byov.data import READERS, open_dataset
-from byov.data.dataset import SPLITS, Dataset, Video
+from byov.data.dataset import SPLITS, Dataset, Video, View
 from byov.data.demo import DEFAULT_VIDEOS, write_demo
+from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import CSV_NAME, list_folder, log_skipped, read_own_videos, to_csv, video_files
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
@@ -63,7 +64,7 @@ def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) ->
             except CacheError:
                 file = None
             earlier = reader.entries.get(video.id)
-            if file is not None:
+            if file is not None and file.fragment == video.segment.fragment:
                 found[video.id] = file
                 entries.append(file.entry)
                 if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
@@ -95,6 +96,7 @@ def _save_index(plan: Plan, manifest: Path, reader: planning.CacheReader, found:
     index = FileIndex(
         manifest_sha256=file_sha256(manifest),
         sources=relative_sources(manifest.parent, {video.id: video.path for video in plan.dataset.videos}),
+        segments={video.id: video.segment.fragment for video in plan.dataset.videos if video.segment.fragment},
         identities=reader.index.identities | {plan.folder.name: identity},
         files=reader.index.files | {plan.folder.name: files},
     )
@@ -140,6 +142,10 @@ def extract_features(
     *,
     manifest: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
+    lerobot: str | os.PathLike[str] | None = None,
+    ego: str | None = None,
+    exo: str | None = None,
+    task: str | None = None,
     split: Sequence[float] | None = None,
     name: str | None = None,
     encoder: str | None = None,
@@ -170,7 +176,11 @@ def extract_features(
         dataset: Name of a known dataset; "demo" is rendered if it is missing.
         manifest: CSV of your own videos, instead of a dataset.
         folder: Folder of your own videos, instead of a dataset; its CSV is written.
-        split: Fractions of train, val and test videos of `folder`.
+        lerobot: Folder of a LeRobot dataset, instead of a dataset.
+        ego: Camera key of `lerobot`, or pattern of the paths of ego videos in `folder`, like "*wrist*".
+        exo: The same for exo videos.
+        task: Task of `lerobot`; needed if it has several.
+        split: Fractions of train, val and test videos of `folder` or `lerobot`.
         name: Name for your own videos. Default: the name of the CSV or folder.
         encoder: Encoder id, like "openai/clip-vit-base-patch16".
         datasets_dir: Default: BYOV_DATASETS or datasets/.
@@ -186,7 +196,20 @@ def extract_features(
     """
     features, progress = features_folder(features_dir), Stoppable(progress, stop)
     chosen = check_options(dataset, encoder, revision, ratios, shard)
-    videos = open_videos(dataset, manifest, folder, split, name, datasets_folder(datasets_dir), features, progress)
+    videos = open_videos(
+        dataset,
+        manifest=manifest,
+        folder=folder,
+        lerobot=lerobot,
+        ego=ego,
+        exo=exo,
+        task=task,
+        split=split,
+        name=name,
+        datasets_dir=datasets_folder(datasets_dir),
+        features_dir=features,
+        progress=progress,
+    )
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     options = ExtractionOptions(
         resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
@@ -216,21 +239,39 @@ def check_options(
 
 def open_videos(
     dataset: str | None,
-    manifest: str | os.PathLike[str] | None,
-    folder: str | os.PathLike[str] | None,
-    split: Sequence[float] | None,
-    name: str | None,
+    *,
+    manifest: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    lerobot: str | os.PathLike[str] | None = None,
+    ego: str | None = None,
+    exo: str | None = None,
+    task: str | None = None,
+    split: Sequence[float] | None = None,
+    name: str | None = None,
     datasets_dir: Path,
     features_dir: Path,
     progress: Progress = NO_PROGRESS,
 ) -> Dataset:
     """Open a known dataset (the demo is rendered if it is missing), or your own videos."""
-    if sum(source is not None for source in (dataset, manifest, folder)) != 1:
-        raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest and --folder")
-    if split is not None and folder is None:
-        raise DatasetError("split needs a folder of videos. A CSV has a split column.")
+    if sum(source is not None for source in (dataset, manifest, folder, lerobot)) != 1:
+        raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
+    if task is not None and lerobot is None:
+        raise DatasetError("--task goes with --lerobot")
+    if (split is not None or ego is not None or exo is not None) and folder is None and lerobot is None:
+        raise DatasetError("--split, --ego and --exo go with --folder or --lerobot. A CSV has columns split and view.")
+    if split is not None and (
+        len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
+    ):
+        raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
+    if lerobot is not None:
+        root = Path(lerobot)
+        return read_lerobot(own_name(name or root.resolve().name), root, ego, exo, task, split)
     if folder is not None:
-        return _open_folder(Path(folder), own_name(name or Path(folder).resolve().name), split, features_dir)
+        name = own_name(name or Path(folder).resolve().name)
+        if (ego is None) != (exo is None):
+            raise DatasetError("--ego and --exo go together, such as --ego '*wrist*' --exo '*front*'")
+        patterns: dict[View, str] | None = None if ego is None or exo is None else {"ego": ego, "exo": exo}
+        return _open_folder(Path(folder), name, split, patterns, features_dir)
     if manifest is not None:
         return read_own_videos(own_name(name or Path(manifest).stem), Path(manifest))
     if name is not None:
@@ -244,23 +285,21 @@ def open_videos(
     return open_dataset(dataset, datasets_dir)
 
 
-def _open_folder(folder: Path, name: str, split: Sequence[float] | None, features_dir: Path) -> Dataset:
+def _open_folder(
+    folder: Path, name: str, split: Sequence[float] | None, patterns: Mapping[View, str] | None, features_dir: Path
+) -> Dataset:
     """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
-    if split is not None and (
-        len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
-    ):
-        raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
     next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
     table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
     if table is not None:
-        if split is not None:
-            raise DatasetError(f"{table} already defines the splits. Edit or delete it to use --split.")
+        if split is not None or patterns is not None:
+            raise DatasetError(f"{table} already defines splits and views. Edit or delete it to use --split or --ego.")
         LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
         dataset = read_own_videos(name, table, folder=folder)
         listed = {video.path.resolve() for video in dataset.videos}
         log_skipped("not listed", [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed])
         return dataset
-    videos = list_folder(folder, split)
+    videos = list_folder(folder, split, patterns)
     try:
         write_text(next_to_videos, to_csv(videos))
         table = next_to_videos

@@ -7,8 +7,10 @@ batch. The features of a video therefore depend on that video alone, not on what
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.cache.digests import file_sha256, file_state, fingerprint
+from byov.cache.digests import file_sha256, file_state, fingerprint, segment_digest
 from byov.cache.features import FeatureWriter, Provenance
 from byov.data.video import DECODER, FrameReader, estimated_frames
 from byov.device import usable_cores
@@ -64,7 +66,10 @@ def extract_jobs(
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
     """Open progress bars over the videos and over their frames."""
-    counts = [job.label_count if job.label_count is not None else estimated_frames(job.video.path) for job in jobs]
+    counts = [
+        job.label_count if job.label_count is not None else estimated_frames(job.video.path, job.video.segment)
+        for job in jobs
+    ]
     known = [count for count in counts if count is not None]
     total = sum(known) if len(known) == len(counts) else None
     with (
@@ -129,6 +134,8 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
     # A few blocks per thread, so that a pause for writing does not stall decoding.
     messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
     stopped = threading.Event()
+    # A file may contain many videos. If its state changes, it is read again.
+    read_sha256 = lru_cache(maxsize=64)(lambda path, _state: file_sha256(path))
 
     def put(message: Message) -> None:
         while not stopped.is_set():
@@ -143,7 +150,7 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
             while True:
                 job = remaining.get_nowait()
                 try:
-                    for content in _decode(job, encoder, options, threads_per_video):
+                    for content in _decode(job, encoder, options, threads_per_video, read_sha256):
                         put((job, content))
                 except Exception as error:
                     put((job, error))
@@ -165,12 +172,13 @@ class _Stopped(BaseException):
 
 
 def _decode(
-    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int
+    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int, read_sha256: Callable[[Path, Any], str]
 ) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
     """Yield the frames of a video, then the arguments of FeatureWriter.finish."""
-    path, labels = job.video.path, job.label_count
-    state, sha256 = file_state(path), file_sha256(path)
-    reader = FrameReader(path, threads=threads, policy=options.policy)
+    path, labels, fragment = job.video.path, job.label_count, job.video.segment.fragment
+    state = file_state(path)
+    sha256 = read_sha256(path, state)
+    reader = FrameReader(path, segment=job.video.segment, threads=threads, policy=options.policy)
     frames = 0
     for block in reader.blocks():
         keep = len(block.pixels) if labels is None else max(labels - frames, 0)
@@ -185,11 +193,16 @@ def _decode(
             f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
             "use --on-mismatch trim."
         )
-    source = {"source_bytes": state[1], "source_sha256": sha256, "source_fingerprint": fingerprint(path)}
+    source = {
+        "source_name": f"{path.name}{fragment}",
+        "source_bytes": state[1],
+        "source_sha256": segment_digest(sha256, fragment),
+        "source_fingerprint": segment_digest(fingerprint(path), fragment),
+    }
     if file_state(path) != state:
         raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
     yield {
-        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, source_name=path.name, **source),
+        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, **source),
         "fps": reader.fps,
         "truncated": reader.truncated,
         "corrupt_frames": reader.corrupt_frames,
@@ -227,7 +240,7 @@ class Extraction:
                             self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
                         yield from self._add_frames(self._open[job.video.id], *content)
                     elif job.video.id not in self._open:
-                        yield self._fail(job, VideoError(f"{job.video.path}: no labeled frames"))
+                        yield self._fail(job, VideoError(f"{job.video.source}: no labeled frames"))
                     else:
                         self._open[job.video.id].facts = content
                         yield from self._finish_if_complete(self._open[job.video.id])
@@ -286,7 +299,9 @@ class Extraction:
         video = self._open.pop(job.video.id, None)
         if video is not None:
             video.writer.close()
-        reason = str(error) if isinstance(error, DatasetError) else f"{job.video.path}: {type(error).__name__}: {error}"
+        reason = (
+            str(error) if isinstance(error, DatasetError) else f"{job.video.source}: {type(error).__name__}: {error}"
+        )
         return VideoOutcome(job.video.id, failure=reason)
 
 
@@ -317,7 +332,9 @@ class _OpenVideo:
     def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
         merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
-            raise VideoError(f"{self.job.video.path}: the encoder returned NaN or Inf near frame {self.writer.frames}")
+            raise VideoError(
+                f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.frames}"
+            )
         by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
         cls = _pop_rows(self._cls, len(merged)) if self._cls else None
         self.writer.append(by_ratio, order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))

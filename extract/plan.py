@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from byov.cache.digests import file_sha256, fingerprint
+from byov.cache.digests import file_sha256, fingerprint, segment_digest
 from byov.cache.features import Provenance, read_header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
-from byov.data.dataset import Dataset, Video
+from byov.data.dataset import Dataset, Video, parse_source
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, VideoError
@@ -59,7 +60,8 @@ class CachedFile:
     entry: VideoEntry  # manifest entry with the frames and labels of this file
     identity: Mapping[str, str]
     indexed: IndexedFile
-    source_change: str = ""  # how the video differs from the one that the features were computed from
+    fragment: str = ""  # part of the video file that the features were computed from
+    source_change: str = ""  # how the video file differs from the one that the features were computed from
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class CacheReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = load_index(folder.parent)
+        self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
         self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
         self._files = dict(self.index.files.get(folder.name, {}))
         try:
@@ -161,23 +164,41 @@ class CacheReader:
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
         annotation = _annotation_sha256(video)
         known = self._files.get(video.id)
-        if known is not None and not known.is_current(file):
+        if known is not None and (not known.is_current(file) or known.annotation_sha256 != annotation):
             known = None
         if known and self._identity and known.source_state == source_state and not verify_source:
-            identity, change = self._identity, ""
-            indexed = known if known.annotation_sha256 == annotation else replace(known, annotation_sha256=annotation)
+            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
         else:
             header = video_header(self.folder, video.view, video.id)
             identity = header.provenance.identity()
-            change = _source_change(header.provenance, video.path, source, file, verify=verify_source)
+            fragment = parse_source(header.provenance.source_name)[1].fragment
+            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
             facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
             indexed = IndexedFile(*facts, source_state, annotation)
         entry = self.entries.get(video.id)
-        if known and known.annotation_sha256 == annotation and entry and entry.frames == indexed.frames:
+        if known and entry and entry.frames == indexed.frames:
             labels = entry.labels
         else:
             labels = video.phases(read_array(path, "pts_seconds"))
-        return CachedFile(manifest_entry(video, indexed.frames, indexed.fps, labels), identity, indexed, change)
+        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
+        return CachedFile(entry, identity, indexed, fragment, change)
+
+    def _source_change(
+        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
+    ) -> str:
+        """Return how a video differs from the one that the features were computed from; "" if it does not.
+
+        Compares the size and a sample, or the whole file if it was written to after the features.
+        """
+        if found.source_bytes != source.st_size:
+            return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
+        whole = verify or source.st_mtime_ns > file.st_mtime_ns
+        expected = found.source_sha256 if whole else found.source_fingerprint
+        of_file = self._sha256(path) if whole else fingerprint(path)
+        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
+        if now != expected:
+            return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+        return ""
 
 
 def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
@@ -228,6 +249,8 @@ def make_plan(
 
 def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mismatch: OnMismatch) -> str:
     """Return why a file has to be extracted again; "" if it does not."""
+    if found.fragment != video.segment.fragment:
+        return "its start or end has changed"
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in found.indexed.ratios]
     if lacking:
         return f"lacks ratio {' '.join(lacking)}"
@@ -254,24 +277,10 @@ def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: 
     return ""
 
 
-def _source_change(found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool) -> str:
-    """Return how a video differs from the one that the features were computed from; "" if it does not.
-
-    Compares the size and a sample, or the whole file if it was written to after the features.
-    """
-    if found.source_bytes != source.st_size:
-        return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
-    whole = verify or source.st_mtime_ns > file.st_mtime_ns
-    expected = found.source_sha256 if whole else found.source_fingerprint
-    now = file_sha256(path) if whole else fingerprint(path)
-    if now != expected:
-        return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
-    return ""
-
-
 def _annotation_sha256(video: Video) -> str:
     """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    return hashlib.sha256(repr((video.labels, video.events, video.unlabeled, video.event_unit)).encode()).hexdigest()
+    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
+    return hashlib.sha256(repr(annotation).encode()).hexdigest()
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
@@ -295,14 +304,14 @@ def _check_video(job: Job) -> dict[str, Any]:
     check: dict[str, Any] = {"id": video.id, "view": video.view, "split": video.split, "state": job.state}
     check |= {"frames": job.frames, "labels": labels, "events": len(video.events or ()), "size": None, "fps": None}
     try:
-        found = probe(video.path)
+        found = probe(video.path, video.segment)
     except VideoError as error:
         return check | {"problem": str(error)}
     problem = video.late_events(found.frames, found.last_seconds)
     if job.state == "conflict":
         problem = job.reason
     elif found.truncation:
-        problem = f"{video.path}: {found.truncation}"
+        problem = f"{video.source}: {found.truncation}"
     elif job.frames is None and labels not in (None, found.frames):
         problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file, {pluralize(labels or 0, 'label')}"
     size, fps = f"{found.width}x{found.height}", round(found.fps, 2)

@@ -17,8 +17,9 @@ from byov.apply.align import nearest
 from byov.cache.features import Header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import VIEWS
-from byov.cache.manifest import Manifest, VideoEntry, read_sources
+from byov.cache.manifest import Manifest, VideoEntry, load_index, read_sources
 from byov.cache.runs import METRICS_NAME, RunRecord, read_metrics
+from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
@@ -317,7 +318,7 @@ def _referenced_frames(
 def _tile_request(data: SplitEmbeddings, sources: SourceVideos, video: int, frames: tuple[int, ...]) -> TileRequest:
     header = data.feature_header(video)
     path = sources.find(data.segments[video].video.id, header.provenance)
-    return TileRequest(path, frames, header.truncated)
+    return TileRequest(path, frames, header.truncated, parse_source(header.provenance.source_name)[1])
 
 
 def token_selection(
@@ -425,17 +426,13 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[content.Man
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])
         paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
-    return tuple(
-        content.ManifestRow(
-            path=paths.get(video.id, ""),
-            view=video.view,
-            split=video.split,
-            id=video.id,
-            events=events_cell(video, len(manifest.phases)),
-            pair=video.pair or "",
-        )
-        for video in manifest.videos
-    )
+    fragments, rows = load_index(dataset_folder).segments, []
+    for video in manifest.videos:
+        start, end = parse_source(fragments.get(video.id, ""))[1].cells
+        events, pair = events_cell(video, len(manifest.phases)), video.pair or ""
+        path = paths.get(video.id, "")
+        rows.append(content.ManifestRow(path, video.view, video.split, video.id, events, pair, start, end))
+    return tuple(rows)
 
 
 def events_cell(video: VideoEntry, phases: int) -> str:

@@ -182,6 +182,8 @@ class ManifestRow(NamedTuple):
     id: str
     events: str
     pair: str
+    start: str = ""  # of the segment, if it is not the whole file
+    end: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from byov.cache.digests import fingerprint
+from byov.cache.digests import fingerprint, segment_digest
 from byov.cache.features import Provenance
 from byov.cache.manifest import read_sources
+from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
@@ -41,12 +42,14 @@ class SourceVideos:
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
         """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
-        name, problem = provenance.source_name, "was not found. Pass its folder with --videos."
+        name, segment = parse_source(provenance.source_name)
+        problem = "was not found. Pass its folder with --videos."
         recorded = [self._recorded[video_id]] if video_id in self._recorded else []
         for path in self._by_name.get(name, []) + recorded:
             with suppress(OSError):  # not readable, or not a valid name on this system
                 same_size = path.stat().st_size == provenance.source_bytes
-                if same_size and fingerprint(path) == provenance.source_fingerprint:
+                found = segment_digest(fingerprint(path), segment.fragment)
+                if same_size and found == provenance.source_fingerprint:
                     return path
                 problem = "has changed since it was extracted. Extract it again with byov-extract."
         raise CacheError(f"{name} {problem}")
@@ -59,6 +62,7 @@ class TileRequest:
     path: Path
     frames: tuple[int, ...]  # ascending
     truncated: bool  # the features were extracted from a truncated file
+    segment: FileSegment = WHOLE_FILE  # frames are counted from its start
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def decode_tiles(request: TileRequest, area: int = MAX_AREA) -> Tiles | Unavaila
     first, size = 0, (0, 0)
     # Extraction has already decided whether to accept corrupt frames.
     policy = DecodingPolicy(on_truncated="keep" if request.truncated else "error", on_corrupt="keep")
-    reader = FrameReader(request.path, policy=policy)
+    reader = FrameReader(request.path, segment=request.segment, policy=policy)
     try:
         for block in reader.blocks():
             for frame in (frame for frame in request.frames if first <= frame < first + len(block.pixels)):

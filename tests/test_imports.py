@@ -12,7 +12,7 @@ TERMINAL = {"typer", "rich", "tqdm", "signal"}
 SHARED = {f"byov.{name}" for name in ("__version__", "device", "errors", "folders", "progress", "records", "text")}
 EVERYWHERE = (set(sys.stdlib_module_names) - TERMINAL) | {"pydantic", "filelock"} | SHARED
 STAGES = {
-    "data": {"numpy", "av", "byov.data"},
+    "data": {"numpy", "av", "pyarrow", "byov.data"},
     "cache": {"numpy", "h5py", "filelock", "byov.cache"},
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "wandb"}

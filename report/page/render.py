@@ -194,7 +194,7 @@ def _manifest_data(row: ManifestRow) -> dict[str, Any]:
         "name": printable(f"{row.view}/{row.id}"),
         "before": _csv_line(row.path, row.view, row.split, row.id),
         "events": printable(row.events),
-        "after": _csv_line(row.pair),
+        "after": _csv_line(row.pair, row.start, row.end),
         "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
     }
 

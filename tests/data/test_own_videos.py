@@ -6,6 +6,7 @@ import pytest
 from tests.factories import write_file
 
 from byov.cache.layout import check_name
+from byov.data.dataset import parse_source
 from byov.data.own_videos import assign_splits, list_folder, read_events, read_own_videos, to_csv, unique_ids
 from byov.errors import DatasetError
 
@@ -118,9 +119,26 @@ def test_events_as_frame_indices(read):
     assert other.phases(irregular[:3]) == (1, 2, 2)
 
 
+def test_segments_and_ids_of_one_file(read):
+    rows = "a.mp4,ego,train,,2.5,7\na.mp4,ego,val,long,75f,\nsub/c.mp4,exo,train,,,7\na.mp4,ego,test,,,"
+    videos = read("path,view,split,id,start,end\n" + rows).videos
+    assert [video.id for video in videos] == ["a", "long", "c", "a-2"]
+    assert [video.segment.fragment for video in videos] == ["#t=2.5,7", "#f=75,", "#t=0,7", ""]
+    for video in videos:
+        assert parse_source(f"{video.path.name}{video.segment.fragment}") == (video.path.name, video.segment)
+    assert [video.segment.cells for video in videos] == [("2.5", "7"), ("75f", ""), ("", "7"), ("", "")]
+
+
+@pytest.mark.parametrize("cells", ["7,2.5", "2,2", "-1,2", "x,2", "1f,2", "1.5f,3f", "nan,2", "inf,"])
+def test_malformed_segments(cells, read):
+    with pytest.raises(DatasetError, match=r"videos\.csv:2: start .*frames like 75f"):
+        read(f"path,view,split,start,end\na.mp4,ego,train,{cells}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("path,view,split,id\na.mp4,ego,train,x\nb.mp4,exo,train,x\n", "'x' is not unique.* column called id"),
         ("path,view,split\na.mp4,Ego,train\n", r"videos\.csv:2: view is 'Ego'"),
         ("path,view,split\na.mp4,ego,validation\n", r"videos\.csv:2: split is 'validation'"),
         ("path,split\na.mp4,train\n", "'path,split'. Expected path,view,split"),
@@ -180,10 +198,10 @@ def test_missing_csv(name, tmp_path):
 def listing(tmp_path):
     """listing(*names, fractions): the listing of a folder of empty files."""
 
-    def make(*names, fractions=None):
+    def make(*names, fractions=None, patterns=None):
         for name in names:
             write_file(tmp_path / name)
-        return list_folder(tmp_path, fractions)
+        return list_folder(tmp_path, fractions, patterns)
 
     return make
 
@@ -212,6 +230,19 @@ def test_skipped_files_are_logged(listing, caplog):
     assert [record.message.partition(": ")[2] for record in caplog.records] == ["ego/notes.txt", "x/2.mp4"]
 
 
+def test_views_from_patterns(listing):
+    names = ("cam_wrist/1.mp4", "cam_front/1.mp4", "other/1.mp4")
+    found = listing(*names, patterns={"ego": "*Wrist*", "exo": "*front/*"})
+    assert [(str(video.path), video.view, video.id) for video in found] == [
+        ("cam_wrist/1.mp4", "ego", "cam_wrist-1"),
+        ("cam_front/1.mp4", "exo", "cam_front-1"),
+    ]
+    with pytest.raises(DatasetError, match=r"no video matches --exo '\*top\*'"):
+        listing(patterns={"ego": "*wrist*", "exo": "*top*"})
+    with pytest.raises(DatasetError, match="matches both"):
+        listing(patterns={"ego": "*cam*", "exo": "*front*"})
+
+
 def test_splits_from_folder_names(listing):
     videos = listing("ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4")
     assert sorted((video.path.stem, video.split) for video in videos) == [
@@ -227,6 +258,7 @@ def test_splits_from_folder_names(listing):
     [
         (("lego/1.mp4", "exo/2.mp4"), None, "has the word 'ego'"),
         (("ego/1.mp4",), None, "has the word 'exo'"),
+        (("ego/1.txt",), None, "no videos"),
         (("ego/train/1.mp4", "exo/train/2.mp4"), (0.5, 0, 0.5), "Omit --split"),
         (("ego/train/1.mp4", "exo/train/2.mp4", "exo/3.mp4"), None, r"exo/3\.mp4 is not in a split folder"),
     ],
@@ -253,9 +285,10 @@ def test_each_view_is_split_alike(listing):
 
 def test_ids_are_unique_file_names():
     paths = [Path(name) for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")]
-    ids = list(unique_ids(paths).values())
+    ids = unique_ids(paths)
     assert ids == ["ego-1", "exo-1", "b", "ego-1-2", "video", "c-1"]
     assert [check_name(name, "id") for name in ids] == ids
+    assert unique_ids([Path("a.mp4"), Path("x/A.mp4")], {"x-a"}) == ["a", "x-A-2"]
 
 
 def test_the_listing_is_a_readable_csv(listing, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from tests.factories import gray_images, moving_images, write_file, write_video
 
 from byov.data import video
+from byov.data.dataset import FileSegment
 from byov.data.video import DecodingPolicy, FrameReader, estimated_frames, probe
 from byov.errors import VideoError
 
@@ -369,6 +370,65 @@ def test_unusual_file_names(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_video(tmp_path / "a.mp4").rename(os.fsdecode(name))
     assert probe(path).frames == estimated_frames(path) == count_frames(path) == 3
+
+
+# --- segments
+
+
+OPEN_GOPS = {"bf": "3", "g": "10", "x264-params": "asm=0:open-gop=1:b-pyramid=normal:scenecut=0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.mp4", "libx264", OPEN_GOPS),
+        ("b.mp4", "libx264", {"g": "250"}),
+        ("a.mkv", "libx264", OPEN_GOPS),
+        ("a.avi", "libx264", OPEN_GOPS),
+        ("a.ts", "libx264", OPEN_GOPS),
+        ("a.h264", "libx264", OPEN_GOPS),
+        ("a.webm", "libvpx", {"g": "10"}),
+    ],
+)
+def test_segments_have_the_same_frames_as_the_whole_file(name, codec, options, tmp_path):
+    path = write_video(tmp_path / name, moving_images(60), codec=codec, options=options, fps=10)
+    whole, times = decode_video(path)
+    for first, end in ((0, 7), (3, 20), (14, 15), (33, 51), (40, 60)):
+        for segment in (FileSegment(first, end, "f"), FileSegment(first / 10, end / 10)):
+            images, seconds = decode_video(path, segment=segment, threads=2)
+            np.testing.assert_array_equal(images, whole[first:end])
+            assert seconds == pytest.approx(times[first:end] - times[first], abs=1e-9)
+            assert probe(path, segment).frames == end - first
+            assert probe(path, segment).last_seconds == pytest.approx(seconds[-1], abs=0.0011)
+    assert len(decode_video(path, segment=FileSegment(5.5))[0]) == 5
+
+
+def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
+    path = write_video(tmp_path / "a.mp4", moving_images(60), options={"g": "5"}, fps=10)
+    decoded = []
+    frames = FrameReader._frames
+
+    def watch(*arguments):
+        for frame in frames(*arguments):
+            decoded.append(frame.pts)
+            yield frame
+
+    monkeypatch.setattr(FrameReader, "_frames", watch)
+    for unit, scale in (("s", 1.0), ("f", 10.0)):
+        decoded.clear()
+        for start in range(6):
+            decode_video(path, segment=FileSegment(start * scale, (start + 1) * scale, unit))
+        assert len(decoded) < 60 + 6 * 20  # the margin and a group of pictures; 210 if each began at the first frame
+
+
+@pytest.mark.parametrize(
+    "segment", [FileSegment(0, 30, "f"), FileSegment(20, 21, "f"), FileSegment(1, 3), FileSegment(5), FileSegment(5, 6)]
+)
+def test_segments_outside_of_the_file(segment, tmp_path):
+    path = write_video(tmp_path / "a.mp4", 20, fps=10)
+    with pytest.raises(VideoError, match=r"a\.mp4#[tf]=.*: the file has .*but the segment ends at"):
+        decode_video(path, segment=segment)
+    assert "but the segment ends at" in probe(path, segment).truncation
 
 
 # --- camera footage

@@ -90,9 +90,9 @@ def test_read_only_cache_is_named(make_dataset, tmp_path, without_rights):
     (tmp_path / "features").mkdir(mode=0o555)
     process = start(table, tmp_path / "features", before=without_rights)
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert err.splitlines()[-1].startswith(f"error: {tmp_path / 'features' / 'mine'}")
-    assert err.splitlines()[-1].endswith(": Permission denied")
+    assert "(Permission denied). Choose another folder with --features-dir" in err
     assert "Traceback" not in err
 
 

@@ -4,9 +4,12 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.factories import read_files
+from tests.factories import moving_images, read_files, write_video
 
+from byov.cache.features import video_header
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, load_manifest
 from byov.data.own_videos import read_own_videos
 from byov.extract import plan as plan_module
@@ -175,3 +178,53 @@ def test_file_that_is_gone_after_the_plan_keeps_its_entry(plan, features):
     plan.jobs[0].path.unlink()
     update_manifest(plan, features, {})
     assert frames(features) == [3, 4]
+
+
+# --- segments
+
+
+def test_segments_of_one_file(byov_extract, make_video, tmp_path):
+    make_video(tmp_path / "videos/long.mp4", 60, seed=3)
+    table, head = tmp_path / "videos/mine.csv", "path,view,split,id,start,end,events\n"
+    rows = ["long.mp4,ego,train,a,,20f,3f", "long.mp4,exo,train,b,20f,40f,3f", "long.mp4,exo,val,c,2,4,0.2"]
+    table.write_text(head + "\n".join(rows))
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    manifest = load_manifest(tmp_path / "features/mine/manifest.json")
+    assert [(video.id, video.frames) for video in manifest.videos] == [("a", 20), ("b", 20), ("c", 30)]
+    assert manifest.videos[1].labels == manifest.videos[2].labels[:20] == (0,) * 3 + (1,) * 17
+    headers = [video_header(tmp_path / "features/mine/random--tiny", video.view, video.id) for video in manifest.videos]
+    assert [header.provenance.source_name for header in headers] == [
+        "long.mp4#f=0,20",
+        "long.mp4#f=20,40",
+        "long.mp4#t=2,4",
+    ]
+    assert len({header.provenance.source_sha256 for header in headers}) == 3
+    assert load_index(tmp_path / "features/mine").segments == {"a": "#f=0,20", "b": "#f=20,40", "c": "#t=2,4"}
+    for options in ((), ("--verify-sources",), ("--check",)):
+        again = byov_extract("--manifest", table, *TINY, *options, "--json")
+        assert (again.code, again.json.get("extracted_videos", 0)) == (0, 0), again
+    table.write_text(head + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,3f", rows[2]]))
+    again = byov_extract("--manifest", table, *TINY, "--json")
+    assert (again.code, again.json["extracted_videos"]) == (0, 1)
+    assert "its start or end has changed" in again.err
+    table.write_text(head + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,30f", "long.mp4,exo,val,c,2,9,0.2"]))
+    problems = [
+        video["problem"] for video in byov_extract("--manifest", table, *TINY, "--check", "--json").json["videos"]
+    ]
+    assert problems[0] == ""
+    assert "long.mp4#f=21,40: events at 30 f are after its last frame (18 f)" in problems[1]
+    assert "but the segment ends at 9 s" in problems[2]
+
+
+def test_features_of_a_segment_are_those_of_its_frames_alone(byov_extract, tmp_path):
+    images = moving_images(30)
+    lossless = {"codec": "qtrle", "pix_fmt": "rgb24"}
+    write_video(tmp_path / "long.mov", images, **lossless)
+    write_video(tmp_path / "short.mov", images[12:25], **lossless)
+    (tmp_path / "mine.csv").write_text("path,view,split,start,end\nlong.mov,ego,train,12f,25f\nshort.mov,exo,train,,\n")
+    assert byov_extract("--manifest", tmp_path / "mine.csv", *TINY).code == 0
+    folder = tmp_path / "features/mine/random--tiny"
+    for column in ("merged/0.3", "cls", "order", "pts_seconds"):
+        np.testing.assert_array_equal(
+            read_array(folder / "ego/long.h5", column), read_array(folder / "exo/short.h5", column)
+        )
