@@ -16,6 +16,8 @@ from byov.extract import plan as plan_module
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.extract_features import update_manifest
 from byov.extract.plan import ExtractionOptions, make_plan
+from byov.report.collect import manifest_rows
+from byov.report.pictures import SourceVideos
 
 TINY = ("--encoder", "random/tiny")
 
@@ -200,6 +202,9 @@ def test_segments_of_one_file(byov_extract, make_video, tmp_path):
     ]
     assert len({header.provenance.source_sha256 for header in headers}) == 3
     assert load_index(tmp_path / "features/mine").segments == {"a": "#f=0,20", "b": "#f=20,40", "c": "#t=2,4"}
+    sources = SourceVideos(tmp_path / "features/mine")
+    assert sources.find("b", headers[1].provenance) == tmp_path / "videos/long.mp4"
+    assert [row[-2:] for row in manifest_rows(manifest, tmp_path / "features/mine")][1:] == [("20f", "40f"), ("2", "4")]
     for options in ((), ("--verify-sources",), ("--check",)):
         again = byov_extract("--manifest", table, *TINY, *options, "--json")
         assert (again.code, again.json.get("extracted_videos", 0)) == (0, 0), again

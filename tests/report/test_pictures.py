@@ -11,6 +11,7 @@ from tests.report.conftest import VIDEOS, gray_of, hue_of, make_frames
 
 from byov.cache.features import FeatureWriter, read_header
 from byov.cache.hdf5 import read_array
+from byov.data.dataset import FileSegment
 from byov.errors import CacheError, StaleError
 from byov.report.collect import attempt, token_selection
 from byov.report.content import Unavailable
@@ -52,6 +53,12 @@ def test_sheet_positions():
     for frame in sheet.frames:
         assert abs(tile(sheet, frame).mean() - (frame - 5) * 10) < 2
     assert [sheet.position(frame) for frame in (5, 13, 4, 28)] == [(0, 0), (1, 0), None, None]
+
+
+def test_frames_of_a_segment_are_counted_from_its_start(tmp_path):
+    path = write_video(tmp_path / "long.mp4", 20, options={"g": "4"})
+    tiles = decode_tiles(TileRequest(path, (1, 3), truncated=False, segment=FileSegment(14, 19, "f")))
+    np.testing.assert_allclose(tiles.pixels.mean((1, 2, 3)), [20 + 10 * 15, 20 + 10 * 17], atol=2)
 
 
 def test_large_frames_are_scaled_down(tmp_path):
