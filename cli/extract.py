@@ -99,18 +99,7 @@ def extract(
     chosen = check_options(dataset, encoder, revision, parsed_ratios, parsed_shard)
     fractions = None if split is None else _parse_numbers("--split", split)
     videos = open_videos(
-        dataset,
-        manifest=manifest,
-        folder=folder,
-        lerobot=lerobot,
-        ego=ego,
-        exo=exo,
-        task=task,
-        split=fractions,
-        name=name,
-        datasets_dir=datasets_dir,
-        features_dir=features_dir,
-        progress=PROGRESS,
+        dataset, manifest, folder, lerobot, ego, exo, task, fractions, name, datasets_dir, features_dir, PROGRESS
     )
     if encoder is None:
         note(f"encoder: {chosen.id} (choose another with --encoder)")

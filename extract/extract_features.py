@@ -196,20 +196,8 @@ def extract_features(
     """
     features, progress = features_folder(features_dir), Stoppable(progress, stop)
     chosen = check_options(dataset, encoder, revision, ratios, shard)
-    videos = open_videos(
-        dataset,
-        manifest=manifest,
-        folder=folder,
-        lerobot=lerobot,
-        ego=ego,
-        exo=exo,
-        task=task,
-        split=split,
-        name=name,
-        datasets_dir=datasets_folder(datasets_dir),
-        features_dir=features,
-        progress=progress,
-    )
+    datasets = datasets_folder(datasets_dir)
+    videos = open_videos(dataset, manifest, folder, lerobot, ego, exo, task, split, name, datasets, features, progress)
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     options = ExtractionOptions(
         resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
@@ -239,15 +227,14 @@ def check_options(
 
 def open_videos(
     dataset: str | None,
-    *,
-    manifest: str | os.PathLike[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-    lerobot: str | os.PathLike[str] | None = None,
-    ego: str | None = None,
-    exo: str | None = None,
-    task: str | None = None,
-    split: Sequence[float] | None = None,
-    name: str | None = None,
+    manifest: str | os.PathLike[str] | None,
+    folder: str | os.PathLike[str] | None,
+    lerobot: str | os.PathLike[str] | None,
+    ego: str | None,
+    exo: str | None,
+    task: str | None,
+    split: Sequence[float] | None,
+    name: str | None,
     datasets_dir: Path,
     features_dir: Path,
     progress: Progress = NO_PROGRESS,

@@ -163,8 +163,6 @@ def text(value):
     [
         ("os", "system"),
         ("numpy._core.multiarray", "fromfile"),
-        ("numpy._core.multiarray", "_reconstruct.__self__"),
-        ("byov.data.label_pickle", "io"),
         ("_codecs", "encode.__self__"),
         ("", ""),
     ],

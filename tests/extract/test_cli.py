@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.factories import read_files
 
-from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
+from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, load_manifest, read_sources
@@ -77,30 +77,16 @@ def test_manifest_describes_the_videos(byov_extract, make_dataset, tmp_path):
     assert second["labels"] == [0] * 15 + [1] * 15
 
 
-def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
+def test_changed_events_and_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
     table = make_dataset([15, 15])
     table.write_text("path,view,split,events\nv0.mp4,ego,train,0.5\nv1.mp4,exo,train,0.5\n")
     byov_extract("--manifest", table, *TINY)
-    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2\nv1.mp4,exo,train,0.5\n")
+    table.write_text("path,view,split,events,pair\nv0.mp4,ego,train,0.2,p\nv1.mp4,exo,train,0.5,p\n")
     ran = byov_extract("--manifest", table, *TINY, "--json")
     assert ran.json["extracted_videos"] == 0
     manifest = json.loads((tmp_path / "features" / "mine" / "manifest.json").read_text())
     assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
-
-
-def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 5, 5])
-    path = tmp_path / "features" / "mine" / "manifest.json"
-    table.write_text("path,view,split,pair\nv0.mp4,ego,train,p\nv1.mp4,exo,train,\nv2.mp4,exo,train,p\n")
-    assert byov_extract("--manifest", table, *TINY).code == 0
-    written = path.read_bytes()
-    assert [video["pair"] for video in json.loads(written)["videos"]] == ["p", None, "p"]
-    older = read_sealed_json(written)
-    for video in older["videos"]:
-        del video["pair"]
-    path.write_text(json.dumps(older))
-    assert byov_extract("--manifest", table, *TINY, "--json").json["extracted_videos"] == 0
-    assert path.read_bytes() == written
+    assert [video["pair"] for video in manifest["videos"]] == ["p", "p"]
 
 
 @pytest.mark.parametrize(("events", "late"), [("0.2;0.98;99", "0.98, 99 s"), ("2f;15f;16f", "15, 16 f")])
@@ -123,12 +109,6 @@ def test_folder_with_a_name_that_is_not_utf8(byov_extract, make_video, monkeypat
     for view in ("ego", "exo"):
         make_video(tmp_path / "my" / view / os.fsdecode(b"a\xff.mp4"), 2)
     assert "UTF-8" in one_line_error(byov_extract("--folder", tmp_path / "my", *TINY))
-    odd = tmp_path / os.fsdecode(b"b\xff")
-    odd.mkdir()
-    (odd / "videos.csv").write_text("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\n")
-    for name in "ab":
-        (odd / f"{name}.mp4").write_text("not a video")
-    assert byov_extract("--manifest", odd / "videos.csv", *TINY, "--json").json["failures"].keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("runs", [("--decoders=1",), ("--decoders=4",), ("--shard=3/3", "--shard=1/3", "--shard=2/3")])
