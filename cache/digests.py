@@ -55,6 +55,11 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
+def segment_digest(digest: str, fragment: str) -> str:
+    """Return the digest of a segment of a file, like "#t=2.5,7", given that of the file; the same for ""."""
+    return hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)] if fragment else digest
+
+
 def file_state(path: Path) -> tuple[int, int, int]:
     """Return inode, size and modification time: they change when a file is replaced or written to."""
     found = path.stat()

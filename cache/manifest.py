@@ -94,6 +94,7 @@ class FileIndex:
 
     manifest_sha256: str = ""
     sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the dataset's folder
+    segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
     identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
     schema_version: Literal[1] = 1
@@ -117,7 +118,9 @@ def load_index(folder: Path) -> FileIndex:
         manifest_sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     except (CacheError, OSError):
         return FileIndex()
-    return index if index.manifest_sha256 == manifest_sha256 else FileIndex(sources=index.sources)
+    return (
+        index if index.manifest_sha256 == manifest_sha256 else FileIndex(sources=index.sources, segments=index.segments)
+    )
 
 
 def read_sources(folder: Path) -> dict[str, Path]:

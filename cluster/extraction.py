@@ -86,7 +86,7 @@ class ExtractVideos:
         encoder = _load(self.encoder, self.options)
         _refuse_difference(self.identity, extraction.encoder_identity(encoder))
         with NO_PROGRESS.bar("frames", unit="frame") as frames:
-            return list(extraction.extracted_videos(encoder, self.jobs, self.options, frames))
+            return list(extraction.Extraction(encoder, self.options, frames).run(self.jobs))
 
     def split(self) -> list["ExtractVideos"]:
         """Return one task per video; empty if there is only one."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, path_inside, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, require_views
 from byov.data.label_pickle import read_labels
 from byov.errors import DatasetError
 
@@ -24,10 +24,16 @@ KEY_EVENTS = {
     "tennis_forehand": ("start", "racket touches ball", "end"),
 }
 LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
+# A file or folder that tells the two layouts apart, and what each consists of.
+LAYOUTS = {
+    "ego/train.csv": "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv and label.pickle",
+    "train/ego": "{train,val,test}/{ego,exo}/*.mp4 and label.pickle",
+}
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """Read one of the four datasets from its folder."""
+    """Read one of the four datasets from its folder, or from the folder in it that was unzipped."""
+    root = _dataset_root(name, root)
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
     videos = []
@@ -41,6 +47,20 @@ def read_ae2(name: str, root: Path) -> Dataset:
     dataset = Dataset(name, root, tuple(_with_pairs(videos)), phase_names=phases)
     require_views(dataset, SPLITS)
     return dataset
+
+
+def _dataset_root(name: str, root: Path) -> Path:
+    expected, other = LAYOUTS if name in LISTED_IN_CSV else reversed(LAYOUTS)
+    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
+    for folder in folders:
+        if (folder / expected).exists():
+            return folder
+    entries = sorted(path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith("."))
+    found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
+    if any((folder / other).exists() for folder in folders):
+        names = [each for each in KEY_EVENTS if (each in LISTED_IN_CSV) != (name in LISTED_IN_CSV)]
+        found += f", the layout of {' and '.join(names)}"
+    raise DatasetError(f"{root}: expected {LAYOUTS[expected]}; found {found}. Unzip {name} into this folder.")
 
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:
@@ -68,7 +88,7 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
             for line in filter(None, map(str.strip, lines)):
-                yield path_inside(root / view, line, str(list_file)), view, split
+                yield root / view / line, view, split
 
 
 def _in_split_folders(root: Path) -> Iterator[tuple[Path, View, Split]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from byov.data.dataset import Dataset, Split, Video, path_inside, read_csv, require_views
+from byov.data.dataset import Dataset, Split, Video, read_csv, require_views
 from byov.errors import DatasetError
 
 NUM_CLASSES = 157
@@ -49,7 +49,7 @@ def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
             id=row["id"],
             view="ego" if row["egocentric"] == "Yes" else "exo",
             split=split,
-            path=path_inside(root, f"{row['id']}.mp4", source),
+            path=root / f"{row['id']}.mp4",
             actions=_parse_actions(row["actions"] or "", source),
         )
         yield video, row.get(_PARTNER_COLUMN) or ""

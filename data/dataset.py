@@ -1,11 +1,12 @@
 """Datasets: videos of two views in three splits, with their annotations."""
 
 import csv
-import os
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +19,53 @@ Split = Literal["train", "val", "test"]
 Unit = Literal["s", "f"]
 VIEWS: tuple[View, ...] = get_args(View)
 SPLITS: tuple[Split, ...] = get_args(Split)
-MAX_VIDEOS = 200_000  # per CSV file; Ego-Exo4D has about 30,000
+
+
+class FileSegment(NamedTuple):
+    """Part of a video file, from `start` up to but excluding `end`.
+
+    Both are counted from the first frame of the file, in seconds ("s") or frames ("f").
+    """
+
+    start: float = 0.0
+    end: float = math.inf
+    unit: Unit = "s"
+
+    @property
+    def fragment(self) -> str:
+        """The segment as a suffix of a file name, like "#t=2.5,7" or "#f=75,210"; "" for a whole file."""
+        end = "" if self.end == math.inf else f"{self.end:.10g}"
+        return "" if self == WHOLE_FILE else f"#{'t' if self.unit == 's' else 'f'}={self.start:.10g},{end}"
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        """Start and end as in a CSV, like ("2.5", "7") or ("75f", "210f"); "" where the file begins or ends."""
+        suffix = "f" if self.unit == "f" else ""
+        start = f"{self.start:.10g}{suffix}" if self.start else ""
+        return start, f"{self.end:.10g}{suffix}" if self.end < math.inf else ""
+
+
+WHOLE_FILE = FileSegment()
+
+
+def parse_source(name: str) -> tuple[str, FileSegment]:
+    """Split a file name with a fragment, like "long.mp4#t=2.5,7", into the file name and the segment."""
+    match = re.fullmatch(r"(.*)#([tf])=([\d.e+-]+),([\d.e+-]*)", name, re.DOTALL)
+    if match is None:
+        return name, WHOLE_FILE
+    return match[1], FileSegment(float(match[3]), float(match[4] or math.inf), "s" if match[2] == "t" else "f")
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video file and its annotations.
+    """A video file, or a segment of it, and its annotations.
 
     Attributes:
+        segment: Part of the file that shows the action.
         labels: Phase index of each frame.
         events: Key events, in seconds or frame indices; the phase of a frame is the number of events up to it.
         unlabeled: Intervals (start, end) without a known phase.
-        event_unit: Unit of `events` and `unlabeled`: seconds from the first frame, or frames counted from 0.
+        event_unit: Unit of `events` and `unlabeled`: seconds from the first frame of the segment, or frames from 0.
         actions: Action classes of the whole video.
         pair: Name shared by an ego and an exo video of the same performance.
     """
@@ -44,6 +80,12 @@ class Video:
     event_unit: Unit = "s"
     actions: tuple[int, ...] | None = None
     pair: str | None = None
+    segment: FileSegment = WHOLE_FILE
+
+    @property
+    def source(self) -> str:
+        """Path and segment, for messages."""
+        return f"{self.path}{self.segment.fragment}"
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
         """Return the phases of frames at these times (T,), UNLABELED where unknown; None if no frame is labeled."""
@@ -62,7 +104,7 @@ class Video:
         last = frames - 1 if self.event_unit == "f" else last_seconds
         late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
         unit = self.event_unit
-        return late and f"{self.path}: events at {late} {unit} are after its last frame ({round(last, 3):g} {unit})"
+        return late and f"{self.source}: events at {late} {unit} are after its last frame ({round(last, 3):g} {unit})"
 
 
 @dataclass(frozen=True)
@@ -87,7 +129,8 @@ class Dataset:
             first = by_id.setdefault(video.id.casefold(), video)
             if first is not video:
                 raise DatasetError(
-                    f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.path}, {video.path}"
+                    f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.source}, {video.source}"
+                    ". Rename a file, or give each row of the CSV its own id in a column called id."
                 )
             if not video.path.is_file():
                 raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
@@ -113,7 +156,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
 
-    Columns may be separated by commas, semicolons or tabs. There may be MAX_VIDEOS rows.
+    Columns may be separated by commas, semicolons or tabs.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -123,26 +166,9 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             columns = reader.fieldnames or ()
             if not {*required} <= {*columns} or len({*columns}) < len(columns):
                 raise DatasetError(f"{path}: columns {','.join(columns)!r}. Expected {','.join(required)}, each once.")
-            for count, row in enumerate(reader):
-                if count == MAX_VIDEOS:
-                    raise DatasetError(f"{path}: more than {MAX_VIDEOS:,} videos. Split the file.")
+            for row in reader:
                 yield f"{path}:{reader.line_num}", row
     except (FileNotFoundError, IsADirectoryError):
         raise DatasetError(f"{path}: missing. Expected a CSV file with the columns {','.join(required)}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
-
-
-def path_inside(root: Path, name: str, source: str) -> Path:
-    """Return root / name, or raise DatasetError if the name points outside of root.
-
-    Only the name is checked: symbolic links below root may point anywhere, and an absolute name may reach root through
-    a symbolic link. `source` is where the name comes from, for the error message.
-    """
-    path = Path(os.path.normpath(root / name))
-    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
-    if Path(name).is_absolute() and "\0" not in name and not target.is_relative_to(folder):
-        folder, target = folder.resolve(), target.resolve()
-    if "\0" in name or not target.parent.is_relative_to(folder):
-        raise DatasetError(f"{source}: the path {name!r} is outside of the dataset folder {root}")
-    return path

@@ -5,9 +5,7 @@ Python documentation: it resolves only the names below, and replaces NumPy's own
 trusts the memory layout that a pickle declares.
 """
 
-import io
 import pickle
-import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 from byov.errors import DatasetError
 
 MAX_BYTES = 8 << 20  # the published label files are below 1 MB
-MAX_FRAMES = MAX_BYTES  # videos may share one list, so a small file can hold many labels
 
 
 class _DType:
@@ -58,27 +55,11 @@ for _core in ("numpy.core", "numpy._core"):  # NumPy 1 and 2
     _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
 
 
-def _load_short_tuple(size: int) -> Any:
-    def load(unpickler: Any) -> None:
-        unpickler.stack[-size:] = [unpickler.stack[-size:]]
-
-    return load
-
-
-class _Unpickler(pickle._Unpickler):  # pure Python, since the C version allocates gigabytes for a large memo index
+class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}"[:120] + ", which is not plain data")
         return _ALLOWED[module, name]
-
-    # Tuples become lists: tuples nested through the memo take exponential time to hash as a dictionary key.
-    dispatch = dict[int, Any](pickle._Unpickler.dispatch) | {
-        pickle.EMPTY_TUPLE[0]: pickle._Unpickler.dispatch[pickle.EMPTY_LIST[0]],
-        pickle.TUPLE[0]: pickle._Unpickler.dispatch[pickle.LIST[0]],
-        pickle.TUPLE1[0]: _load_short_tuple(1),
-        pickle.TUPLE2[0]: _load_short_tuple(2),
-        pickle.TUPLE3[0]: _load_short_tuple(3),
-    }
 
 
 def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
@@ -87,24 +68,18 @@ def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
         raise DatasetError(f"{path}: missing; it is part of the dataset's download")
     if path.stat().st_size > MAX_BYTES:
         raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, so not a label file")
-    content = path.read_bytes()
     try:
-        for _ in pickletools.genops(content):
-            pass  # raises if a declared length exceeds the file
-        loaded = _Unpickler(io.BytesIO(content)).load()
+        with path.open("rb") as file:
+            loaded = _Unpickler(file).load()
     except Exception as error:  # a malformed pickle can raise anything
         raise DatasetError(f"{path}: not a readable label file ({' '.join(str(error).split())[:200]})") from error
     if not isinstance(loaded, dict) or not all(isinstance(stem, str) for stem in loaded):
         raise DatasetError(f"{path}: expected a dictionary from file stem to phase indices")
     labels: dict[str, tuple[int, ...]] = {}
-    frames = 0
     for stem, values in loaded.items():
         phases = _phases(values)
         if phases is None:
             raise DatasetError(f"{path}: the labels of {stem[:100]!r} are not a list of phase indices")
-        frames += len(phases)
-        if frames > MAX_FRAMES:
-            raise DatasetError(f"{path}: labels for more than {MAX_FRAMES:,} frames")
         labels[stem] = tuple(phases.tolist())
     return labels
 
@@ -112,7 +87,7 @@ def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
 def _phases(values: Any) -> NDArray[np.int64] | None:
     """Convert labels to an integer array (T,); None if they are anything else."""
     values = values.values if isinstance(values, _Array) else values
-    if isinstance(values, list) and not all(isinstance(value, int | float | np.generic) for value in values):
+    if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.generic) for value in values):
         return None
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "biuf":

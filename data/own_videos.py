@@ -1,34 +1,40 @@
 """Your own videos: listed in a CSV file, or found in a folder, with view and split inferred from their paths.
 
-Columns of the CSV: path, view, split and optionally id, events, phases, pair.
+Columns of the CSV: path, view, split and optionally id, start, end, events, phases, pair.
 
-- `path` is relative to the folder of the CSV, or absolute and below it.
-- `events` are the times, in seconds from the first frame, at which a new phase begins: "2.5;7.1", or with the names of
-  these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f". "-" in place of a
-  name means unlabeled from here until the next event, or until a time marked "+", where the previous phase continues.
+- `path` is relative to the folder of the CSV, or absolute.
+- `start` and `end` are the part of the file that shows the action, in seconds ("2.5") or frames ("75f") from the first
+  frame of the file. `end` is excluded.
+- `events` are the times at which a new phase begins, in seconds from the first frame (of the segment): "2.5;7.1", or
+  with the names of these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f".
+  "-" in place of a name means unlabeled from here until the next event, or until a time marked "+", where the previous
+  phase continues.
 - `phases` names all phases including the one before the first event: "reach;pour;put down".
 - `pair` is a name shared by an ego and an exo video that were recorded simultaneously.
 """
 
 import csv
 import io
+import logging
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
 from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Unit, Video, View, path_inside, read_csv, require_views
+from byov.data.dataset import SPLITS, VIEWS, Dataset, FileSegment, Split, Unit, Video, View, read_csv, require_views
 from byov.errors import DatasetError
 
 T = TypeVar("T")
+LOGGER = logging.getLogger(__name__)
 
 REQUIRED = ("path", "view", "split")
-OPTIONAL = ("id", "events", "phases", "pair")
+OPTIONAL = ("id", "start", "end", "events", "phases", "pair")
 FIRST_PHASE = "start"  # name of the phase before the first event if only events are named
 UNLABELED_MARK, RESUME_MARK = "-", "+"
 
@@ -58,7 +64,8 @@ class _Events(NamedTuple):
 
 
 class _Row(NamedTuple):
-    video: Video
+    path: Path  # as listed
+    video: Video  # its id is "" if the row has none
     event_names: tuple[str, ...]
     phases: tuple[str, ...]
 
@@ -67,6 +74,9 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
     """Read the dataset listed in a CSV file, with paths relative to `folder`, by default that of the CSV."""
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
+    unnamed = [row for row in rows if not row.video.id]
+    ids = iter(unique_ids([row.path for row in unnamed], {row.video.id for row in rows}))
+    rows = [row if row.video.id else row._replace(video=replace(row.video, id=next(ids))) for row in rows]
     names = _phase_names(manifest, rows)
     dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=names)
     require_views(dataset, ("train",))
@@ -83,22 +93,42 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
     for column, choices in (("view", VIEWS), ("split", SPLITS)):
         if values[column] not in choices:
             raise DatasetError(f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}.")
-    path = path_inside(root, values["path"], source)
     events = _parse_events(values["events"], source) if values["events"] else _Events(None)
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
         raise DatasetError(f"{source}: phases {values['phases']!r}. Expected names like 'reach;pour;put down'.")
     video = Video(
-        id=values["id"] or path.stem,
+        id=values["id"],
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
-        path=path,
+        path=root / values["path"],
         events=events.times,
         unlabeled=events.unlabeled,
         event_unit=events.unit,
         pair=values["pair"] or None,
+        segment=_parse_segment(values["start"], values["end"], source),
     )
-    return _Row(video, events.names, phases)
+    return _Row(Path(values["path"]), video, events.names, phases)
+
+
+def _parse_segment(start: str, end: str, source: str) -> FileSegment:
+    """Parse the cells "2.5" and "7", or "75f" and "210f"; either may be empty."""
+    in_frames = [cell.endswith("f") for cell in (start, end) if cell]
+    try:
+        segment = FileSegment(
+            float(start.removesuffix("f") or 0),
+            float(end.removesuffix("f") or math.inf),
+            "f" if any(in_frames) else "s",
+        )
+    except ValueError:
+        segment = FileSegment(math.nan)
+    whole_frames = segment.unit == "s" or (all(in_frames) and f"{start}{end}".replace("f", "").isdecimal())
+    if not 0 <= segment.start < segment.end or not whole_frames:
+        raise DatasetError(
+            f"{source}: start {start!r}, end {end!r}. Expected seconds like 2.5 and 7, or frames like 75f and 210f, "
+            "with start before end."
+        )
+    return segment
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
@@ -140,72 +170,68 @@ def _parse_events(text: str, source: str) -> _Events:
 
 def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
-    labeled = [(row, len(row.video.events)) for row in rows if row.video.events is not None]
+    labeled = [(len(row.video.events), row) for row in rows if row.video.events is not None]
     if not labeled:
         return ()
-    longest, events = max(labeled, key=lambda item: item[1])
-    names = next((row.event_names for row, _ in labeled if len(row.event_names) == events), ())
-    for row, found in labeled:
+    events, longest = max(labeled, key=lambda item: item[0])
+    names = next((row.event_names for found, row in labeled if found == events and row.event_names), ())
+    for found, row in labeled:
         # Events may be missing at the end of a video if that end is unlabeled.
-        ends_labeled = all(end < math.inf for _, end in row.video.unlabeled)
-        if found < events and ends_labeled:
+        if found < events and all(end < math.inf for _, end in row.video.unlabeled):
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has {found}. Give every "
                 "labeled video the same events."
             )
         if row.event_names != names[: len(row.event_names)]:
-            raise DatasetError(
-                f"{manifest}: {row.video.id!r} has events {row.event_names} but other videos have "
-                f"{names or 'unnamed events'}"
-            )
-    listed = sorted({row.phases for row in rows if row.phases})
+            others = names or "unnamed events"
+            raise DatasetError(f"{manifest}: {row.video.id!r} has events {row.event_names}, other videos {others}")
+    listed = {row.phases for row in rows if row.phases} or {(FIRST_PHASE, *names) if names else ()}
     if len(listed) > 1:
-        raise DatasetError(f"{manifest}: different phases in different rows: {listed[0]} and {listed[1]}")
-    if listed and len(listed[0]) != events + 1:
-        raise DatasetError(f"{manifest}: phases {listed[0]}, but {events} events separate {events + 1} phases")
-    if listed:
-        return listed[0]
-    if names:
-        return (FIRST_PHASE, *names)
+        raise DatasetError(f"{manifest}: different phases in different rows: {sorted(listed)}")
+    phases = listed.pop()
+    if phases and len(phases) != events + 1:
+        raise DatasetError(f"{manifest}: phases {phases}, but {events} events separate {events + 1} phases")
+    if phases:
+        return phases
     return tuple(f"phase {index}" for index in range(events + 1))
 
 
 # --- folder
 
 
-@dataclass(frozen=True)
-class FolderListing:
-    """Videos found in a folder, and the files that were skipped; all paths are relative to the folder."""
+def list_folder(
+    folder: Path, fractions: Sequence[float] | None = None, patterns: Mapping[View, str] | None = None
+) -> list[Video]:
+    """Derive view, split and id of each video below a folder from its path; the paths are relative to the folder.
 
-    videos: tuple[Video, ...]
-    not_videos: tuple[Path, ...]
-    without_view: tuple[Path, ...]
-
-    def to_csv(self) -> str:
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["path", "view", "split", "id", "events", "pair"])
-        table.writerows([video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in self.videos)
-        return text.getvalue()
-
-
-def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> FolderListing:
-    """Derive view, split and id of each video below a folder from its path.
-
-    The view is the word "ego" or "exo" in the path, the split a folder called train, val or test. If no folder names a
-    split, videos are assigned by `fractions` (default: DEFAULT_SPLIT_FRACTIONS).
+    The view is the one whose pattern, like "*wrist*", matches the path; by default the word "ego" or "exo" in the path.
+    The split is a folder called train, val or test. If no folder names a split, videos are assigned by `fractions`
+    (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
     """
     paths, others = video_files(folder)
+    if not paths:
+        raise DatasetError(f"{folder}: no videos. Expected files like ego/1.mp4 and exo/1.mp4.")
     for path in paths:
         if str(path).encode(errors="ignore") != os.fsencode(path):
             raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
-    views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    if patterns is None:
+        views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
+    else:
+        views = {path: _matching_view(path, patterns) for path in paths}
+    log_skipped("not a video", others)
+    log_skipped(
+        "without ego or exo in the path" if patterns is None else "matches no pattern",
+        [path for path in paths if views[path] is None],
+    )
     by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
     for view in VIEWS:
+        if not by_view[view] and patterns is not None:
+            raise DatasetError(f"{folder}: no video matches --{view} {patterns[view]!r}. The first is {paths[0]}.")
         if not by_view[view]:
             raise DatasetError(
                 f"{folder}: none of its {len(paths)} videos has the word {view!r} in its path. Sort the videos into "
-                "folders called ego and exo, or list them in a CSV file for --manifest."
+                "folders called ego and exo, pass patterns like --ego '*wrist*' --exo '*front*', or list the videos in "
+                "a CSV file for --manifest."
             )
     splits = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
     if not any(splits.values()):
@@ -213,7 +239,7 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> Folde
             splits |= zip(of_view, assign_splits(len(of_view), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
     elif fractions is not None:
         raise DatasetError(f"{folder}: its folders name the splits. Omit --split.")
-    ids = unique_ids(paths)
+    ids = dict(zip(paths, unique_ids(paths), strict=True))
     videos = []
     for view in VIEWS:
         for path in by_view[view]:
@@ -224,8 +250,29 @@ def list_folder(folder: Path, fractions: Sequence[float] | None = None) -> Folde
                     f"into folders called {', '.join(SPLITS)}."
                 )
             videos.append(Video(ids[path], view, split, path))
-    without_view = tuple(path for path in paths if views[path] is None)
-    return FolderListing(tuple(videos), tuple(others), without_view)
+    return videos
+
+
+def _matching_view(path: Path, patterns: Mapping[View, str]) -> View | None:
+    matching = [view for view, pattern in patterns.items() if fnmatch(path.as_posix().lower(), pattern.lower())]
+    if len(matching) > 1:
+        raise DatasetError(f"{path}: matches both --ego {patterns['ego']!r} and --exo {patterns['exo']!r}")
+    return matching[0] if matching else None
+
+
+def to_csv(videos: Iterable[Video]) -> str:
+    """Return the CSV of videos without annotations."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["path", "view", "split", "id", "events", "pair"])
+    table.writerows([video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in videos)
+    return text.getvalue()
+
+
+def log_skipped(reason: str, paths: Sequence[Path]) -> None:
+    if paths:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        LOGGER.info(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
 
 
 def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -262,17 +309,17 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
     return assigned
 
 
-def unique_ids(paths: Sequence[Path]) -> dict[Path, str]:
+def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
     """Derive ids from file stems; stems that are not unique are prefixed with their folders ("ego-001")."""
-    stems = Counter(_valid_id(path.stem) for path in paths)
-    ids: dict[Path, str] = {}
-    taken: set[str] = set()
+    stems = Counter(_valid_id(path.stem).casefold() for path in paths)
+    ids: list[str] = []
+    used = {name.casefold() for name in taken}
     for path in paths:
         stem = _valid_id(path.stem)
-        name = stem if stems[stem] == 1 else _valid_id("-".join(path.with_suffix("").parts))
+        name = stem if stems[stem.casefold()] == 1 else _valid_id("-".join(path.with_suffix("").parts))
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
-        ids[path] = next(candidate for candidate in candidates if candidate not in taken)
-        taken.add(ids[path])
+        ids.append(next(candidate for candidate in candidates if candidate.casefold() not in used))
+        used.add(ids[-1].casefold())
     return ids
 
 

@@ -1,11 +1,13 @@
-"""Video decoder: all frames of a file in order, as RGB.
+"""Video decoder: all frames of a file or of a segment in order, as RGB.
 
-Frame counts in headers and seeking are unreliable, so frame t is the t-th frame obtained by decoding the whole file.
+Frame counts in headers are unreliable, so frame t is the t-th frame obtained by decoding. To read a segment, the
+decoder starts at a keyframe before it, in formats that store the time of every frame, and otherwise at the beginning.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +20,7 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from byov.data.dataset import WHOLE_FILE, FileSegment
 from byov.errors import VideoError
 from byov.text import pluralize
 
@@ -38,6 +41,10 @@ _OPEN_OPTIONS = {
 _FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
 # Formats whose header states the duration. For other formats FFmpeg estimates it, even if the file is truncated.
 _FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
+# Formats with an index of keyframes, whose frames have exact display times.
+_SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+_SEEK_MARGIN_SECONDS = 1.0  # frames shown shortly before a keyframe may depend on frames before it
+_TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
 _MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; anything far beyond is a broken header
 
 
@@ -67,35 +74,27 @@ class FrameBlock:
 
 
 class FrameReader:
-    """Single-pass reader of all frames of a video.
+    """Single-pass reader of the frames of a video. Its attributes are complete after the last block."""
 
-    Args:
-        path: Video file.
-        threads: Number of FFmpeg decoding threads.
-        policy: How to treat truncated and corrupt videos.
-
-    Attributes:
-        fps: Average frame rate; 0 if unknown.
-        pixel_aspect: Width / height of a displayed pixel; valid from the first block on.
-        truncated: Whether the file ends early; valid after the last block.
-        corrupt_frames: Number of frames that FFmpeg marked as corrupt; valid after the last block.
-    """
-
-    def __init__(self, path: Path, *, threads: int = 1, policy: DecodingPolicy = STRICT) -> None:
+    def __init__(
+        self, path: Path, *, segment: FileSegment = WHOLE_FILE, threads: int = 1, policy: DecodingPolicy = STRICT
+    ) -> None:
         self.path = path
-        self.fps = 0.0
-        self.pixel_aspect = 1.0
+        self.fps = 0.0  # average frame rate; 0 if unknown
+        self.pixel_aspect = 1.0  # width / height of a displayed pixel; valid from the first block on
         self.truncated = False
-        self.corrupt_frames = 0
+        self.corrupt_frames = 0  # number of frames that FFmpeg marked as corrupt
+        self._segment = segment
+        self._source = f"{path}{segment.fragment}"
         # Multi-threaded decoders drop frames in flight on errors; the result must not depend on the thread count.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
 
     def blocks(self) -> Iterator[FrameBlock]:
-        """Yield all frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame)."""
+        """Yield the frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame)."""
         buffer = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
-        for image, time in self._images():
+        for image, time in self.images():
             if len(times) == len(buffer) or image.shape != buffer.shape[1:]:
                 if times:
                     yield FrameBlock(buffer[: len(times)], np.array(times))
@@ -106,47 +105,82 @@ class FrameReader:
         if times:
             yield FrameBlock(buffer[: len(times)], np.array(times))
 
-    def _images(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
-        """Yield upright RGB images and their times."""
+    def images(self, *, seek: bool = True) -> Iterator[tuple[NDArray[np.uint8], float]]:
+        """Yield upright RGB images and their times from the first."""
         reformatter = VideoReformatter()
         packet_times: deque[float] = deque()
-        first_time, rotation, mirrored, turns = 0.0, None, False, 0
+        rotation, mirrored, turns = None, False, 0
+        start, end = self._range_seconds()
+        count, seconds, offset = 0, 0.0, 0.0  # of the images so far; of the current frame and the first image
         with open_video(self.path) as (container, stream):
+            self._configure(stream)
             self.fps = _frame_rate(stream)
+            seek = seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
+            first_time = _seek(container, stream, start - _SEEK_MARGIN_SECONDS) if seek else None
+            if seek and first_time is None:
+                yield from self.images(seek=False)
+                return
             for index, frame in enumerate(self._frames(container, stream, packet_times)):
-                self.corrupt_frames += frame.is_corrupt
-                if frame.is_corrupt and self._policy.on_corrupt == "error":
-                    raise VideoError(
-                        f"{self.path}: FFmpeg marks frame {index} as corrupt. Get a clean copy, or use the frame "
-                        "anyway with --on-corrupt keep."
-                    )
                 if packet_times:
                     time = packet_times.popleft()
                 elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
                     time = float(frame.pts * stream.time_base)
                 else:
                     time = index / (self.fps or 1)
+                first_time = time if first_time is None else first_time
+                seconds = time - first_time
+                if seek and index == 0 and time > first_time + start:  # the index is not usable
+                    yield from self.images(seek=False)
+                    return
+                if seconds < start - _TOLERANCE_SECONDS:
+                    continue
+                if seconds >= end - _TOLERANCE_SECONDS:
+                    return
+                self.corrupt_frames += frame.is_corrupt
+                if frame.is_corrupt and self._policy.on_corrupt == "error":
+                    raise VideoError(
+                        f"{self._source}: FFmpeg marks frame {count} as corrupt. Get a clean copy, or use the frame "
+                        "anyway with --on-corrupt keep."
+                    )
                 image = np.asarray(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(), dtype=np.uint8)
                 if frame.rotation != rotation:
                     rotation, (mirrored, turns) = frame.rotation, _orientation(frame)
-                if index == 0:
-                    first_time = time
+                if count == 0:
+                    offset = seconds
                     self.pixel_aspect = _pixel_aspect(stream, turned=bool(turns % 2))
+                count += 1
                 image = image[:, ::-1] if mirrored else image
-                yield np.rot90(image, turns) if turns else image, time - first_time
+                yield np.rot90(image, turns) if turns else image, seconds - offset
+        problem = _outside(self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps)
+        if not count or (problem and not self.truncated):
+            raise VideoError(f"{self._source}: {problem or 'no frame in this segment'}")
 
-    def _frames(
-        self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
-    ) -> Iterator[av.VideoFrame]:
-        """Yield decoded frames; for formats without display times, append the times of packets in file order."""
+    def _range_seconds(self) -> tuple[float, float]:
+        """Return the segment in seconds from the first frame of the file."""
+        start, end, unit = self._segment
+        if unit == "s":
+            return start, end
+        with open_video(self.path) as (container, stream):
+            packets = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
+            times = _frame_seconds([_packet_time(container, packet) for packet in packets], _frame_rate(stream))
+        if problem := _outside(self._segment, len(times), 0.0, 0.0):
+            raise VideoError(f"{self._source}: {problem}")
+        return float(times[int(start)]), float(times[int(end)]) if end < len(times) else math.inf
+
+    def _configure(self, stream: av.VideoStream) -> None:
         if stream.width * stream.height > self._policy.max_pixels:
             raise VideoError(
-                f"{self.path}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
+                f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
                 f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
             )
         stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
         stream.codec_context.thread_count = self._threads
         stream.codec_context.thread_type = "AUTO"
+
+    def _frames(
+        self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
+    ) -> Iterator[av.VideoFrame]:
+        """Yield decoded frames; for formats without display times, append the times of packets in file order."""
         frames, end_seconds, problem = 0, 0.0, ""
         try:
             for packet in container.demux(stream):
@@ -171,11 +205,11 @@ class FrameReader:
             problem = problem or str(error.strerror)
         if problem and self._policy.on_truncated == "error":
             raise VideoError(
-                f"{self.path}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a complete copy, or use "
-                "the frames before the cut with --on-truncated keep."
+                f"{self._source}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a complete copy, or "
+                "use the frames before the cut with --on-truncated keep."
             )
         if not frames:
-            raise VideoError(f"{self.path}: no frame could be decoded")
+            raise VideoError(f"{self._source}: no frame could be decoded")
         self.truncated = bool(problem)
 
 
@@ -183,19 +217,15 @@ class FrameReader:
 class Probe:
     """Properties of a video, determined without decoding more than the first frame."""
 
-    header_frames: int  # frame count in the header; 0 if absent
-    packets: int  # number of video packets, usually the number of frames
+    frames: int  # number of video packets, usually the number of frames
     width: int  # as displayed, after rotation
     height: int
     fps: float  # average frame rate; 0 if unknown
     last_seconds: float  # time of the last frame from the first; NaN if a packet has no time
-    variable_rate: bool
-    rotation_degrees: int  # counter-clockwise, already applied to the size
-    codec: str
     truncation: str  # why the file is considered truncated; "" if it is not
 
 
-def probe(path: Path) -> Probe:
+def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
     """Inspect a video by counting packets and decoding only the first frame."""
     with open_video(path) as (container, stream):
         turns, width, height = None, stream.width, stream.height
@@ -204,8 +234,7 @@ def probe(path: Path) -> Probe:
         try:
             for packet in container.demux(stream):
                 if packet.size:
-                    stamp = packet.dts if container.format.name in _FORMATS_WITHOUT_PTS else packet.pts
-                    times.append(float(stamp * packet.time_base) if stamp is not None else np.nan)
+                    times.append(_packet_time(container, packet))
                     end_seconds = max(end_seconds, _packet_end(packet))
                     if packet.is_corrupt:
                         truncation = "incomplete packet"
@@ -216,34 +245,27 @@ def probe(path: Path) -> Probe:
             truncation = str(error.strerror)
         if turns in (1, 3):
             width, height = height, width
-        # Intervals of a constant rate differ by the rounding to the stream's time base.
-        intervals = np.diff(np.sort(times))  # NaN comes last
-        rounding = 2.5 * float(stream.time_base or 0) + 1e-9
-        return Probe(
-            header_frames=stream.frames,
-            packets=len(times),
-            width=width,
-            height=height,
-            fps=_frame_rate(stream),
-            last_seconds=float(intervals.sum()),
-            variable_rate=len(intervals) > 0 and bool(np.ptp(intervals) > rounding),
-            rotation_degrees=90 * (turns or 0),
-            codec=stream.codec_context.name,
-            truncation=truncation or _missing_seconds(container, stream, end_seconds),
-        )
+        fps, start, end = _frame_rate(stream), segment.start, segment.end
+        seconds = _frame_seconds(times, fps)
+        if times:
+            truncation = truncation or _outside(segment, len(seconds), float(seconds[-1]), fps)
+        place = np.arange(len(seconds)) if segment.unit == "f" else seconds + _TOLERANCE_SECONDS
+        seconds = seconds[(place >= start) & (place < end)]
+        last_seconds = float(np.ptp(seconds)) if len(seconds) else 0.0
+        truncation = truncation or _missing_seconds(container, stream, end_seconds)
+        return Probe(len(seconds), width, height, fps, last_seconds, truncation)
 
 
-def estimated_frames(path: Path) -> int | None:
+def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | None:
     """Return the frame count according to the header; None if it is absent or the file cannot be opened."""
-    try:
-        with open_video(path) as (container, stream):
-            if stream.frames:
-                return stream.frames
-            if container.duration is None or not stream.average_rate:
-                return None
-            return round(container.duration / av.time_base * float(stream.average_rate))
-    except VideoError:
-        return None
+    with suppress(VideoError), open_video(path) as (container, stream):
+        rate = _frame_rate(stream)
+        frames = stream.frames or (container.duration or 0) / av.time_base * rate
+        if segment != WHOLE_FILE:
+            scale = rate if segment.unit == "s" else 1
+            frames = min(frames, segment.end * scale if scale else 0) - segment.start * scale
+        return round(frames) if frames > 0 else None
+    return None
 
 
 @contextmanager
@@ -271,6 +293,43 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
 
 def _frame_rate(stream: av.VideoStream) -> float:
     return float(stream.average_rate or stream.guessed_rate or 0)
+
+
+def _packet_time(container: av.container.InputContainer, packet: "av.Packet[av.VideoStream]") -> float:
+    stamp = packet.dts if container.format.name in _FORMATS_WITHOUT_PTS else packet.pts
+    return math.nan if stamp is None else float(stamp * packet.time_base)
+
+
+def _frame_seconds(times: Sequence[float], fps: float) -> NDArray[np.float64]:
+    """Return the sorted times of frames from the first, given the times of packets; NaN if they have none."""
+    seconds = np.sort(np.array(times, dtype=np.float64))
+    if np.isnan(seconds).any():
+        return np.arange(len(times)) / (fps or 1)
+    return seconds - seconds[:1]
+
+
+def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float) -> str:
+    """Describe how a segment exceeds a file of this many frames, or whose last frame is at `last_seconds`."""
+    start, end, unit = segment
+    end = max(start, end if end < math.inf else 0.0)
+    # Ends that were computed from a number of frames may be off by a frame.
+    last = frames if unit == "f" else last_seconds + (max(2 / fps, 0.1) if fps else 0.1)
+    if end > last or (unit == "f" and start == frames):
+        length = pluralize(frames, "frame") if unit == "f" else f"its last frame at {last_seconds:.2f} s"
+        return f"the file has {length}, but the segment ends at {end:g} {unit}"
+    return ""
+
+
+def _seek(container: av.container.InputContainer, stream: av.VideoStream, seconds: float) -> float | None:
+    """Continue at a keyframe at most `seconds` after the first frame, whose time is returned; None if it fails."""
+    try:
+        first_time = next(container.decode(stream)).time
+        if first_time is None or stream.time_base is None:
+            return None
+        container.seek(int((first_time + seconds) / stream.time_base), stream=stream)
+    except (av.error.FFmpegError, StopIteration):
+        return None
+    return first_time
 
 
 def _packet_end(packet: "av.Packet[av.VideoStream]") -> float:

@@ -26,6 +26,7 @@ _PUBLISHED = {
     "depthwise": ("_depthwise_conv", "_bn1"),
     "project": ("_project_conv", "_bn2"),
 }
+_NORM_PARTS = ("weight", "bias", "running_mean", "running_var")
 
 
 class SameConvolution(nn.Conv2d):
@@ -79,35 +80,24 @@ class EfficientNetTokens(nn.Module):
         return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None  # (B, N, D)
 
 
-def used_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the published weights that the tokens depend on."""
-    with torch.device("meta"):
-        sources = [_published_names(name) for name in _convolutions(EfficientNetTokens())]
-    return {
-        name: published[name] for convolution, norm in sources for name in (f"{convolution}.weight", *_norm_names(norm))
-    }
-
-
-def build_tokens(published: Mapping[str, Tensor]) -> EfficientNetTokens:
-    """Build the network from the published weights, with normalization folded in."""
+def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, dict[str, Tensor]]:
+    """Build the network with normalization folded in; returns it and the published weights that it depends on."""
     tokens = EfficientNetTokens()
-    folded = {}
-    for name in _convolutions(tokens):
-        folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(published, *_published_names(name))
+    folded, used = dict[str, Tensor](), dict[str, Tensor]()
+    for name, module in tokens.named_modules():
+        if isinstance(module, SameConvolution):
+            convolution, norm = _published_names(name)
+            names = [f"{convolution}.weight", *(f"{norm}.{part}" for part in _NORM_PARTS)]
+            used |= {name: published[name] for name in names}
+            folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(*(published[name].double() for name in names))
     tokens.load_state_dict(folded)
-    return tokens.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return tokens.to(memory_format=torch.channels_last), used  # type: ignore[call-overload]
 
 
-def _fold(published: Mapping[str, Tensor], convolution: str, norm: str) -> tuple[Tensor, Tensor]:
+def _fold(weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a convolution that is equivalent to the given one and its normalization."""
-    gain, shift, mean, variance = (published[name].double() for name in _norm_names(norm))
     scale = gain / (variance + NORM_EPSILON).sqrt()
-    weight = published[f"{convolution}.weight"].double() * scale[:, None, None, None]
-    return weight.float(), (shift - mean * scale).float()
-
-
-def _convolutions(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, SameConvolution)]
+    return (weight * scale[:, None, None, None]).float(), (shift - mean * scale).float()
 
 
 def _published_names(convolution: str) -> tuple[str, str]:
@@ -117,7 +107,3 @@ def _published_names(convolution: str) -> tuple[str, str]:
         return "_conv_stem", "_bn0"
     theirs, norm = _PUBLISHED[part]
     return f"_{block}.{theirs}", f"_{block}.{norm}"
-
-
-def _norm_names(norm: str) -> list[str]:
-    return [f"{norm}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]

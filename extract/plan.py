@@ -6,22 +6,22 @@ Loads no model and decodes nothing.
 import hashlib
 import logging
 import os
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from byov.cache.digests import file_sha256, fingerprint
+from byov.cache.digests import file_sha256, fingerprint, segment_digest
 from byov.cache.features import Provenance, read_header, video_header
-from byov.cache.hdf5 import read_array, stored_rows
+from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
 from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
-from byov.data.dataset import Dataset, Video
-from byov.data.video import STRICT, DecodingPolicy, Probe, probe
+from byov.data.dataset import Dataset, Video, parse_source
+from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, VideoError
 from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
@@ -32,7 +32,6 @@ LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 CPU_BATCH, CUDA_BATCH = 32, 256
-FILE_BYTES = 28_000  # size of a feature file without its rows, measured
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,8 @@ class CachedFile:
     entry: VideoEntry  # manifest entry with the frames and labels of this file
     identity: Mapping[str, str]
     indexed: IndexedFile
-    source_change: str = ""  # how the video differs from the one that the features were computed from
+    fragment: str = ""  # part of the video file that the features were computed from
+    source_change: str = ""  # how the video file differs from the one that the features were computed from
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +142,13 @@ class CacheReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = load_index(folder.parent)
+        self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
         self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
         self._files = dict(self.index.files.get(folder.name, {}))
         try:
             self.entries = {entry.id: entry for entry in load_manifest(folder.parent / "manifest.json").videos}
         except CacheError:
             self.entries = {}
-
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Reuse the files that a plan has already read."""
-        for job in jobs:
-            if job.found is not None and not job.found.source_change:
-                self._identity = self._identity or job.found.identity
-                self._files[job.video.id], self.entries[job.video.id] = job.found.indexed, job.found.entry
 
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
         """Describe a video's feature file; None if there is none.
@@ -170,23 +164,41 @@ class CacheReader:
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
         annotation = _annotation_sha256(video)
         known = self._files.get(video.id)
-        if known is not None and not known.is_current(file):
+        if known is not None and (not known.is_current(file) or known.annotation_sha256 != annotation):
             known = None
         if known and self._identity and known.source_state == source_state and not verify_source:
-            identity, change = self._identity, ""
-            indexed = known if known.annotation_sha256 == annotation else replace(known, annotation_sha256=annotation)
+            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
         else:
             header = video_header(self.folder, video.view, video.id)
             identity = header.provenance.identity()
-            change = _source_change(header.provenance, video.path, source, file, verify=verify_source)
+            fragment = parse_source(header.provenance.source_name)[1].fragment
+            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
             facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
             indexed = IndexedFile(*facts, source_state, annotation)
         entry = self.entries.get(video.id)
-        if known and known.annotation_sha256 == annotation and entry and entry.frames == indexed.frames:
+        if known and entry and entry.frames == indexed.frames:
             labels = entry.labels
         else:
             labels = video.phases(read_array(path, "pts_seconds"))
-        return CachedFile(manifest_entry(video, indexed.frames, indexed.fps, labels), identity, indexed, change)
+        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
+        return CachedFile(entry, identity, indexed, fragment, change)
+
+    def _source_change(
+        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
+    ) -> str:
+        """Return how a video differs from the one that the features were computed from; "" if it does not.
+
+        Compares the size and a sample, or the whole file if it was written to after the features.
+        """
+        if found.source_bytes != source.st_size:
+            return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
+        whole = verify or source.st_mtime_ns > file.st_mtime_ns
+        expected = found.source_sha256 if whole else found.source_fingerprint
+        of_file = self._sha256(path) if whole else fingerprint(path)
+        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
+        if now != expected:
+            return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+        return ""
 
 
 def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
@@ -237,6 +249,8 @@ def make_plan(
 
 def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mismatch: OnMismatch) -> str:
     """Return why a file has to be extracted again; "" if it does not."""
+    if found.fragment != video.segment.fragment:
+        return "its start or end has changed"
     lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in found.indexed.ratios]
     if lacking:
         return f"lacks ratio {' '.join(lacking)}"
@@ -249,36 +263,24 @@ def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mism
 
 def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
     """Return how a file's identity differs from the requested one; "" if it does not."""
-    resize, device = options.resize, options.device
-    if found["encoder"] != encoder.id:
-        return f"made with encoder {found['encoder']}, this is {encoder.id}"
-    if encoder.revision is not None and found["revision"] != encoder.revision:
-        return f"made with revision {found['revision']} of {encoder.id}, this is {encoder.revision}"
-    if found["preprocessing"].split()[0] != resize:
-        return f"made with --resize {found['preprocessing'].split()[0]}, this is {resize}"
-    if device != "auto" and found["compute type"] != compute_dtype(device):
-        return f"computed in {found['compute type']}, --device {device} computes in {compute_dtype(device)}"
-    return ""
-
-
-def _source_change(found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool) -> str:
-    """Return how a video differs from the one that the features were computed from; "" if it does not.
-
-    Compares the size and a sample, or the whole file if it was written to after the features.
-    """
-    if found.source_bytes != source.st_size:
-        return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
-    whole = verify or source.st_mtime_ns > file.st_mtime_ns
-    expected = found.source_sha256 if whole else found.source_fingerprint
-    now = file_sha256(path) if whole else fingerprint(path)
-    if now != expected:
-        return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+    device = options.device
+    wanted = {
+        "encoder": encoder.id,
+        "revision": encoder.revision,
+        "preprocessing": options.resize,
+        "compute type": None if device == "auto" else compute_dtype(device),
+    }
+    for what, value in wanted.items():
+        made_with = found[what].partition(" ")[0] if what == "preprocessing" else found[what]
+        if value is not None and made_with != value:
+            return f"made with {what} {made_with!r}, this is {value!r}"
     return ""
 
 
 def _annotation_sha256(video: Video) -> str:
     """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    return hashlib.sha256(repr((video.labels, video.events, video.unlabeled, video.event_unit)).encode()).hexdigest()
+    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
+    return hashlib.sha256(repr(annotation).encode()).hexdigest()
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
@@ -290,60 +292,27 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
     return encoder
 
 
-@dataclass(frozen=True)
-class VideoCheck:
-    """One video of `byov-extract --check`: its state in the cache and the properties in its header."""
-
-    job: Job
-    probe: Probe | None
-    problem: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.job.video.id,
-            "view": self.job.video.view,
-            "split": self.job.video.split,
-            "state": self.job.state,
-            "reason": self.job.reason,
-            "decoded_frames": self.job.frames,
-            "labels": self.job.label_count,
-            "problem": self.problem,
-            **(asdict(self.probe) if self.probe else {}),
-        }
-
-
-def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[VideoCheck]:
-    """Probe every video of the plan."""
+def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:
+    """Probe every video of the plan; returns the state and properties of each, and its problem if it has one."""
     with ThreadPoolExecutor() as pool:
         checks = pool.map(_check_video, plan.jobs)
         return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))
 
 
-def _check_video(job: Job) -> VideoCheck:
+def _check_video(job: Job) -> dict[str, Any]:
+    video, labels = job.video, job.label_count
+    check: dict[str, Any] = {"id": video.id, "view": video.view, "split": video.split, "state": job.state}
+    check |= {"frames": job.frames, "labels": labels, "events": len(video.events or ()), "size": None, "fps": None}
     try:
-        found = probe(job.video.path)
+        found = probe(video.path, video.segment)
     except VideoError as error:
-        return VideoCheck(job, None, str(error))
-    problem = job.video.late_events(found.packets, found.last_seconds) or None
-    if found.truncation:
-        problem = f"{job.video.path}: {found.truncation}"
-    elif job.label_count not in (None, found.packets) and job.frames is None:
-        labels = pluralize(job.label_count or 0, "label")
-        problem = f"{job.video.path}: {pluralize(found.packets, 'frame')} in the file, {labels}"
-    return VideoCheck(job, found, problem)
-
-
-def bytes_needed(checks: Sequence[VideoCheck], tokens: int, width: int, *, has_cls: bool) -> int:
-    """Return the disk space that the videos still to be extracted will take."""
-    needed = 0
-    for check in checks:
-        if check.probe and check.job.state != "cached":
-            bytes_per_frame = 2 * width * (len(check.job.ratios) + has_cls) + 2 * tokens + 8
-            needed += stored_rows(check.probe.packets) * bytes_per_frame + FILE_BYTES
-    return needed
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the free disk space where `folder` is or will be."""
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return shutil.disk_usage(existing).free
+        return check | {"problem": str(error)}
+    problem = video.late_events(found.frames, found.last_seconds)
+    if job.state == "conflict":
+        problem = job.reason
+    elif found.truncation:
+        problem = f"{video.source}: {found.truncation}"
+    elif job.frames is None and labels not in (None, found.frames):
+        problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file, {pluralize(labels or 0, 'label')}"
+    size, fps = f"{found.width}x{found.height}", round(found.fps, 2)
+    return check | {"frames": job.frames or found.frames, "size": size, "fps": fps, "problem": problem}

@@ -19,8 +19,9 @@ from byov.apply.align import nearest
 from byov.cache.features import Header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import VIEWS
-from byov.cache.manifest import Manifest, read_sources
+from byov.cache.manifest import Manifest, load_index, read_sources
 from byov.cache.runs import METRICS_NAME, RunRecord, read_metrics
+from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
@@ -336,9 +337,12 @@ def _referenced_frames(
 
 
 def _decode(data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]) -> Pixels:
-    header = data.feature_header(video)
-    path = sources.find(data.segments[video].video.id, header.provenance)
-    return decode_frames(path, frames, area, truncated=header.truncated)
+    return _decode_source(sources, data.segments[video].video.id, data.feature_header(video), frames, area)
+
+
+def _decode_source(sources: SourceVideos, video_id: str, header: Header, frames: Sequence[int], area: int) -> Pixels:
+    path, segment = sources.find(video_id, header.provenance), parse_source(header.provenance.source_name)[1]
+    return decode_frames(path, frames, area, truncated=header.truncated, segment=segment)
 
 
 def token_selection(
@@ -422,8 +426,7 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
         frames, header = centers(len(label), PROGRESS_FRAMES), video_header(training.folder, view, video.id)
         pictures = None
         with suppress(CacheError):
-            path = sources.find(video.id, header.provenance)
-            pictures = decode_frames(path, frames, PROGRESS_PICTURE_PX, truncated=header.truncated)
+            pictures = _decode_source(sources, video.id, header, frames, PROGRESS_PICTURE_PX)
         shown.append(content.ProgressLabels(f"{view}/{video.id}", label, frames, pictures))
     return tuple(shown)
 
@@ -465,10 +468,11 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])
         paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
-    rows = []
+    fragments, rows = load_index(dataset_folder).segments, []
     for video in manifest.videos:
         row = {"path": paths.get(video.id, ""), "view": video.view, "split": video.split, "id": video.id}
         row["events"] = events_cell(video.labels or (), len(manifest.phases))
+        row["start"], row["end"] = parse_source(fragments.get(video.id, ""))[1].cells
         rows.append(row | {"pair": video.pair or ""})
     return tuple(rows)
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from byov.cache.digests import fingerprint
+from byov.cache.digests import fingerprint, segment_digest
 from byov.cache.features import Provenance
 from byov.cache.manifest import read_sources
+from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
@@ -39,19 +40,28 @@ class SourceVideos:
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
         """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
-        name, problem = provenance.source_name, "was not found. Pass its folder with --videos."
+        name, segment = parse_source(provenance.source_name)
+        problem = "was not found. Pass its folder with --videos."
         recorded = [self._recorded[video_id]] if video_id in self._recorded else []
         for path in self._by_name.get(name, []) + recorded:
             with suppress(OSError):  # not readable, or not a valid name on this system
                 same_size = path.stat().st_size == provenance.source_bytes
-                if same_size and fingerprint(path) == provenance.source_fingerprint:
+                found = segment_digest(fingerprint(path), segment.fragment)
+                if same_size and found == provenance.source_fingerprint:
                     return path
                 problem = "has changed since it was extracted. Extract it again with byov-extract."
         raise CacheError(f"{name} {problem}")
 
 
-def decode_frames(path: Path, frames: Sequence[int], area: int = MAX_AREA, *, truncated: bool = False) -> Pixels:
-    """Decode frames, in ascending order, and scale all of them to the thumbnail size of the first.
+def decode_frames(
+    path: Path,
+    frames: Sequence[int],
+    area: int = MAX_AREA,
+    *,
+    truncated: bool = False,
+    segment: FileSegment = WHOLE_FILE,
+) -> Pixels:
+    """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size of the first.
 
     Raises:
         CacheError: If the file is shorter or cannot be decoded; a `truncated` one was so at extraction.
@@ -60,7 +70,7 @@ def decode_frames(path: Path, frames: Sequence[int], area: int = MAX_AREA, *, tr
     first, size = 0, (0, 0)
     # Extraction has already decided whether to accept corrupt frames.
     policy = DecodingPolicy(on_truncated="keep" if truncated else "error", on_corrupt="keep")
-    reader = FrameReader(path, policy=policy)
+    reader = FrameReader(path, segment=segment, policy=policy)
     try:
         for block in reader.blocks():
             for frame in (frame for frame in frames if first <= frame < first + len(block.pixels)):

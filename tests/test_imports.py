@@ -13,7 +13,7 @@ SHARED_NAMES = ("__version__", "device", "errors", "folders", "plugins", "progre
 SHARED = {f"byov.{name}" for name in SHARED_NAMES}
 EVERYWHERE = (set(sys.stdlib_module_names) - TERMINAL) | {"pydantic", "filelock"} | SHARED
 STAGES = {
-    "data": {"numpy", "av", "metaworld", "mujoco", "byov.data"},
+    "data": {"numpy", "av", "metaworld", "mujoco", "pyarrow", "byov.data"},
     "cache": {"numpy", "h5py", "filelock", "byov.cache"},
     "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "wandb"}

@@ -165,7 +165,7 @@ def _page_data(content: Content) -> dict[str, Any]:
         "reference": sample(found.reference) if found and found.similarity is not None else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
-        "header": "path,view,split,id,events,pair\n",
+        "header": "path,view,split,id,events,pair,start,end\n",
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
 
@@ -218,8 +218,8 @@ def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
     return {
         "name": printable(f"{row['view']}/{row['id']}"),
         "before": _csv_line(row["path"], row["view"], row["split"], row["id"]),
-        "events": row["events"],
-        "after": _csv_line(row["pair"]),
+        "events": printable(row["events"]),
+        "after": _csv_line(row["pair"], row["start"], row["end"]),
         "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
     }
 

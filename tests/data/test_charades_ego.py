@@ -31,11 +31,11 @@ def table(rows, columns=COLUMNS):
 def read(tmp_path):
     """read(train, test, columns): write the lists and videos of the dataset, and read it."""
 
-    def write_and_read(train=TRAIN, test=TEST, columns=COLUMNS, mark=""):
+    def write_and_read(train=TRAIN, test=TEST, columns=COLUMNS):
         for video in [*TRAIN, *TEST]:
             write_file(tmp_path / f"{video['id']}.mp4")
         for name, rows in (("train", train), ("test", test)):
-            content = rows if isinstance(rows, bytes) else mark + table(rows, columns)
+            content = rows if isinstance(rows, bytes) else table(rows, columns)
             write_file(tmp_path / f"CharadesEgo_v1_{name}.csv", content)
         return read_charades_ego("charades_ego", tmp_path)
 
@@ -43,9 +43,8 @@ def read(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ["egocentric", "actions", "id"], [*COLUMNS, "more"]])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_published_layout(columns, mark, read, tmp_path):
-    dataset = read(columns=columns, mark=mark)
+def test_published_layout(columns, read, tmp_path):
+    dataset = read(columns=columns)
     assert [(video.id, video.view, video.split, video.actions) for video in dataset.videos] == [
         ("EGO01EGO", "ego", "train", (92, 147)),
         ("EXO01", "exo", "train", (92, 147)),
@@ -69,7 +68,6 @@ def test_repeated_actions_count_once(read):
         ({"test": []}, "test split of charades_ego has no ego"),
         ({"train": [*TRAIN, row("absent", "Yes")]}, "absent.mp4: listed in the train split"),
         ({"test": [*TEST, TRAIN[0]]}, "'EGO01EGO' is not unique"),
-        ({"train": [*TRAIN, row("../x", "Yes")]}, r"_train\.csv:\d+: .* outside"),
         ({"test": b""}, r"_test\.csv: columns ''"),
         ({"test": table(TEST).encode() + b"\xff,"}, r"_test\.csv: not a readable CSV"),
         *(

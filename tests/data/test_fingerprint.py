@@ -48,11 +48,6 @@ def test_changes_are_noticed(size, places, fingerprints):
     assert len(set(fingerprints(*contents))) == len(contents)
 
 
-def test_size_counts_even_where_the_content_is_all_alike(fingerprints):
-    contents = [bytes(size) for size in (0, 1, 2, WHOLE, WHOLE + 1, WHOLE + 2, 3 * WHOLE, 3 * WHOLE + 1)]
-    assert len(set(fingerprints(*contents))) == len(contents)
-
-
 def test_large_file_is_only_sampled(fingerprints):
     between_samples = FINGERPRINT_SAMPLE_BYTES + 1
     first, second = fingerprints(bytes(4 * WHOLE), changed(4 * WHOLE, between_samples))

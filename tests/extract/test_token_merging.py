@@ -91,14 +91,6 @@ def test_half_precision_tokens_are_merged_in_float32():
     np.testing.assert_allclose(merged.numpy(), naive(tokens.float().numpy(), 0.3), atol=1e-6)
 
 
-def test_merger_is_reusable():
-    merger = TokenMerger([0.3])
-    first, second = random_tokens(5, seed=1), random_tokens(7, seed=2)
-    for tokens in (first, second):
-        merged = torch.cat([merger.push(tokens)[0], merger.finish()[0]])[:, 0]
-        assert torch.equal(merged, merge_tokens(tokens, [0.3])[0.3])
-
-
 @pytest.mark.parametrize("ratios", [[0], [1.1], [-0.3], [], [0.3, 0.3], [float("nan")]])
 def test_invalid_ratios(ratios):
     with pytest.raises(ValueError, match="ratio"):

@@ -11,6 +11,7 @@ from tests.report.conftest import VIDEOS, gray_of, hue_of, make_frames
 
 from byov.cache.features import FeatureWriter, read_header
 from byov.cache.hdf5 import read_array
+from byov.data.dataset import FileSegment
 from byov.errors import CacheError, StaleError
 from byov.report.collect import attempt, token_selection
 from byov.report.content import Unavailable
@@ -34,6 +35,12 @@ def test_all_frames_that_the_parts_refer_to_have_pictures(collected):
     refs += [ref for worst in collected.failures.worst for pair in worst.pairs for ref in pair]
     refs += [(tokens.video, frame) for tokens in collected.tokens for frame in tokens.frames]
     assert all(frame in collected.videos[video].samples for video, frame in refs)
+
+
+def test_frames_of_a_segment_are_counted_from_its_start(tmp_path):
+    path = write_video(tmp_path / "long.mp4", 20, options={"g": "4"})
+    pixels = decode_frames(path, (1, 3), segment=FileSegment(14, 19, "f"))
+    np.testing.assert_allclose(pixels.mean((1, 2, 3)), [20 + 10 * 15, 20 + 10 * 17], atol=2)
 
 
 def test_large_frames_are_scaled_down(tmp_path):

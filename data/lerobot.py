@@ -1,0 +1,216 @@
+"""LeRobot datasets as they are on disk: v2.0 and v2.1 (a video per episode and camera), and v3.0 (many per file).
+
+Two cameras of the robot are the two views, and the two videos of an episode are a pair. Nothing is labeled.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from byov.data.dataset import VIEWS, WHOLE_FILE, Dataset, FileSegment, Video, View, require_views
+from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
+from byov.data.video import FrameReader
+from byov.errors import DatasetError, VideoError
+
+LOGGER = logging.getLogger(__name__)
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+SPLIT_SEED = 0
+BLACK = 24  # brightest gray level of a video that counts as black; compression adds noise to 0
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One demonstration: its tasks, and the file and segment of each camera."""
+
+    index: int
+    tasks: tuple[str, ...]
+    videos: Mapping[str, tuple[Path, FileSegment]]
+
+    @property
+    def name(self) -> str:
+        return f"episode_{self.index:06d}"
+
+
+def read_lerobot(
+    name: str,
+    root: Path,
+    ego: str | None,
+    exo: str | None,
+    task: str | None = None,
+    fractions: Sequence[float] | None = None,
+) -> Dataset:
+    """Read two cameras of a LeRobot dataset.
+
+    Args:
+        name: Name of the dataset.
+        root: Folder that contains meta/info.json.
+        ego: Key of the camera that moves with the robot, such as "observation.images.wrist".
+        exo: Key of the camera that watches the scene.
+        task: Task whose episodes are used; needed if the dataset has several.
+        fractions: Fractions of train, val and test episodes, which are assigned at random with a fixed seed.
+
+    Raises:
+        DatasetError: The dataset, a camera or the task cannot be read. Missing and black videos are skipped.
+    """
+    info = _read_info(root)
+    cameras = _cameras(root, info)
+    if ego not in cameras or exo not in cameras or ego == exo:
+        unknown = next((f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), "")
+        listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+        if len(cameras) == 1:
+            raise DatasetError(f"{root}: {unknown}Its only camera is {listed}, but two views are needed.")
+        raise DatasetError(f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}.")
+    assert ego is not None
+    assert exo is not None
+    keys: dict[View, str] = {"ego": ego, "exo": exo}
+    episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
+    usable = _usable_videos(root, episodes)
+    # Complete pairs come first, because the first episode is a training episode.
+    shuffled = [episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))]
+    found = {episode.name: [view for view in VIEWS if (episode.name, keys[view]) in usable] for episode in shuffled}
+    order = sorted((episode for episode in shuffled if found[episode.name]), key=lambda each: -len(found[each.name]))
+    splits = assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS)
+    videos = []
+    for episode, split in sorted(zip(order, splits, strict=True), key=lambda item: item[0].index):
+        pair = episode.name if len(found[episode.name]) == len(VIEWS) else None
+        for view in found[episode.name]:
+            path, segment = episode.videos[keys[view]]
+            video_id = f"{episode.name}-{view}"
+            videos.append(Video(video_id, view, split, path, pair=pair, segment=segment))
+    dataset = Dataset(name, root, tuple(videos))
+    counts = Counter(splits)
+    LOGGER.info(f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of {len(episodes)}")
+    require_views(dataset, ("train",))
+    return dataset
+
+
+def _read_info(root: Path) -> dict[str, Any]:
+    path = root / "meta" / "info.json"
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        version, template, _, _ = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
+    except FileNotFoundError:
+        raise DatasetError(f"{root}: no meta/info.json. Pass the folder of a LeRobot dataset, which has one.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: not readable as the description of a LeRobot dataset ({error!r})") from None
+    if version not in VERSIONS or not template:
+        problem = f"version {version}" if template else "episodes without videos"
+        raise DatasetError(f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert it.")
+    return dict(info)
+
+
+def _cameras(root: Path, info: Mapping[str, Any]) -> dict[str, str]:
+    """Return camera key → frame size. Depth maps are not images and are left out."""
+    cameras = {}
+    for key, feature in info["features"].items():
+        details = feature.get("info") or feature.get("video_info") or {}
+        if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
+            size = dict(zip(feature.get("names") or (), feature.get("shape") or (), strict=False))
+            cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
+    if not cameras:
+        raise DatasetError(f"{root}: none of its features is a video")
+    return cameras
+
+
+def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:
+    """Yield all episodes with their videos of some cameras, whether these exist or not."""
+    is_packed = info["codebase_version"] == "v3.0"
+    for row in _packed_rows(root, keys) if is_packed else _rows(root / "meta" / "episodes.jsonl"):
+        index, videos = int(row["episode_index"]), {}
+        for key in keys:
+            segment = WHOLE_FILE
+            fields = {"video_key": key, "episode_index": index}
+            if is_packed:
+                fields |= {field: row[f"videos/{key}/{field}"] for field in ("chunk_index", "file_index")}
+                # Not to_timestamp: some writers store the time of the last frame, others that of the next episode.
+                start = row[f"videos/{key}/from_timestamp"]
+                segment = FileSegment(start, start + row["length"] / info["fps"])
+            else:
+                chunk = index // int(info.get("chunks_size") or 1000)
+                fields |= {"episode_chunk": chunk, "chunk_index": chunk}
+            try:
+                videos[key] = root / info["video_path"].format(**fields), segment
+            except (KeyError, ValueError, IndexError) as error:
+                raise DatasetError(f"{root}: video_path {info['video_path']!r} has an unknown field {error}") from None
+        yield Episode(index, tuple(row.get("tasks") or ()), videos)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Read episodes.jsonl."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [row for row in rows if row["episode_index"] >= 0]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: missing or not a list of episodes ({error!r})") from None
+
+
+def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the columns of meta/episodes/**.parquet that locate the videos."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DatasetError(f"{root}: LeRobot v3.0 needs pyarrow. Run pip install 'byov-egoexo[lerobot]'.") from None
+    fields = ("chunk_index", "file_index", "from_timestamp")
+    columns = ["episode_index", "tasks", "length", *(f"videos/{key}/{field}" for key in keys for field in fields)]
+    paths = sorted((root / "meta" / "episodes").rglob("*.parquet"))
+    if not paths:
+        raise DatasetError(f"{root / 'meta' / 'episodes'}: no .parquet file. Download the dataset again.")
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            table = parquet.ParquetFile(path).read(columns=columns)
+        except (OSError, pyarrow.ArrowException) as error:
+            reason = str(error).partition("\n")[0]
+            raise DatasetError(f"{path}: not readable ({reason}). Download the dataset again.") from None
+        if missing := [column for column in columns if column not in table.column_names]:
+            raise DatasetError(f"{path}: no column {missing[0]!r}")
+        rows += table.to_pylist()
+    return sorted(rows, key=lambda row: int(row["episode_index"]))
+
+
+def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
+    """Return the episodes of a task; it may be omitted if there is only one."""
+    counts = Counter(each for episode in episodes for each in episode.tasks)
+    chosen = [each for each in counts if task is None or task.lower() in each.lower()]
+    if task is not None and task in counts:
+        chosen = [task]
+    if len(chosen) == 1:
+        return [episode for episode in episodes if chosen[0] in episode.tasks]
+    if task is None and not counts:
+        return episodes
+    listed = "; ".join(f"{each!r} ({count} episodes)" for each, count in counts.items())
+    problem = f"task {task!r} is none or several of its tasks" if task else "several tasks"
+    raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")
+
+
+def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, str]]:
+    """Return (episode, camera) of the videos that exist and are not black; log the others."""
+    videos = [(episode.name, key, *episode.videos[key]) for episode in episodes for key in episode.videos]
+    with ThreadPoolExecutor() as pool:
+        problems = list(pool.map(lambda video: _problem(*video[2:]), videos))
+    for problem in ("missing", "black"):
+        log_skipped(
+            problem, [video[2].relative_to(root) for video, of in zip(videos, problems, strict=True) if of == problem]
+        )
+    if all(problems):
+        raise DatasetError(f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset again.")
+    return {video[:2] for video, problem in zip(videos, problems, strict=True) if not problem}
+
+
+def _problem(path: Path, segment: FileSegment) -> str:
+    """Return "missing", "black" or "". Videos that cannot be read are reported by the extraction."""
+    if not path.is_file():
+        return "missing"
+    with suppress(VideoError):
+        if all(image.max() <= BLACK for image, _ in FrameReader(path, segment=segment).images()):
+            return "black"
+    return ""

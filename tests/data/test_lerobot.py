@@ -1,0 +1,169 @@
+"""LeRobot datasets in the layouts of v2.1 and v3.0; real ones if they are in ../shared."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from tests.factories import gray_images, write_file, write_video
+
+from byov.data.dataset import WHOLE_FILE, FileSegment
+from byov.data.lerobot import _read_info, read_episodes, read_lerobot
+from byov.data.video import FrameReader, probe
+from byov.errors import DatasetError
+
+SHARED = Path(__file__).parents[3] / "shared" / "lerobot"
+WRIST, TOP = "observation.images.wrist", "observation.images.top"
+FRAMES = 5  # of an episode
+V2 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make("v3.0", ["pour", "pour", ...]): a dataset with an episode for each task; v3.0 packs all into one file."""
+
+    def write(version, tasks=("pour",) * 5, **changes):
+        root, packed = tmp_path / "robot", version == "v3.0"
+        camera = {"dtype": "video", "shape": [48, 64, 3], "names": ["height", "width", "channels"]}
+        depth = camera | {"info": {"video.is_depth_map": True}}
+        features = {WRIST: camera, TOP: camera, "depth": depth, "action": {"dtype": "float32", "shape": [6]}}
+        info = {"codebase_version": version, "fps": 10, "chunks_size": 1000, "features": features}
+        info |= {"video_path": V3 if packed else V2} | changes
+        write_file(root / "meta/info.json", json.dumps(info))
+        rows = [{"episode_index": i, "tasks": [task], "length": FRAMES} for i, task in enumerate(tasks)]
+        for key in (WRIST, TOP):
+            if packed:
+                for i, row in enumerate(rows):
+                    row |= {f"videos/{key}/{field}_index": 0 for field in ("chunk", "file")}
+                    row |= {f"videos/{key}/from_timestamp": i * FRAMES / 10}
+                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}  # of the last frame
+                images = (2 * gray_images(20))[: FRAMES * len(rows)]
+                write_video(root / f"videos/{key}/chunk-000/file-000.mp4", images, options={"g": "4"})
+            else:
+                for i in range(len(rows)):
+                    write_video(root / f"videos/chunk-000/{key}/episode_{i:06d}.mp4", gray_images(FRAMES))
+        if packed:
+            path = root / "meta/episodes/chunk-000/file-000.parquet"
+            path.parent.mkdir(parents=True)
+            parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        else:
+            write_file(root / "meta/episodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        return root
+
+    return write
+
+
+def read(root, **settings):
+    return read_lerobot("robot", root, **({"ego": WRIST, "exo": TOP} | settings))
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
+def test_episodes_are_pairs_of_the_two_cameras(make, version):
+    root = make(version)
+    videos = {video.id: video for video in read(root).videos}
+    assert list(videos) == [f"episode_{i:06d}-{view}" for i in range(5) for view in ("ego", "exo")]
+    for i in range(5):
+        ego, exo = videos[f"episode_{i:06d}-ego"], videos[f"episode_{i:06d}-exo"]
+        assert (ego.pair, ego.split) == (exo.pair, exo.split) == (f"episode_{i:06d}", ego.split)
+        assert (WRIST in str(ego.path), TOP in str(exo.path)) == (True, True)
+        frames = sum(len(block.pixels) for block in FrameReader(ego.path, segment=ego.segment).blocks())
+        assert frames == probe(ego.path, ego.segment).frames == FRAMES
+        assert ego.segment == (FileSegment(i / 2, (i + 1) / 2) if version == "v3.0" else WHOLE_FILE)
+    splits = [videos[f"episode_{i:06d}-ego"].split for i in range(5)]
+    assert sorted(splits) == ["test", "train", "train", "train", "val"]
+    assert splits == [video.split for video in read(root).videos[::2]]  # the same every time
+
+
+def test_packed_episodes_have_their_own_frames(make):
+    video = read(make("v3.0")).videos[6]
+    images = [image for block in FrameReader(video.path, segment=video.segment).blocks() for image in block.pixels]
+    assert [round((image.mean() - 20) / 10) for image in images] == [15, 16, 17, 18, 19]
+
+
+def test_a_task_is_chosen_by_its_text(make):
+    root = make("v2.1", ["pour milk", "open the door", "open the door", "pour water"])
+    with pytest.raises(DatasetError, match=r"several tasks.*--task: 'pour milk' \(1 episodes\); 'open the door' \(2"):
+        read(root)
+    with pytest.raises(DatasetError, match="task 'pour' is none or several"):
+        read(root, task="pour")
+    assert {video.pair for video in read(root, task="Door").videos} == {"episode_000001", "episode_000002"}
+
+
+def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
+    caplog.set_level("INFO")
+    root = make("v2.1")
+    (root / f"videos/chunk-000/{TOP}/episode_000003.mp4").unlink()
+    write_video(root / f"videos/chunk-000/{WRIST}/episode_000001.mp4", [np.zeros((48, 64, 3), np.uint8)] * 3)
+    videos = {video.id: video.pair for video in read(root).videos}
+    assert len(videos) == 8
+    assert videos["episode_000001-exo"] is None
+    assert f"skipped (missing): videos/chunk-000/{TOP}/episode_000003.mp4" in caplog.text
+    assert f"skipped (black): videos/chunk-000/{WRIST}/episode_000001.mp4" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"ego": None}, rf"--ego KEY and --exo KEY from {WRIST} \(64x48\), {TOP} \(64x48\)\."),
+        ({}, {"exo": "top"}, f"no camera 'top'.*{TOP}"),
+        ({}, {"exo": WRIST}, "Choose two cameras"),
+        ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
+        ({"video_path": None}, {}, "without videos"),
+        ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field 'episode'"),
+        ({"features": {"action": {"dtype": "float32"}}}, {}, "none of its features is a video"),
+        ({"video_path": "clips/{episode_index}.mp4"}, {}, "all of its 10 videos are missing"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(make, changes, settings, message):
+    with pytest.raises(DatasetError, match=message) as error:
+        read(make("v2.1", **changes), **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_metadata(make):
+    root = make("v3.0")
+    episodes = root / "meta/episodes/chunk-000/file-000.parquet"
+    episodes.write_bytes(episodes.read_bytes()[:100])
+    with pytest.raises(DatasetError, match=r"file-000\.parquet: not readable"):
+        read(root)
+    episodes.unlink()
+    with pytest.raises(DatasetError, match=r"episodes: no \.parquet file"):
+        read(root)
+    (root / "meta/info.json").write_text("{}")
+    with pytest.raises(DatasetError, match=r"info\.json: not readable"):
+        read(root)
+    with pytest.raises(DatasetError, match=r"no meta/info\.json"):
+        read(root / "meta")
+    root = make("v2.1")
+    (root / "meta/episodes.jsonl").write_text("[1]\n")
+    with pytest.raises(DatasetError, match=r"episodes\.jsonl: missing or not a list"):
+        read(root)
+
+
+# --- real datasets
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the datasets in ../shared")
+@pytest.mark.parametrize(
+    ("name", "key", "episode", "frames"),
+    [
+        ("banana_v21", TOP, 1, 215),
+        ("cloth_v21", "observation.images.cam1", 2, 274),
+        ("box_v30", "image", 3, 429),
+    ],
+)
+def test_real_episodes(name, key, episode, frames):
+    root = SHARED / name
+    episodes = {each.index: each for each in read_episodes(root, _read_info(root), [key])}
+    path, segment = episodes[episode].videos[key]
+    assert probe(path, segment).frames == frames
+    assert sum(len(block.pixels) for block in FrameReader(path, segment=segment, threads=2).blocks()) == frames
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the datasets in ../shared")
+def test_real_pairs():
+    videos = read(SHARED / "cloth_v21", ego="observation.images.cam0", exo="observation.images.cam1").videos
+    assert [video.id[8:] for video in videos] == ["00000-exo", "00001-ego", "00001-exo", "00002-ego", "00002-exo"]
