@@ -1,0 +1,93 @@
+"""Progress of an action while it is going on: reference, prediction from the nearest training frames, and its error.
+
+The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the starts
+of the phases, each of which is at its mean fraction over the training videos. Without labels it is normalized time.
+
+Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEIGHBORS = 10
+BLOCK_QUERIES = 256
+
+
+def phase_starts(labels: Sequence[int]) -> dict[int, int]:
+    """Return phase → first frame of it or of a later phase, for each phase of a video in ascending order.
+
+    >>> phase_starts([0, 0, -1, 1, 1, 3])
+    {0: 0, 1: 3, 3: 5}
+    """
+    array = np.asarray(labels)
+    return {int(phase): int(np.argmax(array >= phase)) for phase in np.unique(array[array >= 0])}
+
+
+def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
+    """Return phase → mean fraction of the training videos at which it starts, never before an earlier phase.
+
+    Args:
+        videos: (T,) labels of each training video.
+
+    >>> mean_phase_starts([[0, 0, 1], [0, 1, 1]])
+    {0: 0.0, 1: 0.75}
+    """
+    fractions: dict[int, list[float]] = {}
+    for labels in videos:
+        for phase, start in phase_starts(labels).items():
+            fractions.setdefault(phase, []).append(start / max(1, len(labels) - 1))
+    phases = sorted(fractions)
+    means = np.maximum.accumulate([np.mean(fractions[phase]) for phase in phases]) if phases else []
+    return dict(zip(phases, map(float, means), strict=True))
+
+
+def reference_progress(
+    frames: int, labels: Sequence[int] | None = None, mean_starts: dict[int, float] | None = None
+) -> NDArray[np.float64]:
+    """Return the (T,) reference progress of a video.
+
+    Args:
+        frames: Number of frames T.
+        labels: (T,) phase of each frame, -1 for none; None for a video without labels.
+        mean_starts: Result of `mean_phase_starts`. Phases that are not in it are no events.
+
+    >>> reference_progress(5, [0, 0, 0, 1, 1], {0: 0.0, 1: 0.5}).round(3).tolist()
+    [0.0, 0.167, 0.333, 0.5, 1.0]
+    """
+    events = {frames - 1: 1.0, 0: 0.0}
+    for phase, start in phase_starts(labels or ()).items():
+        if mean_starts and phase in mean_starts:
+            events[start] = mean_starts[phase]
+    times = sorted(events)
+    return np.interp(np.arange(frames), times, [events[time] for time in times])
+
+
+def predict_progress(
+    queries: NDArray[np.floating],
+    training: NDArray[np.floating],
+    progress: NDArray[np.float64],
+    neighbors: int = NEIGHBORS,
+) -> NDArray[np.float64]:
+    """Return the (Q,) mean progress of the nearest training frames of each query, by Euclidean distance.
+
+    Args:
+        queries: (Q, D) embeddings.
+        training: (F, D) embeddings of whole training videos, of either view.
+        progress: (F,) reference progress of the training frames.
+        neighbors: Number of training frames to average over.
+
+    >>> predict_progress(np.array([[0.1], [0.9]]), np.array([[0.0], [0.5], [1.0]]), np.array([0.0, 0.5, 1.0]), 1)
+    array([0., 1.])
+    """
+    center = training.mean(axis=0, dtype=np.float64)  # rounding grows with the distance from the origin
+    points, queries = training - center, queries - center
+    square_norms = np.einsum("fd,fd->f", points, points)
+    count = min(neighbors, len(points))
+    predicted = np.empty(len(queries))
+    for first in range(0, len(queries), BLOCK_QUERIES):
+        distances = square_norms - 2 * queries[first : first + BLOCK_QUERIES] @ points.T
+        nearest = np.argpartition(distances, count - 1, axis=1)[:, :count]
+        predicted[first : first + BLOCK_QUERIES] = progress[nearest].mean(axis=1)
+    return predicted
