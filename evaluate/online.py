@@ -1,7 +1,7 @@
 """Progress of an action while it is going on: reference, prediction from the nearest training frames, and its error.
 
-The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the starts
-of the phases, each of which is at its mean fraction over the training videos. Without labels it is normalized time.
+The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the
+starts of the phases, each at its mean fraction over the training videos. Without labels it is normalized time.
 
 Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
 """
