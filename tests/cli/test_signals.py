@@ -49,32 +49,6 @@ def test_signal_removes_temporary_files(start_command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scratch_folder_is_removed_while_threads_write_to_it(start_command, tmp_path):
-    process = start_command(
-        """
-    from threading import Thread
-    from byov.cache.atomic import write_text
-    from byov.cli.videos import in_scratch_folder
-
-    def write(scratch, writer):
-        for number in range(10**9):
-            write_text(scratch / str(writer) / str(number), "text")
-
-    def start_writers(scratch):
-        for writer in range(8):
-            Thread(target=write, args=(scratch, writer), daemon=True).start()
-        print("ready", flush=True)
-        sys.stdin.readline()
-
-    in_scratch_folder(start_writers)
-""",
-        TMPDIR=str(tmp_path),
-    )
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_signal_during_cleanup_gives_no_traceback(run_app):
     def work():
         try:
