@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal
@@ -118,17 +119,19 @@ class AlignedVideos:
         side_b = Side("B", self.b.path, self.b.pts_seconds, self.b_events)
         frames = self.frames.tolist()
         with TemporaryFile() as panels_b:  # may be needed in any order
-            starts, wanted = {}, set(frames)
+            stored, wanted = {}, set(frames)
             for frame, panel in enumerate(side_b.panels(height, policy)):
                 if frame in wanted:
-                    starts[frame] = panels_b.tell()
-                    panel.save(panels_b, "jpeg", quality=JPEG_QUALITY)
+                    jpeg = BytesIO()
+                    panel.save(jpeg, "jpeg", quality=JPEG_QUALITY)
+                    stored[frame] = panels_b.tell(), panels_b.write(jpeg.getvalue())
 
             def images() -> Iterator[NDArray[np.uint8]]:
                 panels_a = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
                 for frame, (left, matched) in enumerate(zip(panels_a, frames, strict=True)):
-                    panels_b.seek(starts[matched])
-                    right = Image.open(panels_b, formats=["jpeg"])
+                    start, size = stored[matched]
+                    panels_b.seek(start)
+                    right = Image.open(BytesIO(panels_b.read(size)))
                     image = Image.new("RGB", (left.width + GAP + right.width, height))
                     image.paste(left, (0, 0))
                     image.paste(right, (left.width + GAP, 0))

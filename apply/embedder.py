@@ -93,7 +93,7 @@ def frame_features(encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], r
     batch_size, size = ExtractionOptions().frames_per_batch(encoder.device.type), encoder.preprocessing.size
     batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device).permute(0, 3, 1, 2)
     for pixels in blocks:
-        images = encoder.preprocessing.resized(torch.from_numpy(pixels).to(encoder.device))
+        images = encoder.preprocessing.resized(torch.from_numpy(np.ascontiguousarray(pixels)).to(encoder.device))
         while len(images):
             part = images[: batch_size - filled]
             batch[filled : filled + len(part)] = part

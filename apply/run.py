@@ -117,6 +117,14 @@ def load_features(
     return VideoArrays(manifest, entries, lambda video: store.read(cached[video]), split=split, view=view)
 
 
+def check_frames(frames: NDArray[Any]) -> None:
+    """Raise ApplyError unless frames are uint8 (T, H, W, 3)."""
+    if frames.dtype != np.uint8 or frames.ndim != 4 or not all(frames.shape) or frames.shape[3] != 3:
+        raise ApplyError(
+            f"Frames must be a uint8 array of shape (T, H, W, 3), RGB; this one is {frames.dtype} {frames.shape}."
+        )
+
+
 class Run:
     """A trained run: its model, embeddings and scores. Create it with `load_run` or `train_run`.
 
@@ -166,6 +174,7 @@ class Run:
             return self.embed_video(video, **options).embedding
         shape = tuple(getattr(video, "shape", ()))
         if isinstance(video, np.ndarray) and len(shape) == 4:
+            check_frames(video)
             blocks = (video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES))
             return self._embed(self._features(blocks))
         if len(shape) != 2 or not shape[0] or shape[1] != self.model.width:
