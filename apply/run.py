@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not
     from torch import Tensor
 
     from byov.apply.embedder import EmbeddedVideo
+    from byov.apply.stream import Stream
     from byov.extract.encoders import FrameEncoder
     from byov.train.methods.base import Method
 
@@ -117,12 +118,10 @@ def load_features(
     return VideoArrays(manifest, entries, lambda video: store.read(cached[video]), split=split, view=view)
 
 
-def check_frames(frames: NDArray[Any]) -> None:
-    """Raise ApplyError unless frames are uint8 (T, H, W, 3)."""
-    if frames.dtype != np.uint8 or frames.ndim != 4 or not all(frames.shape) or frames.shape[3] != 3:
-        raise ApplyError(
-            f"Frames must be a uint8 array of shape (T, H, W, 3), RGB; this one is {frames.dtype} {frames.shape}."
-        )
+def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
+    """Raise ApplyError unless frames are a uint8 array of this shape."""
+    if frames.dtype != np.uint8 or frames.ndim != shape.count(",") + 1 or not frames.size or frames.shape[-1] != 3:
+        raise ApplyError(f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}.")
 
 
 class Run:
@@ -133,13 +132,14 @@ class Run:
         name: Name of the run.
         folder: Folder of its files.
         dataset: Dataset it was trained on.
+        features_dir: The feature cache.
     """
 
     def __init__(
         self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
     ) -> None:
         self.record, self.name, self.folder, self.dataset = record, record.name, record.folder, record.dataset
-        self._features_dir, self._device, self._encoder = features_dir, device, encoder
+        self.features_dir, self._device, self._encoder = features_dir, device, encoder
         self._frame_encoder: FrameEncoder | None = None
 
     def __repr__(self) -> str:
@@ -243,6 +243,22 @@ class Run:
         )
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
+    def stream(self, window: int | None = None) -> "Stream":
+        """Embed live video: `push` takes a frame and returns its embedding and the progress and phase of the action.
+
+        Args:
+            window: Number of newest frames to attend to. Default: the length of the longest training video.
+
+        >>> stream = load_run("demo-paper").stream()
+        >>> for frame in np.zeros((2, 240, 320, 3), np.uint8):
+        ...     embedding, progress, phase = stream.push(frame)
+        >>> 0 <= progress <= 1
+        True
+        """
+        from byov.apply.stream import Stream
+
+        return Stream(self, window)
+
     def frame_encoder(self, progress: Progress = NO_PROGRESS) -> "FrameEncoder":
         """Return the frozen vision model that the run was trained on; it is loaded on the first call."""
         if self._frame_encoder is None:
@@ -322,7 +338,7 @@ class Run:
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
 
     def _reader(self, *, untrained: bool) -> RunEmbeddings:
-        return RunEmbeddings(self.folder.parent, self._features_dir, self.name, untrained=untrained)
+        return RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
 
 
 def load_run(
