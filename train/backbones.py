@@ -37,7 +37,7 @@ class FrameHead(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        rows = torch.arange(len(features), device=features.device)
+        rows = torch.arange(features.shape[0], device=features.device)
         x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
