@@ -44,7 +44,7 @@ class Stream:
         if not usable_online(run):
             LOGGER.warning(
                 f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it takes any "
-                "frame for the end of the action. Train a model for live video with byov-train --method timeline."
+                "frame for the end of the action. For live video, train with byov-train --method timeline --online."
             )
         self._run, self._encoder = run, run.frame_encoder()
         videos = run.embeddings("train")
@@ -107,8 +107,8 @@ def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
 
 
 def usable_online(run: Run) -> bool:
-    """Return whether a frame's embedding does not depend on its position relative to the end of the clip."""
-    settings = run.model.settings
-    if settings.method == "timeline" or getattr(settings, "backbone", "encoder") == "frame":
-        return True
-    return getattr(settings, "position", "none") in ("index", "none")
+    """Return whether the embedding of a frame does not depend on where the clip ends."""
+    settings = run.record.settings
+    if settings.get("backbone") in (None, "encoder"):
+        return settings.get("position") in ("index", "none")
+    return settings["backbone"] == "frame" or settings.get("online") is True

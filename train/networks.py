@@ -118,11 +118,12 @@ class Block(nn.Module):
         attended = [self._attend(rows, part) for rows, part in zip(parts, groups, strict=True)]
         return self._update(x, torch.cat(attended))
 
-    def forward_long(self, x: Tensor, window: int | None) -> Tensor:
+    def forward_long(self, x: Tensor, window: int | None = None, *, causal: bool = False) -> Tensor:
         """Process one sequence (T, D) of any length without gradients; memory grows with T, not with T²."""
         if torch.compiler.is_exporting():  # loops over a dynamic length cannot be exported
-            length = x.shape[0]
-            return self(x, local_attention_mask([Group(1, length)], torch.arange(length, device=x.device), window))
+            index = torch.arange(x.shape[0], device=x.device)
+            exported: Tensor = self(x, local_attention_mask([Group(1, x.shape[0], causal)], index, window))
+            return exported
         chunks = [slice(first, first + CHUNK_ROWS) for first in range(0, len(x), CHUNK_ROWS)]
         heads = [self._split_heads(self.qkv(self.norm1(x[rows])), batch=1) for rows in chunks]
         q, k, v = (torch.cat(parts, dim=2) for parts in zip(*heads, strict=True))
@@ -132,6 +133,9 @@ class Block(nn.Module):
             if window is not None and window < len(x):
                 keys = slice(max(0, rows.start - window), rows.stop + window)
                 mask = (index[rows, None] - index[keys]).abs() <= window
+            elif causal:
+                keys = slice(0, rows.stop)
+                mask = index[rows, None] >= index[keys]
             attended = F.scaled_dot_product_attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], attn_mask=mask)
             out[rows] = self._update(x[rows], attended.transpose(1, 2).flatten(-2)[0])
         return out
