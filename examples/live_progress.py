@@ -60,7 +60,8 @@ class VideoFile:
         self._stream.pix_fmt, self._stream.codec_context.time_base = "yuv420p", TICK
 
     def write(self, image: Image.Image, seconds: float) -> None:
-        self._stream.width, self._stream.height = image.size
+        if not self._stream.codec_context.is_open:
+            self._stream.width, self._stream.height = image.size
         frame = av.VideoFrame.from_image(image)
         frame.pts, frame.time_base = round(seconds / TICK), TICK
         self._container.mux(self._stream.encode(frame))
