@@ -1,5 +1,6 @@
 """Live video: streams against whole prefixes, and the example script."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 from tests.apply.conftest import FRAMES, rainbow, write_video
 
 import byov
+from byov.cli.export import main as export_main
 from byov.data.video import FrameReader
 from byov.errors import ApplyError
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.filterwarnings("default")  # of PyTorch's exporter
 
 
 def decode(path):
@@ -104,9 +107,29 @@ def test_bad_frames_are_one_line(live, frame, fact):
         load(live, "live").stream(1)
 
 
-def example(monkeypatch, root, *arguments):
+def use_folders(monkeypatch, root):
     monkeypatch.setenv("BYOV_RUNS", str(root / "runs"))
     monkeypatch.setenv("BYOV_FEATURES", str(root / "features"))
+
+
+def test_the_page_on_live_video(live, tmp_path, monkeypatch, call):
+    """Its snippets: a stream, and the same embeddings from ONNX files alone."""
+    pytest.importorskip("onnxruntime")
+    use_folders(monkeypatch, live)
+    monkeypatch.chdir(tmp_path)
+    assert call(export_main, "byov-export", "live", "model.onnx", "--frames", "encoder.onnx").code == 0
+    frames = decode(live / "1.mp4")
+    namespace = {"byov": byov, "camera": frames, "frames": frames}
+    page = (ROOT / "docs/live.md").read_text(encoding="utf-8")
+    for snippet in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(snippet, namespace)
+    assert namespace["phase"] == "put down"
+    # Pillow's resizing differs by up to two gray levels.
+    np.testing.assert_allclose(namespace["embeddings"], load(live, "live").embed(frames), atol=0.1)
+
+
+def example(monkeypatch, root, *arguments):
+    use_folders(monkeypatch, root)
     monkeypatch.setattr(sys, "argv", ["live_progress.py", *map(str, arguments)])
     runpy.run_path(str(ROOT / "examples/live_progress.py"), run_name="__main__")
 
