@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.evaluate.frames import Frames
+
 NEIGHBORS = 10
 BLOCK_QUERIES = 256
 
@@ -39,8 +41,8 @@ def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
         for phase, start in phase_starts(labels).items():
             fractions.setdefault(phase, []).append(start / max(1, len(labels) - 1))
     phases = sorted(fractions)
-    means = np.maximum.accumulate([np.mean(fractions[phase]) for phase in phases]) if phases else []
-    return dict(zip(phases, map(float, means), strict=True))
+    means = np.array([np.mean(fractions[phase]) for phase in phases])
+    return dict(zip(phases, np.maximum.accumulate(means).tolist(), strict=True))
 
 
 def reference_progress(
@@ -91,3 +93,15 @@ def predict_progress(
         nearest = np.argpartition(distances, count - 1, axis=1)[:, :count]
         predicted[first : first + BLOCK_QUERIES] = progress[nearest].mean(axis=1)
     return predicted
+
+
+def errors_at(errors: NDArray[np.float64], frames: Frames, fraction: float) -> NDArray[np.float64]:
+    """Return the (V,) error of each video at a fraction of its duration, given those of evenly spaced (F,) frames.
+
+    >>> frames = Frames(np.zeros((4, 1), np.float32), None, np.array([4]), np.array([True]), ("a",))
+    >>> errors_at(np.array([0.4, 0.3, 0.2, 0.1]), frames, 0.5)
+    array([0.3])
+    """
+    index = np.maximum(np.rint(fraction * frames.lengths).astype(np.int64) - 1, 0)
+    chosen: NDArray[np.float64] = errors[frames.starts + index]
+    return chosen
