@@ -102,8 +102,8 @@ def _export(
     largest = 0.0
     for example in inputs:
         expected = module(example)
-        error = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
-        largest = max(largest, float(error))
+        difference = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
+        largest = max(largest, float(difference))
     if not largest <= TOLERANCE:
         path.unlink()
         raise ApplyError(f"{path}: its output differs from PyTorch's by {largest:.2g}. Nothing was written.")

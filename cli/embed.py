@@ -95,10 +95,10 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
     found: list[tuple[Path, Path]] = []  # video, and its path below the output folder
     for path in given:
         if path.is_dir():
-            below = video_files(path)[0]
-            if not below:
+            videos, _ = video_files(path)
+            if not videos:
                 raise UsageError(f"{path}: no videos in this folder.")
-            found += [(path / video, video) for video in below]
+            found += [(path / video, video) for video in videos]
         else:
             cli_videos.check_videos_exist([path])
             found.append((path, Path(path.name)))
