@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
+from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryFile
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.spatial.distance import cdist
 
-from byov.apply.embedder import EmbeddedVideo, RunEmbedder
+from byov.apply.embedder import EmbeddedVideo
+from byov.apply.run import Run
 from byov.apply.video_writer import Side, draw_captions, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
@@ -22,6 +25,7 @@ from byov.progress import NO_PROGRESS, Progress, track
 
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
+Seconds = NDArray[np.float64]
 Matching = Literal["dtw", "nearest"]
 
 GAP = 4  # pixels between the panels
@@ -44,10 +48,9 @@ def tau(matched: Indices) -> float | None:
 
 
 def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
-    """Compute the dynamic time warping path with the smallest total distance.
+    """Return the (P, 2) pairs of frames with the smallest total distance, by dynamic time warping.
 
-    Returns:
-        (P, 2) pairs of frames from (0, 0) to (Ta - 1, Tb - 1). Ties prefer the diagonal step, then the step in A.
+    Ties prefer the diagonal step, then the step in A.
     """
     if len(a) * len(b) > MAX_CELLS:
         raise ApplyError(
@@ -85,18 +88,15 @@ def middle_frames(path: Indices) -> Indices:
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """Two embedded videos, the matching frame of B for each frame of A, and the times of A's key events in both.
-
-    The taus are those of the nearest frames, in both directions.
-    """
+    """Two embedded videos, the matching frame of B for each frame of A, and the times of A's key events in both."""
 
     a: EmbeddedVideo
     b: EmbeddedVideo
     frames: Indices  # (Ta,)
-    tau_a_in_b: float | None
+    tau_a_in_b: float | None  # of the nearest frames
     tau_b_in_a: float | None
-    a_events: tuple[float, ...] | None  # seconds
-    b_events: tuple[float, ...] | None
+    a_events: Sequence[float] | None  # seconds
+    b_events: Sequence[float] | None
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per frame of A."""
@@ -109,69 +109,46 @@ class AlignedVideos:
         write_text(path, "a_frame,a_seconds,b_frame,b_seconds,distance\n" + "".join(rows))
 
     def write_video(
-        self,
-        path: Path,
-        scratch: Path,
-        *,
-        height: int = 360,
-        policy: DecodingPolicy = STRICT,
-        progress: Progress = NO_PROGRESS,
+        self, path: Path, *, height: int = 360, policy: DecodingPolicy = STRICT, progress: Progress = NO_PROGRESS
     ) -> None:
         """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
-        `policy` must be that of `align_videos`. The panels of B are stored in the folder `scratch`, since they may be
-        needed in any order.
+        `policy` must be that of `align_videos`.
         """
-        b_events = self.b_events if self.b_events is not None and in_order(self.b_events) else None
         side_a = Side("A", self.a.path, self.a.pts_seconds, self.a_events)
-        side_b = Side("B", self.b.path, self.b.pts_seconds, b_events)
+        side_b = Side("B", self.b.path, self.b.pts_seconds, self.b_events)
         frames = self.frames.tolist()
-        wanted = set(frames)
-        for frame, panel in enumerate(side_b.panels(height, policy)):
-            if frame in wanted:
-                panel.save(scratch / f"{frame}.jpg", quality=JPEG_QUALITY)
+        with TemporaryFile() as panels_b:  # may be needed in any order
+            stored, wanted = {}, set(frames)
+            for frame, panel in enumerate(side_b.panels(height, policy)):
+                if frame in wanted:
+                    jpeg = BytesIO()
+                    panel.save(jpeg, "jpeg", quality=JPEG_QUALITY)
+                    stored[frame] = panels_b.tell(), panels_b.write(jpeg.getvalue())
 
-        def images() -> Iterator[NDArray[np.uint8]]:
-            panels = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
-            for frame, (left, matched) in enumerate(zip(panels, frames, strict=True)):
-                with Image.open(scratch / f"{matched}.jpg") as right:
+            def images() -> Iterator[NDArray[np.uint8]]:
+                panels_a = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
+                for frame, (left, matched) in enumerate(zip(panels_a, frames, strict=True)):
+                    start, size = stored[matched]
+                    panels_b.seek(start)
+                    right = Image.open(BytesIO(panels_b.read(size)))
                     image = Image.new("RGB", (left.width + GAP + right.width, height))
                     image.paste(left, (0, 0))
                     image.paste(right, (left.width + GAP, 0))
-                draw_captions(image, [(0, side_a.caption(frame)), (left.width + GAP, side_b.caption(matched))])
-                yield np.asarray(image)
+                    draw_captions(image, [(0, side_a.caption(frame)), (left.width + GAP, side_b.caption(matched))])
+                    yield np.asarray(image)
 
-        write_video(path, images(), self.a.pts_seconds)
+            write_video(path, images(), self.a.pts_seconds)
 
 
 def align_videos(
-    embedder: RunEmbedder,
-    a: Path,
-    b: Path,
-    scratch: Path,
-    *,
-    method: Matching = "dtw",
-    events: tuple[float, ...] | None = None,
-    policy: DecodingPolicy = STRICT,
-    progress: Progress = NO_PROGRESS,
+    run: Run, a: Path, b: Path, *, method: Matching = "dtw", events: Sequence[float] | None = None, **options: Any
 ) -> AlignedVideos:
-    """Embed two videos and match their frames.
+    """Embed two videos and match their frames; the events are times in A, the options those of `Run.embed_video`.
 
-    Args:
-        embedder: Embedder of a run.
-        a: Reference video.
-        b: Video to match to A.
-        scratch: Empty folder for temporary features.
-        method: "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame independently.
-        events: Event times in A, in seconds, to transfer to B.
-        policy: How to handle truncated and corrupt videos.
-        progress: Progress of decoding.
+    "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame of A independently.
     """
-    failures, embedded = embedder.embed({"A": a, "B": b}, scratch, policy, progress)
-    if failures:
-        raise ApplyError(f"Cannot align without {' and '.join(sorted(failures))}.")
-    videos = dict(embedded)
-    in_a, in_b = videos["A"], videos["B"]
+    in_a, in_b = (run.embed_video(path, **options) for path in (a, b))
     nearest_in_b = nearest(in_a.embedding, in_b.embedding)
     matched = nearest_in_b if method == "nearest" else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
     b_events = None if events is None else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
@@ -180,27 +157,17 @@ def align_videos(
 
 
 def transfer_events(
-    event_seconds: Sequence[float],
-    a_seconds: NDArray[np.float64],
-    b_seconds: NDArray[np.float64],
-    matched: Indices,
-) -> tuple[float, ...]:
-    """Transfer event times from A to B: the first frame of A at or after an event determines the frame of B.
-
-    Shapes: a_seconds (Ta,), b_seconds (Tb,), matched (Ta,) frames of B.
-    """
-    late = [event for event in event_seconds if event > a_seconds.max()]
-    if late:
-        raise ApplyError(
-            f"--phases: the event at {late[0]:g} s is after the last frame of A ({a_seconds.max():.3f} s)."
-        )
+    event_seconds: Sequence[float], a_seconds: Seconds, b_seconds: Seconds, matched: Indices
+) -> list[float]:
+    """Transfer event times from A to B: the first frame of A at or after an event determines the frame of B."""
+    last = a_seconds.max()
+    if event_seconds[-1] > last:
+        raise ApplyError(f"--phases: the event at {event_seconds[-1]:g} s is after the last frame of A ({last:.3f} s).")
     frames = [int(np.argmax(a_seconds >= event)) for event in event_seconds]
-    return tuple(b_seconds[matched[frames]].tolist())
-
-
-def in_order(event_seconds: Sequence[float]) -> bool:
-    """Return whether event times are non-decreasing, as required for the events of a video."""
-    return list(event_seconds) == sorted(event_seconds)
+    in_b: list[float] = b_seconds[matched[frames]].tolist()
+    if in_b != sorted(in_b):
+        raise ApplyError("--phases: the events are not in order in B. Use --method dtw, or leave --phases out.")
+    return in_b
 
 
 def events_cell(event_seconds: Sequence[float]) -> str:

@@ -1,21 +1,30 @@
 """Python API for runs: train, load, embed, evaluate."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.cache.digests import array_sha256, file_sha256
+from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
-from byov.cache.runs import RunRecord, choose_run, read_run
+from byov.cache.runs import RunRecord, check_model, choose_run, read_run
 from byov.data.dataset import Split, View
-from byov.data.video import DecodingPolicy, OnCorrupt, OnTruncated
-from byov.device import Device, pick_device
-from byov.errors import ApplyError, VideoError
+from byov.data.video import (
+    BLOCK_FRAMES,
+    MAX_PIXELS,
+    DecodingPolicy,
+    FrameReader,
+    OnCorrupt,
+    OnTruncated,
+    estimated_frames,
+)
+from byov.device import Device, pick_device, usable_cores
+from byov.errors import ApplyError
 from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, require_labels, tasks_of
 from byov.evaluate.protocols import Protocol, ScoredSplit, segments
@@ -30,8 +39,12 @@ from byov.train.settings import DEFAULT_RATIO
 if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not need it
     from torch import Tensor
 
-    from byov.apply.embedder import EmbeddedVideo, RunEmbedder
+    from byov.apply.embedder import EmbeddedVideo
+    from byov.apply.stream import Stream
+    from byov.extract.encoders import FrameEncoder
     from byov.train.methods.base import Method
+
+NO_DATASET = "none"  # dataset in the provenance of embeddings of any video
 
 
 class VideoArrays(Mapping[str, NDArray[Any]]):
@@ -105,6 +118,12 @@ def load_features(
     return VideoArrays(manifest, entries, lambda video: store.read(cached[video]), split=split, view=view)
 
 
+def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
+    """Raise ApplyError unless frames are a uint8 array of this shape."""
+    if frames.dtype != np.uint8 or frames.ndim != shape.count(",") + 1 or not frames.size or frames.shape[-1] != 3:
+        raise ApplyError(f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}.")
+
+
 class Run:
     """A trained run: its model, embeddings and scores. Create it with `load_run` or `train_run`.
 
@@ -113,13 +132,15 @@ class Run:
         name: Name of the run.
         folder: Folder of its files.
         dataset: Dataset it was trained on.
+        features_dir: The feature cache.
     """
 
     def __init__(
         self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
     ) -> None:
         self.record, self.name, self.folder, self.dataset = record, record.name, record.folder, record.dataset
-        self._features_dir, self._device, self._encoder = features_dir, device, encoder
+        self.features_dir, self._device, self._encoder = features_dir, device, encoder
+        self._frame_encoder: FrameEncoder | None = None
 
     def __repr__(self) -> str:
         return f"<run {self.name} of {self.dataset}: {self.record.title or self.record.recipe}>"
@@ -131,14 +152,13 @@ class Run:
 
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
 
-    def embed(
-        self, video_or_features: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any
-    ) -> NDArray[np.float32]:
-        """Embed a video file, or the (T, d) cached features of one video.
+    def embed(self, video: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any) -> NDArray[np.float32]:
+        """Embed the frames of one video.
 
         Args:
-            video_or_features: Path of a video, or features from the encoder that the run was trained on.
-            **options: For a video, the other arguments of `embed_video`.
+            video: Path of a video file, (T, H, W, 3) uint8 RGB frames as a NumPy array, or (T, d) features from the
+                encoder that the run was trained on.
+            **options: For a file, the other arguments of `embed_video`.
 
         Returns:
             (T, D) embeddings of the frames.
@@ -150,19 +170,19 @@ class Run:
         >>> bool((run.embed("datasets/demo/test/ego/test_ego_00.mp4") == embedding).all())
         True
         """
-        if isinstance(video_or_features, (str, os.PathLike)):
-            return self.embed_video(video_or_features, **options).embedding
-        features, width = video_or_features, self.model.width
-        if len(features.shape) != 2 or not features.shape[0] or features.shape[1] != width:
+        if isinstance(video, (str, os.PathLike)):
+            return self.embed_video(video, **options).embedding
+        shape = tuple(getattr(video, "shape", ()))
+        if isinstance(video, np.ndarray) and len(shape) == 4:
+            check_frames(video)
+            blocks = (video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES))
+            return self._embed(self._features(blocks))
+        if len(shape) != 2 or not shape[0] or shape[1] != self.model.width:
             raise ApplyError(
-                f"The features have shape {tuple(features.shape)}; {self.name} takes (T, {width}), one video at a time."
+                f"Cannot embed {f'an array of shape {shape}' if shape else f'a {type(video).__name__}'}: {self.name} "
+                f"takes a path, (T, H, W, 3) frames, or (T, {self.model.width}) features, one video at a time."
             )
-        if not isinstance(features, np.ndarray):
-            features = features.to(next(self.model.parameters()).device)
-        embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
-        if not np.isfinite(embedding).all():
-            raise ApplyError(f"The embeddings of {self.name} are not finite. Check the features.")
-        return embedding
+        return self._embed(video)
 
     def embed_video(
         self,
@@ -170,6 +190,7 @@ class Run:
         *,
         on_truncated: OnTruncated = "error",
         on_corrupt: OnCorrupt = "error",
+        max_pixels: int = MAX_PIXELS,
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
@@ -181,22 +202,83 @@ class Run:
             video: Path of the video.
             on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
             on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
+            max_pixels: Maximum number of pixels per frame.
             progress: Progress of decoding.
-            stop: Checked between batches of frames; if true, Interrupted is raised.
+            stop: Checked between blocks of frames; if true, Interrupted is raised.
 
         >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/test_ego_00.mp4")
         >>> len(video.embedding) == len(video.pts_seconds)
         True
         """
-        path = Path(video)
+        from byov.apply.embedder import EmbeddedVideo
+
+        path, record, encoder = Path(video), self.record, self.frame_encoder(progress)
         if not path.is_file():
             raise ApplyError(f"{path} is not a file.")
-        with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
-            policy, stoppable = DecodingPolicy(on_truncated, on_corrupt), Stoppable(progress, stop)
-            failures, embedded = self._embedder.embed({"video": path}, Path(scratch), policy, stoppable)
-            if failures:
-                raise VideoError(failures["video"])
-            return next(embedded)[1]
+        policy, pts_seconds = DecodingPolicy(on_truncated, on_corrupt, max_pixels), list[NDArray[np.float64]]()
+
+        def blocks() -> Iterator[NDArray[np.uint8]]:
+            reader = FrameReader(path, threads=usable_cores(), policy=policy)
+            with Stoppable(progress, stop).bar("frames", unit="frame", total=estimated_frames(path)) as bar:
+                for block in reader.blocks():
+                    pts_seconds.append(block.pts_seconds)
+                    yield block.pixels
+                    bar.advance(len(block.pixels))
+
+        features = self._features(blocks())
+        source = EmbeddingProvenance(
+            run=self.name,
+            model_sha256=check_model(self.folder, record.training).sha256,
+            dataset=NO_DATASET,
+            view="",
+            video=path.stem,
+            encoder=record.encoder,
+            encoder_revision=record.encoder_revision,
+            encoder_sha256=encoder.sha256,
+            preprocessing=encoder.preprocessing.describe(),
+            column=record.column,
+            column_sha256=array_sha256(features.cpu().numpy()),
+            first_frame=0,
+            source_sha256=file_sha256(path),
+        )
+        return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
+
+    def stream(self, window: int | None = None) -> "Stream":
+        """Embed live video: `push` takes a frame and returns its embedding and the progress and phase of the action.
+
+        Args:
+            window: Number of newest frames to attend to. Default: the length of the longest training video.
+
+        >>> stream = load_run("demo-paper").stream()
+        >>> for frame in np.zeros((2, 240, 320, 3), np.uint8):
+        ...     embedding, progress, phase = stream.push(frame)
+        >>> 0 <= progress <= 1
+        True
+        """
+        from byov.apply.stream import Stream
+
+        return Stream(self, window)
+
+    def frame_encoder(self, progress: Progress = NO_PROGRESS) -> "FrameEncoder":
+        """Return the frozen vision model that the run was trained on; it is loaded on the first call."""
+        if self._frame_encoder is None:
+            from byov.apply.embedder import load_run_encoder
+
+            self._frame_encoder = load_run_encoder(self.record, self._encoder, self._device, progress)
+        return self._frame_encoder
+
+    def _features(self, blocks: Iterable[NDArray[np.uint8]]) -> "Tensor":
+        from byov.apply.embedder import frame_features
+
+        return frame_features(self.frame_encoder(), blocks, self.record.ratio)
+
+    def _embed(self, features: "NDArray[Any] | Tensor") -> NDArray[np.float32]:
+        if not isinstance(features, np.ndarray):
+            features = features.to(next(self.model.parameters()).device)
+        embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
+        if not np.isfinite(embedding).all():
+            raise ApplyError(f"The embeddings of {self.name} are not finite. Check the features, or use another run.")
+        return embedding
 
     def embeddings(self, split: Split = "test", *, view: View | None = None, untrained: bool = False) -> VideoArrays:
         """Open the run's embeddings of its dataset: (T, D) float32 arrays by video id, read on access.
@@ -255,14 +337,8 @@ class Run:
         scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
 
-    @cached_property
-    def _embedder(self) -> "RunEmbedder":
-        from byov.apply.embedder import RunEmbedder
-
-        return RunEmbedder(self.record, self._encoder, self._device)
-
     def _reader(self, *, untrained: bool) -> RunEmbeddings:
-        return RunEmbeddings(self.folder.parent, self._features_dir, self.name, untrained=untrained)
+        return RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
 
 
 def load_run(

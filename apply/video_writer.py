@@ -14,15 +14,14 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from byov.cache.atomic import creation, replacing
 from byov.data.video import DecodingPolicy, FrameReader
+from byov.device import usable_cores
 from byov.errors import ApplyError
-from byov.extract.extraction import decoder_threads
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix → FFmpeg's name
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are whole ticks
 DEFAULT_FPS = Fraction(25)  # for videos with one frame
 MIN_FPS = Fraction(1, 1000)
 MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # width / height of a panel; other frames get black borders
-MAX_STRETCH = 0.02  # fraction by which a frame may be stretched to avoid thin black borders
 
 
 def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:
@@ -83,16 +82,17 @@ class Side:
     def panels(self, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
         """Decode the video and fit all frames into panels of the first frame's shape."""
         count, size = 0, None
-        _, threads = decoder_threads(1)
-        reader = FrameReader(self.path, threads=threads, policy=policy)
+        reader = FrameReader(self.path, threads=usable_cores(), policy=policy)
         for block in reader.blocks():
             for pixels in block.pixels:
                 image = Image.fromarray(pixels)
-                aspect = image.width * reader.pixel_aspect / image.height
+                if reader.pixel_aspect != 1:
+                    image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
                 if size is None:  # the width is even, as H.264 requires
-                    size = 2 * max(1, round(height * min(max(aspect, MIN_ASPECT), MAX_ASPECT) / 2)), height
+                    aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
+                    size = 2 * round(height * aspect / 2), height
                 count += 1
-                yield _fit(image, aspect, size)
+                yield ImageOps.pad(image, size)
         if count != len(self.pts_seconds):
             raise ApplyError(f"{self.path} changed: it had {len(self.pts_seconds)} frames, now {count}.")
 
@@ -108,13 +108,3 @@ def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> No
     for left, text in captions:
         position = (left + band_height // 2, height - band_height // 2)
         draw.text(position, text, "white", ImageFont.load_default(font_size), anchor="lm")
-
-
-def _fit(image: Image.Image, aspect: float, size: tuple[int, int]) -> Image.Image:
-    """Scale an image to a panel, with black borders if the aspect ratio differs."""
-    width, height = size
-    stretch = width / height / aspect
-    if abs(stretch - 1) > MAX_STRETCH:
-        width, height = (round(height * aspect), height) if stretch > 1 else (width, round(width / aspect))
-    scaled = image.resize((max(1, width), max(1, height)), Image.Resampling.BICUBIC, reducing_gap=2)
-    return ImageOps.pad(scaled, size)

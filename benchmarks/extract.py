@@ -1,7 +1,7 @@
 """Speed and memory of the extraction, as ratios measured in one run.
 
 python benchmarks/extract.py            everything, about twenty minutes on two cores
-python benchmarks/extract.py decode     one of: compute light decode memory rerun
+python benchmarks/extract.py decode     one of: compute light decode memory rerun stream
 """
 
 import multiprocessing
@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
+import byov
 from byov.cli.signals import run_in_thread
 from byov.cli.videos import keep_freed_memory
 from byov.data.own_videos import read_own_videos
@@ -157,7 +159,28 @@ def measure_peak(table: Path) -> float:
     return peak_mib()
 
 
+def bench_stream(root: Path) -> None:
+    """Measure live video: a frame at a time with a window of 150 frames, against the same encoder in batches."""
+    table = write_videos(root / "stream", 4, 150)
+    byov.extract_features(manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features")
+    folders = {"features_dir": root / "features", "runs_dir": root / "runs"}
+    run = byov.train_run("live", method="timeline", online=True, epochs=1, device="cpu", **folders)
+    frames = np.concatenate([block.pixels for block in FrameReader(root / "stream/v0000.mp4").blocks()])
+    stream = run.stream()
+    for frame in frames:  # fill the window
+        stream.push(frame)
+
+    def pushed() -> float:
+        started = time.perf_counter()
+        for frame in frames[:50]:
+            stream.push(frame)
+        return 50 / (time.perf_counter() - started)
+
+    batched = partial(network_fps, run.frame_encoder().encode, 2)
+    compare("live video: frames pushed / encoded in batches", pushed, batched, ">= 0.15", 5)
+
+
 if __name__ == "__main__":
-    for benchmark in sys.argv[1:] or ("compute", "light", "decode", "memory", "rerun"):
+    for benchmark in sys.argv[1:] or ("compute", "light", "decode", "memory", "rerun", "stream"):
         with tempfile.TemporaryDirectory() as folder:
             globals()[f"bench_{benchmark}"](Path(folder))

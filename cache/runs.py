@@ -41,6 +41,9 @@ class RunRecord(Record, extra="ignore"):
     folder: Path
     dataset: Annotated[str, AfterValidator(partial(check_name, what="dataset"))]
     encoder: str
+    encoder_revision: str = ""
+    encoder_sha256: str = ""
+    preprocessing: str = ""
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
     column: str  # "merged/0.3"
     recipe: str  # recipe of byov; for other methods the name of the method

@@ -11,6 +11,7 @@ from byov.cache.runs import choose_run
 from byov.cli import common
 from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError, check_outputs
+from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
@@ -50,8 +51,8 @@ def align(
     Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
     """
     # Imported here: torch, SciPy and Pillow take seconds.
-    from byov.apply.align import AlignedVideos, align_videos, events_cell, in_order
-    from byov.apply.embedder import RunEmbedder
+    from byov.apply.align import AlignedVideos, align_videos, events_cell
+    from byov.apply.run import Run
     from byov.apply.video_writer import CONTAINERS
 
     started = time.monotonic()
@@ -66,19 +67,21 @@ def align(
         with open_video(path):  # report an unreadable video before the encoder is loaded
             pass
     check_outputs((out, table), (a, b), overwrite=overwrite)
-    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     record = choose_run(runs_dir, run)
 
-    def work(scratch: Path) -> AlignedVideos:
-        embedder = RunEmbedder(record, encoder, device, PROGRESS)
-        aligned = align_videos(embedder, a, b, scratch, method=method, events=events, policy=policy, progress=PROGRESS)
-        aligned.write_video(out, scratch, height=height, policy=policy, progress=PROGRESS)
+    def work() -> AlignedVideos:
+        policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+        options = vars(policy) | {"method": method, "events": events, "progress": PROGRESS}
+        aligned = align_videos(Run(record, Path(), device, encoder), a, b, **options)
+        aligned.write_video(out, height=height, policy=policy, progress=PROGRESS)
         aligned.write_table(table)
         return aligned
 
-    aligned = cli_videos.in_scratch_folder(work)
-    a_events, b_events = aligned.a_events, aligned.b_events
-    cell = events_cell(b_events) if b_events is not None and in_order(b_events) else None
+    aligned = interruptible(work, "interrupted; finished output files are complete")
+    frames, taus = len(aligned.frames), {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a}
+    transferred = None
+    if aligned.b_events is not None:
+        transferred = {"a_seconds": events, "b_seconds": aligned.b_events, "cell": events_cell(aligned.b_events)}
     if as_json:
         summary = {
             "run": record.name,
@@ -87,37 +90,23 @@ def align(
             "method": method,
             "video": str(out),
             "csv": str(table),
-            "a_frames": len(aligned.a.embedding),
+            "a_frames": frames,
             "b_frames": len(aligned.b.embedding),
-            "tau": {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a},
-            "events": None if b_events is None else {"a_seconds": a_events, "b_seconds": b_events, "cell": cell},
+            "tau": taus,
+            "events": transferred,
             "seconds": round(time.monotonic() - started, 3),
         }
         print(json.dumps(summary, indent=1))
         return
-    taus = [
-        "undefined (the nearest frame is always the same)" if tau is None else f"{tau:.4f}"
-        for tau in (aligned.tau_a_in_b, aligned.tau_b_in_a)
-    ]
-    lines = [
-        f"{out}: {len(aligned.a.embedding)} frames of A, each next to the matching frame of B",
-        f"{table}: the matching pairs",
-        f"Kendall's tau of the nearest frames: A in B {taus[0]}; B in A {taus[1]}",
-    ]
+    a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus.values())
+    print(printable(f"{out}: {frames} frames of A, each next to the matching frame of B"))
+    print(printable(f"{table}: the matching pairs"))
+    print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
     if record.settings.get("position") != "none":
-        lines.append(
-            "This model encodes each frame's position in its video, which raises tau even for unrelated videos: "
-            "check the output video."
-        )
-    for name, seconds in (("A", a_events), ("B", b_events)):
-        if seconds is not None:
-            lines.append(f"events of {name}: {', '.join(f'{second:.3f} s' for second in seconds)}")
-    if cell is not None:
-        lines.append(f"events column of your CSV for {b.name} (rounded down): {cell}")
-    elif b_events is not None:
-        lines.append("The events of B are not in order and cannot be used in a CSV. Try --method dtw.")
-    for line in lines:
-        print(printable(line))
+        print("This model encodes each frame's position in its video, which raises tau even for unrelated videos:")
+        print("check the output video.")
+    if transferred:
+        print(printable(f"events column of your CSV for {b.name} (rounded down): {transferred['cell']}"))
 
 
 def main() -> None:

@@ -14,9 +14,13 @@ from byov.cache.runs import choose_run
 from byov.cli import common
 from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError, check_outputs, note_unfinished
-from byov.cli.terminal import PROGRESS
+from byov.cli.signals import interruptible
+from byov.cli.terminal import PROGRESS, note
 from byov.data.dataset import View
-from byov.data.video import MAX_PIXELS, DecodingPolicy
+from byov.data.own_videos import video_files
+from byov.data.video import MAX_PIXELS
+from byov.errors import VideoError
+from byov.progress import track
 from byov.text import pluralize, printable
 
 Format = Literal["h5", "npz"]
@@ -27,7 +31,7 @@ app = common.new_app()
 
 @app.command()
 def embed(
-    videos: Annotated[list[Path], typer.Argument(help="Video files.", show_default=False)],
+    videos: Annotated[list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
     run: cli_videos.RunOption = None,
     view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
@@ -53,65 +57,69 @@ def embed(
     HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video,
     source_sha256 and, if given, view.
     """
+    from byov.apply.run import Run
+
     started = time.monotonic()
-    cli_videos.check_videos_exist(videos)
     targets = _targets(videos, out, view, file_format)
-    check_outputs([target for _, target in targets.values()], videos, overwrite=overwrite)
-    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+    check_outputs([*targets], targets.values(), overwrite=overwrite)
     record = choose_run(runs_dir, run)
     note_unfinished([record])
-    written: list[dict[str, Any]] = []
+    files, failures = list[dict[str, Any]](), dict[str, str]()
 
-    def work(scratch: Path) -> dict[str, str]:
-        from byov.apply.embedder import RunEmbedder
-
-        embedder = RunEmbedder(record, encoder, device, PROGRESS)
-        sources = {name: path for name, (path, _) in targets.items()}
-        failures, embedded = embedder.embed(sources, scratch, policy, PROGRESS)
-        for name, video in embedded:
-            _, target = targets[name]
+    def work() -> None:
+        loaded = Run(record, Path(), device, encoder)
+        loaded.frame_encoder(PROGRESS)
+        policy: dict[str, Any] = {"on_truncated": on_truncated, "on_corrupt": on_corrupt, "max_pixels": max_pixels}
+        for target, path in track(targets.items(), PROGRESS, "videos", unit="video", total=len(targets)):
+            try:
+                video = loaded.embed_video(path, progress=PROGRESS, **policy)
+            except VideoError as error:
+                failures[str(path)] = str(error)
+                note(f"failed: {error}")
+                continue
             video.write(target, view)
             frames, dimensions = video.embedding.shape
-            written.append({"video": str(video.path), "file": str(target), "frames": frames, "dimensions": dimensions})
+            files.append({"video": str(path), "file": str(target), "frames": frames, "dimensions": dimensions})
             if not as_json:
-                print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {video.path}"))
-        return {str(sources[name]): reason for name, reason in failures.items()}
+                print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {path}"))
 
-    failures = cli_videos.in_scratch_folder(work)
+    interruptible(work, "interrupted; finished output files are complete")
     if as_json:
-        summary = {
-            "run": record.name,
-            "view": view,
-            "files": written,
-            "failures": failures,
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        print(json.dumps(summary, indent=1))
+        summary = {"run": record.name, "view": view, "files": files, "failures": failures}
+        print(json.dumps(summary | {"seconds": round(time.monotonic() - started, 3)}, indent=1))
     raise typer.Exit(common.FAILED if failures else 0)
 
 
-def _targets(
-    videos: Sequence[Path], out: Path, view: View | None, file_format: Format | None
-) -> dict[str, tuple[Path, Path]]:
-    """Return name → (video, output file)."""
+def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: Format | None) -> dict[Path, Path]:
+    """Return output file → video; the videos of a folder keep their paths below it."""
+    found: list[tuple[Path, Path]] = []  # video, and its path below the output folder
+    for path in given:
+        if path.is_dir():
+            videos, _ = video_files(path)
+            if not videos:
+                raise UsageError(f"{path}: no videos in this folder.")
+            found += [(path / video, video) for video in videos]
+        else:
+            cli_videos.check_videos_exist([path])
+            found.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
-        if len(videos) > 1:
-            raise UsageError(f"-o {out}: {len(videos)} videos cannot go into one file. Give a folder instead.")
+        if len(found) > 1:
+            raise UsageError(f"-o {out}: {len(found)} videos cannot go into one file. Give a folder instead.")
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
-        return {"video": (videos[0], out)}
-    if len(videos) == 1 and not out.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix):
+        return {out: found[0][0]}
+    if len(found) == 1 and not out.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix):
         raise UsageError(f"-o {out}: the output must be a {' or '.join(SUFFIXES)} file or a folder.")
     folder = out if view is None else out / view
-    targets: dict[str, tuple[Path, Path]] = {}
-    for path in videos:
-        name = check_name(path.stem, f"{path}: its name without suffix,")
-        target = folder / f"{name}.{file_format or 'h5'}"
-        if name in targets:
+    targets: dict[Path, Path] = {}
+    for path, below in found:
+        name = check_name(below.stem, f"{path}: its name without suffix,")
+        target = folder / below.parent / f"{name}.{file_format or 'h5'}"
+        if target in targets:
             raise UsageError(
-                f"{targets[name][0]} and {path} would both be written to {target}. Embed them into different folders."
+                f"{targets[target]} and {path} would both be written to {target}. Embed them into different folders."
             )
-        targets[name] = (path, target)
+        targets[target] = path
     return targets
 
 

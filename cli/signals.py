@@ -2,11 +2,9 @@
 
 import _thread
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
 
@@ -93,19 +91,17 @@ def run_in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def interruptible(work: Callable[[], T], message: str = "interrupted", *, scratch: Path | None = None) -> T:
-    """Run `work` in a thread; a signal prints the message, removes `scratch` and ends the process at once."""
+def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
+    """Run `work` in a thread; a signal prints the message and ends the process at once."""
     try:
         return run_in_thread(work)
     except Stopped as stopped:
         note(message)
-        exit_now(stopped.exit_code, scratch)
+        exit_now(stopped.exit_code)
 
 
-def exit_now(code: int, scratch: Path | None = None) -> NoReturn:
-    """End the process without waiting for other threads; remove their temporary files and the scratch folder."""
+def exit_now(code: int) -> NoReturn:
+    """End the process without waiting for other threads, and remove their temporary files."""
     with creation:
         discard_own()
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
         os._exit(code)

@@ -3,20 +3,16 @@
 import ctypes
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from byov.cli import common
-from byov.cli.signals import interruptible
 from byov.data.video import OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import ApplyError
-
-T = TypeVar("T")
 
 OnTruncatedOption = Annotated[
     OnTruncated,
@@ -46,14 +42,6 @@ def check_videos_exist(videos: Iterable[Path]) -> None:
     for path in videos:
         if not path.is_file():
             raise ApplyError(f"{path}: {'this is a folder, not a video' if path.is_dir() else 'no such file'}.")
-
-
-def in_scratch_folder(work: Callable[[Path], T]) -> T:
-    """Return `work(folder)` with a temporary folder, which is removed even after Ctrl-C."""
-    with TemporaryDirectory(prefix="byov-", ignore_cleanup_errors=True) as scratch:
-        return interruptible(
-            lambda: work(Path(scratch)), "interrupted; finished output files are complete", scratch=Path(scratch)
-        )
 
 
 # From glibc's malloc.h.

@@ -91,8 +91,8 @@ class FrameEncoder:
     ) -> None:
         self.name, self.sha256, self.shape, self.preprocessing, self.device = name, sha256, shape, preprocessing, device
         self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
-        tokens = tokens.eval().requires_grad_(False)
-        self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = tokens.to(device, self.dtype)
+        self.module = tokens.eval().requires_grad_(False).to(device, self.dtype)
+        self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = self.module
 
     def compile(self) -> None:
         self._tokens = torch.compile(self._tokens, dynamic=False)

@@ -20,7 +20,7 @@ STAGES = {
     | {"byov.cache", "byov.train", "byov.evaluate"},
     "evaluate": {"numpy", "scipy", "sklearn", "sklearnex", "daal4py", "byov.cache", "byov.evaluate"},
 }
-APPLY = set.union(*STAGES.values()) | {"PIL", "byov.apply"}
+APPLY = set.union(*STAGES.values()) | {"PIL", "onnxruntime", "byov.apply"}
 REPORT = APPLY | {"matplotlib", "jinja2", "threadpoolctl", "byov.report"}
 MAY_IMPORT = STAGES | {
     "byov": {"torch"},

@@ -37,7 +37,7 @@ class FrameHead(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        rows = torch.arange(len(features), device=features.device)
+        rows = torch.arange(features.shape[0], device=features.device)
         x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
@@ -46,15 +46,17 @@ class FrameHead(FrameBackbone):
 class ClipTransformer(FrameBackbone):
     """CARL's network after its convolutions: two layers per frame, then a small transformer over the clip.
 
-    Its positions are a table of the training length, interpolated to any other length.
+    Its positions are a table of the training length, interpolated to any other length. If `causal`, they are frame
+    numbers, and a frame attends to earlier frames only.
     """
 
     needs_whole_batch = "the BatchNorm layers of its transformer see all clips of a step together"
 
-    def __init__(self, width: int, latent: int, frames: int) -> None:
+    def __init__(self, width: int, latent: int, frames: int, *, causal: bool = False) -> None:
         super().__init__()
+        self.causal = causal
         self.frame = nn.Sequential(*_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH))
-        self.positions = Positions(frames, WIDTH, "interpolated")
+        self.positions = Positions(frames, WIDTH, "index" if causal else "interpolated")
         self.blocks = nn.ModuleList(Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS))
         self.out = nn.Linear(WIDTH, latent)
 
@@ -62,8 +64,10 @@ class ClipTransformer(FrameBackbone):
         features = torch.cat([clip.features for clip in clips])
         mask = ~torch.cat([clip.padding for clip in clips])[:, None, None]
         batch, length = features.shape[:2]
+        if self.causal:
+            mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
         with seeded(generator, features.device):
-            x = self._embed_tokens(features)
+            x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
             for block in self.blocks:
                 x = block(x, [Group(batch, length, mask=mask)])
         return _split_clips(self.out(x).view(batch, length, -1), clips)
@@ -72,17 +76,16 @@ class ClipTransformer(FrameBackbone):
     def embed(self, features: Tensor) -> Tensor:
         was_training = self.training
         self.eval()
-        x = self._embed_tokens(features[None])
+        x = self._embed_tokens(features[None], torch.arange(features.shape[0], device=features.device)[None])
         for block in self.blocks:
             assert isinstance(block, Block)
-            x = block.forward_long(x, None)
+            x = block.forward_long(x, causal=self.causal)
         latents: Tensor = self.out(x)
         self.train(was_training)
         return latents
 
-    def _embed_tokens(self, features: Tensor) -> Tensor:
+    def _embed_tokens(self, features: Tensor, index: Tensor) -> Tensor:
         """(B, T, width) -> (B T, WIDTH) with positions. BatchNorm statistics include padding, as published."""
-        index = torch.arange(features.shape[1], device=features.device)[None]
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
         return tokens.flatten(0, 1)

@@ -86,8 +86,10 @@ def group(sequences: Sequence[Tensor], causal: Sequence[bool] | None = None) -> 
     return groups
 
 
-def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: int) -> list[Group]:
+def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: int | None) -> list[Group]:
     """Restrict attention to frames at most `window` apart, by their (rows,) numbers within their clips."""
+    if window is None:
+        return list(groups)
     masked = []
     for part, rows in zip(groups, torch.split(frame_index, [part.rows for part in groups]), strict=True):
         index = rows.view(part.batch, 1, part.length)
@@ -116,8 +118,12 @@ class Block(nn.Module):
         attended = [self._attend(rows, part) for rows, part in zip(parts, groups, strict=True)]
         return self._update(x, torch.cat(attended))
 
-    def forward_long(self, x: Tensor, window: int | None) -> Tensor:
+    def forward_long(self, x: Tensor, window: int | None = None, *, causal: bool = False) -> Tensor:
         """Process one sequence (T, D) of any length without gradients; memory grows with T, not with T²."""
+        if torch.compiler.is_exporting():  # loops over a dynamic length cannot be exported
+            index = torch.arange(x.shape[0], device=x.device)
+            exported: Tensor = self(x, local_attention_mask([Group(1, x.shape[0], causal)], index, window))
+            return exported
         chunks = [slice(first, first + CHUNK_ROWS) for first in range(0, len(x), CHUNK_ROWS)]
         heads = [self._split_heads(self.qkv(self.norm1(x[rows])), batch=1) for rows in chunks]
         q, k, v = (torch.cat(parts, dim=2) for parts in zip(*heads, strict=True))
@@ -127,6 +133,9 @@ class Block(nn.Module):
             if window is not None and window < len(x):
                 keys = slice(max(0, rows.start - window), rows.stop + window)
                 mask = (index[rows, None] - index[keys]).abs() <= window
+            elif causal:
+                keys = slice(0, rows.stop)
+                mask = index[rows, None] >= index[keys]
             attended = F.scaled_dot_product_attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], attn_mask=mask)
             out[rows] = self._update(x[rows], attended.transpose(1, 2).flatten(-2)[0])
         return out
@@ -188,8 +197,6 @@ class Positions(nn.Module):
             return sincos(index / (length - 1).clamp(min=1)[:, None] * (len(self.table) - 1), self.width)
         if self.mode == "none":
             return self.table.new_zeros(1, sampled, self.width)
-        if sampled == len(self.table):
-            return self.table[None]
         return F.interpolate(self.table.T[None], size=sampled, mode="linear").transpose(1, 2)
 
 
@@ -279,9 +286,7 @@ class Encoder(FrameBackbone):
             values = [clip.features, positions, clip.index[..., None]]
             inputs.append(values if frames is None else [take_frames(value, frames) for value in values])
         features, positions, index = zip(*inputs, strict=True)
-        groups = group(features)
-        if self.attention_window is not None:
-            groups = local_attention_mask(groups, pack(index), self.attention_window)
+        groups = local_attention_mask(group(features), pack(index), self.attention_window)
         x = self.embed_tokens(pack(features), pack(positions))
         for block in self.blocks:
             x = block(x, groups)
@@ -290,9 +295,8 @@ class Encoder(FrameBackbone):
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
         """(T, width) features of a whole clip -> (T, D); T may be large."""
-        index = torch.arange(len(features), device=features.device)[None]
-        length = torch.tensor([len(features)], device=features.device)
-        x = self.embed_tokens(features, self.positions(index, length)[0])
+        index = torch.arange(features.shape[0], device=features.device)[None]
+        x = self.embed_tokens(features, self.positions(index, index[:, -1] + 1)[0])
         for block in self.blocks:
             assert isinstance(block, Block)
             x = block.forward_long(x, self.attention_window)

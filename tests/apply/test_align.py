@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from tests.apply.conftest import rainbow, write_video
 
+import byov
 from byov.apply import align
-from byov.apply.align import GAP, align_videos, dtw_path, events_cell, in_order, middle_frames, nearest, tau
+from byov.apply.align import GAP, align_videos, dtw_path, events_cell, middle_frames, nearest, tau
 from byov.apply.align import transfer_events as transfer
-from byov.apply.embedder import RunEmbedder
 from byov.cache.embeddings import read_embedding
-from byov.cache.runs import choose_run
 from byov.data.dataset import Video
 from byov.data.own_videos import read_events
 from byov.data.video import FrameReader
@@ -45,20 +44,17 @@ def least_cost(costs):
     return total[-1, -1]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("longest", [9, 60])
-def test_a_dtw_path_has_the_least_cost(seed, longest):
+def test_a_dtw_path_has_the_least_cost_and_prefers_the_diagonal(seed, longest):
+    same = np.zeros((4, 2), np.float32)
+    assert dtw_path(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
     a, b = draw(seed, longest)
     path, costs = dtw_path(a, b), distances(a, b)
     assert path[0].tolist() == [0, 0]
     assert path[-1].tolist() == [len(a) - 1, len(b) - 1]
     assert {tuple(step) for step in np.diff(path, axis=0).tolist()} <= {(0, 1), (1, 0), (1, 1)}
     assert costs[path[:, 0], path[:, 1]].sum() == pytest.approx(least_cost(costs), rel=1e-9)
-
-
-def test_ties_prefer_the_diagonal():
-    same = np.zeros((4, 2), np.float32)
-    assert dtw_path(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
 def test_the_middle_of_the_matching_frames_is_taken():
@@ -80,25 +76,22 @@ def test_nearest_frames(seed):
     assert nearest(a, b).tolist() == distances(a, b).argmin(axis=1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("matched", "expected"), [([0, 1, 4], 1.0), ([4, 1, 0], -1.0), ([2, 2, 2], None), ([3], None), ([0, 2, 1], 1 / 3)]
-)
-def test_tau_of_the_order(matched, expected):
-    assert tau(np.array(matched)) == pytest.approx(expected)
+def test_tau_of_the_order():
+    assert [tau(np.array(matched)) for matched in ([0, 1, 4], [4, 1, 0], [2, 2, 2], [3])] == [1.0, -1.0, None, None]
 
 
 @pytest.mark.parametrize(
     ("event", "expected"), [(0.0, 0.0), (0.1, 0.04), (0.11, 0.04), (0.21, 0.5), (0.31, 1 / 3 + 0.7), (0.5, 0.7)]
 )
 def test_an_event_goes_to_the_match_of_the_first_frame_at_or_after_it(event, expected):
-    assert transfer((event,), A_SECONDS, B_SECONDS, MATCHED) == (expected,)
+    assert transfer((event,), A_SECONDS, B_SECONDS, MATCHED) == [expected]
 
 
-def test_events_out_of_range_or_order():
+def test_events_after_the_last_frame_or_out_of_order_in_b():
     with pytest.raises(ApplyError, match=r"0\.51 s is after the last frame of A \(0\.500 s"):
         transfer((0.1, 0.51), A_SECONDS, B_SECONDS, MATCHED)
-    assert in_order(transfer((0.1, 0.1, 0.4), A_SECONDS, B_SECONDS, MATCHED))
-    assert not in_order(transfer((0.4, 0.5), A_SECONDS, B_SECONDS, MATCHED))
+    with pytest.raises(ApplyError, match="--method dtw"):
+        transfer((0.4, 0.5), A_SECONDS, B_SECONDS, MATCHED)
 
 
 @pytest.mark.parametrize("fps", [10, 24, 25, 29.97, 30, 59.94, 120])
@@ -179,23 +172,6 @@ def test_a_video_aligned_with_itself(byov_align, videos, tmp_path):
     assert (np.abs(with_phases - without)[-36:] > 100).any()  # the captions show the phase
 
 
-def test_events_that_would_run_backwards_are_not_a_cell(byov_align, tmp_path):
-    a, b = write_video(tmp_path / "a.mp4", rainbow(12)), write_video(tmp_path / "b.mp4", rainbow(12)[::-1])
-    given = (a, b, "--phases", "0.2;0.9", "--overwrite", "-o", tmp_path / "out.mp4", "--json")
-    ran = byov_align(*given, "--method", "nearest")
-    assert ran.json["tau"]["a_in_b"] < -0.9
-    assert ran.json["events"]["cell"] is None
-    assert byov_align(*given).json["events"]["cell"] is not None  # dtw keeps the order
-
-
-def test_videos_of_one_frame(byov_align, videos, tmp_path):
-    for a, b, frames in (("three", "one", 1), ("three", "three", 1), ("one", "three", 12)):
-        out = tmp_path / f"{a}-{b}.mp4"
-        ran = byov_align(videos / f"{a}.mp4", videos / f"{b}.mp4", "-o", out, "--json")
-        assert ran.json["tau"] == {"a_in_b": None, "b_in_a": None}
-        assert len(decode(out)[0]) == frames
-
-
 def test_tau_of_a_model_with_positions_comes_with_a_warning(byov_align, videos, runs, tmp_path):
     given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
     before = byov_align(*given).out
@@ -244,14 +220,12 @@ def test_mistakes_are_one_line(byov_align, one_line, videos, monkeypatch, tmp_pa
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_truncated_video_is_kept_on_request(byov_align, tmp_path):
+def test_a_truncated_video_is_kept_on_request(byov_align, one_line, tmp_path):
     path = write_video(tmp_path / "long.mkv", rainbow(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    ran = byov_align(path, path, "-o", tmp_path / "out.mp4")
-    assert ran.code == 2
-    assert str(path) in ran.err
-    assert not (tmp_path / "out.mp4").exists()
-    assert byov_align(path, path, "-o", tmp_path / "out.mp4", "--on-truncated", "keep").code == 0
+    given = (path, path, "-o", tmp_path / "out.mp4")
+    assert "--on-truncated keep" in one_line(byov_align(*given))
+    assert byov_align(*given, "--on-truncated", "keep").code == 0
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60
 
 
@@ -276,13 +250,11 @@ def test_the_library_works_in_a_thread_without_output(byov_align, trained, video
     a, b = videos / "one.mp4", videos / "four.mp4"
     assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--phases", "0.5").code == 0
     handler = signal.getsignal(signal.SIGINT)
-    (tmp_path / "scratch").mkdir()
     capfd.readouterr()
 
     def work() -> None:
-        embedder = RunEmbedder(choose_run(trained / "runs"))
-        aligned = align_videos(embedder, a, b, tmp_path / "scratch", events=(0.5,))
-        aligned.write_video(tmp_path / "library.mp4", tmp_path / "scratch")
+        aligned = align_videos(byov.load_run("toy", runs_dir=trained / "runs"), a, b, events=(0.5,))
+        aligned.write_video(tmp_path / "library.mp4")
         aligned.write_table(tmp_path / "library.csv")
 
     thread = threading.Thread(target=work)

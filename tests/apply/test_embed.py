@@ -18,12 +18,12 @@ from byov.cache.digests import BLANK_SEAL, SEAL_NAME, file_sha256, seal
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array
 from byov.cli.align import main as align_main
-from byov.cli.cache import main as cache_main
 from byov.cli.embed import main as embed_main
 from byov.cli.evaluate import main as evaluate_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
-from byov.errors import CacheError
+from byov.data.video import FrameReader
+from byov.errors import ApplyError
 
 VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # views of the videos the run was trained on
 
@@ -65,12 +65,41 @@ def test_npz_files_have_arrays_and_texts(byov_embed, videos, trained, tmp_path):
         assert "view" not in file
 
 
-def test_a_view_is_stored_and_used_as_folder(byov_embed, videos, tmp_path):
-    ran = byov_embed(videos / "one.mp4", "-o", tmp_path / "out", "--view", "exo", "--json")
-    entry = {"video": f"{videos}/one.mp4", "file": f"{tmp_path}/out/exo/one.h5", "frames": 12, "dimensions": 32}
-    assert ran.json.items() >= {"run": "toy", "view": "exo", "failures": {}, "files": [entry]}.items()
-    with h5py.File(tmp_path / "out" / "exo" / "one.h5") as file:
-        assert file.attrs["view"] == b"exo"
+def test_folders_and_views(byov_embed, videos, tmp_path):
+    for name in ("a/one.mp4", "b/one.mov", "b/notes.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(videos / "one.mp4", tmp_path / "in" / name)
+    ran = byov_embed(tmp_path / "in", videos / "three.mp4", "-o", tmp_path / "out", "--view", "exo", "--json")
+    written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.h5")}
+    assert written == {"exo/a/one.h5", "exo/b/one.h5", "exo/three.h5"}
+    video, file = tmp_path / "in/a/one.mp4", tmp_path / "out/exo/a/one.h5"
+    entry = {"video": str(video), "file": str(file), "frames": 12, "dimensions": 32}
+    assert ran.json["files"][0] == entry
+    assert ran.json.items() >= {"run": "toy", "view": "exo", "failures": {}}.items()
+    with h5py.File(file) as opened:
+        assert opened.attrs["view"] == b"exo"
+
+
+def test_frame_arrays_get_the_embeddings_of_the_file(trained, videos):
+    run = byov.load_run("toy", runs_dir=trained / "runs")
+    frames = np.concatenate([block.pixels for block in FrameReader(videos / "two.mp4").blocks()])
+    expected = run.embed(videos / "two.mp4")
+    np.testing.assert_array_equal(run.embed(frames), expected)
+    np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)  # not contiguous
+
+
+@pytest.mark.parametrize(
+    ("video", "fact"),
+    [
+        ([[1, 2], [3, 4]], "a list"),
+        (np.zeros((2, 8, 8, 3)), "float64"),
+        (np.zeros((2, 8, 8, 4), np.uint8), "(2, 8, 8, 4)"),
+        (np.zeros((0, 8, 8, 3), np.uint8), "(0, 8, 8, 3)"),
+    ],
+)
+def test_arrays_that_cannot_be_embedded(trained, video, fact):
+    with pytest.raises(ApplyError, match=re.escape(fact)):
+        byov.load_run("toy", runs_dir=trained / "runs").embed(video)
 
 
 def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, videos, tmp_path):
@@ -86,16 +115,6 @@ def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, vide
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["one.h5"]
 
 
-def test_outputs_are_overwritten_only_on_request(byov_embed, one_line, videos, tmp_path):
-    (tmp_path / "one.h5").write_text("mine")
-    given = (videos / "three.mp4", videos / "one.mp4", "-o", tmp_path)
-    assert f"{tmp_path}/one.h5" in one_line(byov_embed(*given))
-    assert (tmp_path / "one.h5").read_text() == "mine"
-    assert not (tmp_path / "three.h5").exists()
-    assert byov_embed(*given, "--overwrite").code == 0
-    assert len(read_embedding(tmp_path / "one.h5")[0]) == 12
-
-
 def test_inputs_are_never_overwritten(byov_embed, one_line, videos, tmp_path):
     shutil.copy(videos / "three.mp4", tmp_path / "odd.h5")
     one_line(byov_embed(tmp_path / "odd.h5", "-o", tmp_path / "odd.h5", "--overwrite"))
@@ -105,13 +124,6 @@ def test_inputs_are_never_overwritten(byov_embed, one_line, videos, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_that_cannot_be_a_file_name(byov_embed, one_line, videos, tmp_path):
-    odd = tmp_path / "-\x1b[2J.mp4"
-    shutil.copy(videos / "three.mp4", odd)
-    assert "\x1b" not in one_line(byov_embed(odd, "-o", tmp_path / "out"))
-    assert byov_embed(odd, "-o", tmp_path / "a.h5").code == 0
-
-
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
@@ -119,18 +131,20 @@ def test_a_name_that_cannot_be_a_file_name(byov_embed, one_line, videos, tmp_pat
         (("one.mp4", "-o", "a.h5", "--format", "npz"), "--format npz"),
         (("one.mp4", "-o", "a.npy"), ".h5 or .npz"),
         (("none.mp4", "-o", "a.h5"), "none.mp4"),
-        ((".", "-o", "a.h5"), "folder"),
+        ((".", "-o", "a.h5"), "4 videos"),
+        (("empty", "-o", "out"), "no videos"),
         (("one.mp4", "-o", "one.mp4/deep"), "one.mp4"),
         (("one.mp4", "-o", "a.h5", "--run", "other"), "toy"),
         (("one.mp4", "-o", "a.h5", "--run", "../runs/toy"), "cannot be a file name"),
         (("one.mp4", "-o", "a.h5", "--runs-dir", "nowhere"), "nowhere"),
         (("one.mp4", "-o", "a.h5", "--encoder", "./nowhere"), "nowhere"),
-        (("one.mp4", "-o", "a.h5", "--encoder", "random/resnet-50"), "trained on random/tiny with weights"),
+        (("one.mp4", "-o", "a.h5", "--encoder", "random/resnet-50"), "Leave --encoder out"),
     ],
 )
 def test_mistakes_are_one_line(byov_embed, one_line, videos, monkeypatch, options, fact, tmp_path):
     folder = tmp_path / "videos"
     shutil.copytree(videos, folder)
+    (folder / "empty").mkdir()
     before = sorted(folder.rglob("*"))
     monkeypatch.chdir(folder)
     assert fact in one_line(byov_embed(*options))
@@ -158,21 +172,15 @@ def test_another_compute_type_is_a_warning(byov_embed, videos, runs, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "fact"),
     [
-        ({"encoder_sha256": "ab" * 32}, "ab" * 32),
         ({"preprocessing": "squash 99 nearest"}, "squash 99 nearest"),
-        ({"preprocessing": "melt 3"}, "melt 3"),
-        ({"preprocessing": None}, "preprocessing is None"),
-        ({"encoder_revision": ["\x1b[2J"]}, "encoder_revision is ["),
+        ({"preprocessing": None}, "preprocessing"),
+        ({"encoder_revision": ["\x1b[2J"]}, "encoder_revision"),
         ({"column": "merged/2.0"}, "merged/2.0"),
-        ({"column": "cls"}, "cls"),
-        ({"encoder": "random/unheard-of"}, "unheard-of"),
         ({"encoder": "no/such/model"}, "no/such/model"),
         ({"encoder": "../other", "encoder_revision": ""}, "../other"),
-        ({"encoder": "models/vit"}, "local folder"),
-        ({"seed": "0"}, "seed"),
+        ({"encoder": "models/vit"}, "models/vit"),
         ({"settings": {"depth": 1_000_000}}, "config.json"),
         ({"settings": {"latent": 64}}, "model.safetensors"),
-        ({"settings": {"decoder_depth": 2}}, "model.safetensors"),
     ],
     ids=str,
 )
@@ -221,18 +229,6 @@ def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, t
     assert "ego-002.h5: its video is none of the videos of mine" in message
 
 
-def test_what_a_killed_command_left_is_removed(byov_embed, byov_align, videos, tmp_path):
-    def leave(name):
-        for suffix in ("partial", "partial.lock"):
-            (tmp_path / f".{name}.0123abcd.{suffix}").touch()
-
-    leave("a.h5")
-    assert byov_embed(videos / "one.mp4", "-o", tmp_path / "a.h5").code == 0
-    leave("a.mp4")
-    assert byov_align(videos / "one.mp4", videos / "two.mp4", "-o", tmp_path / "a.mp4").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.h5", "a.mp4"]
-
-
 def test_a_truncated_video_is_kept_on_request(byov_embed, tmp_path):
     path = write_video(tmp_path / "long.mkv", rainbow(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -244,18 +240,14 @@ def test_a_truncated_video_is_kept_on_request(byov_embed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["byov-embed", "byov-align"])
-def test_ctrl_c_leaves_nothing_half_done(command, trained, start_paused, tmp_path):
+@pytest.mark.parametrize(("command", "out"), [("byov-embed", "out"), ("byov-align", "out.mp4")])
+def test_ctrl_c_leaves_nothing_half_done(command, out, trained, start_paused, tmp_path):
     a, b = (write_video(tmp_path / f"{name}.mp4", rainbow(40)) for name in "ab")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    words = (Path(sys.executable).parent / command, a, b, "--runs-dir", trained / "runs", "-o", tmp_path / "out.mp4")
-    process = start_paused(words, before=".h5", TMPDIR=str(scratch))
+    words = (Path(sys.executable).parent / command, a, b, "--runs-dir", trained / "runs", "-o", tmp_path / out)
+    process = start_paused(words, before=".mp4" if command == "byov-align" else ".h5")
     _, err = signal_and_end(process, signal.SIGINT)
     assert process.returncode == 128 + signal.SIGINT, err
-    assert list(scratch.glob("byov-*")) == []
-    assert [path for path in tmp_path.rglob("*") if ".partial" in path.name] == []
-    assert not (tmp_path / "out.mp4").is_file()
+    assert not list(tmp_path.rglob("*.partial*"))
 
 
 COMMANDS = {
@@ -288,12 +280,3 @@ def test_every_command_refuses_the_model_of_another_run(with_model_of_another_ru
     ran = call(main, f"byov-{command}", "--run", "toy", *arguments)
     assert ran.code == 2, ran
     assert "another run" in ran.err.splitlines()[-1]
-
-
-def test_python_and_verify_notice_the_model_of_another_run(with_model_of_another_run, call):
-    folder = with_model_of_another_run
-    run = byov.load_run("toy", runs_dir=folder / "runs", features_dir=folder / "features")
-    with pytest.raises(CacheError, match="another run"):
-        run.model  # noqa: B018
-    bad = call(cache_main, "byov-cache", "verify", "--json").json["bad"]
-    assert "runs/toy/model.safetensors" in bad

@@ -165,7 +165,10 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         if isinstance(features, np.ndarray):  # copied: tensors cannot share read-only or reversed memory
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
-        return standardize(features) if self.settings.standardize == "video" else features
+        return self.standardize(features) if self.settings.standardize == "video" else features
+
+    def standardize(self, features: Tensor) -> Tensor:
+        return standardize(features)
 
 
 def check_sizes(weights: Path, method: type[Method], width: int, settings: TrainSettings) -> None:
@@ -265,7 +268,7 @@ def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbon
     if settings.backbone == "encoder":
         return build_encoder(width, settings.frames, settings)
     if settings.backbone == "transformer":
-        return ClipTransformer(width, settings.latent, settings.frames)
+        return ClipTransformer(width, settings.latent, settings.frames, causal=getattr(settings, "online", False))
     return FrameHead(width, settings.latent, settings.context)
 
 

@@ -1,0 +1,127 @@
+"""Export models for other runtimes, as ONNX or torch.export programs, and compare them with PyTorch."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from byov.apply.run import Run
+from byov.cache.atomic import replacing, replacing_file
+from byov.errors import ApplyError
+from byov.extract.encoders import FrameEncoder
+
+SUFFIXES = (".onnx", ".pt2")
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+TOLERANCE = 1e-4  # relative to the largest value, at least 1
+LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is the example, other than 1 and than any size in a model
+BATCHES = (2, 1, 3)
+
+
+class _Embedder(nn.Module):
+    """(T, width) features -> (T, D) embeddings."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.model = run.model
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.model.embed(features)
+
+
+class _Encoder(nn.Module):
+    """(B, size, size, 3) uint8 frames, already resized -> (B, N, width) patch tokens."""
+
+    def __init__(self, encoder: FrameEncoder) -> None:
+        super().__init__()
+        self.preprocessing, self.tokens = encoder.preprocessing, encoder.module
+
+    def forward(self, frames: Tensor) -> Tensor:
+        tokens: Tensor = self.tokens(self.preprocessing.normalized(frames.permute(0, 3, 1, 2), torch.float32))[0]
+        return tokens
+
+
+def export_model(run: Run, path: Path) -> float:
+    """Write the run's model, features -> embeddings; returns the largest difference from PyTorch.
+
+    `run` must be on the CPU. Input "features": float32 (frames, width) as cached; output "embeddings": (frames, D).
+    """
+    inputs = [torch.randn(length, run.model.width, generator=_generator()) for length in LENGTHS]
+    about = {"run": run.name, "encoder": run.record.encoder, "column": run.record.column}
+    return _export(_Embedder(run), path, ("features", "frames", "embeddings"), inputs, about)
+
+
+def export_encoder(run: Run, path: Path) -> float:
+    """Write the run's encoder, frames -> tokens; returns the largest difference from PyTorch.
+
+    Input "frames": uint8 (batch, size, size, 3), RGB, resized; output "tokens": (batch, N, width).
+    """
+    encoder = run.frame_encoder()
+    shape = (encoder.preprocessing.size, encoder.preprocessing.size, 3)
+    inputs = [torch.randint(256, (n, *shape), dtype=torch.uint8, generator=_generator()) for n in BATCHES]
+    about = {"encoder": run.record.encoder, "preprocessing": run.record.preprocessing}
+    return _export(_Encoder(encoder), path, ("frames", "batch", "tokens"), inputs, about)
+
+
+def check_packages(path: Path) -> None:
+    """Raise ApplyError if the packages for a file of this suffix are missing."""
+    missing = [package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None]
+    if missing:
+        raise ApplyError(f"{path}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'.")
+
+
+@torch.inference_mode()
+def _export(
+    module: nn.Module, path: Path, names: tuple[str, str, str], inputs: list[Tensor], about: dict[str, str]
+) -> float:
+    """Export a module of one input, dynamic in its first dimension; `names` are input, dimension and output."""
+    given, dimension, output = names
+    module.eval()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            shapes = {given: {0: Dim(dimension, max=2**20)}}
+            program = torch.export.export(module, (inputs[0],), dynamic_shapes=shapes)
+            run: Callable[[Tensor], Tensor]
+            if path.suffix == ".onnx":
+                run = _write_onnx(program, path, given, output, about)
+            else:
+                with replacing_file(path) as file:
+                    torch.export.save(program, file)
+                run = torch.export.load(path).module()
+    except OSError:
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ApplyError(f"{path}: the model cannot be exported ({reason}).") from error
+    largest = 0.0
+    for example in inputs:
+        expected = module(example)
+        difference = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
+        largest = max(largest, float(difference))
+    if not largest <= TOLERANCE:
+        path.unlink()
+        raise ApplyError(f"{path}: its output differs from PyTorch's by {largest:.2g}. Nothing was written.")
+    return largest
+
+
+def _write_onnx(program: Any, path: Path, given: str, output: str, about: dict[str, str]) -> Callable[[Tensor], Tensor]:
+    import onnxruntime
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    exported = torch.onnx.export(program, input_names=[given], output_names=[output], dynamo=True, verbose=False)
+    assert exported is not None
+    exported.model.metadata_props.update(about)
+    with replacing(path) as partial:
+        exported.save(str(partial), external_data=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda example: torch.from_numpy(session.run(None, {given: example.numpy()})[0])
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

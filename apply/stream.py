@@ -1,0 +1,114 @@
+"""Live video: embed each frame as it arrives, and read progress and phase off the training videos."""
+
+import copy
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from byov.apply.run import Run, VideoArrays, check_frames, load_features
+from byov.errors import ApplyError
+from byov.evaluate.online import NEIGHBORS, mean_phase_starts, reference_progress
+from byov.extract.token_merging import TokenMerger
+from byov.records import UNLABELED
+from byov.train.progress import aligned_progress
+
+LOGGER = logging.getLogger(__name__)
+
+
+class StreamedFrame(NamedTuple):
+    """What is known of a frame when it arrives."""
+
+    embedding: NDArray[np.float32]  # (D,)
+    progress: float  # of the action, from 0 to 1
+    phase: str | None  # None if the training videos have no labels
+
+
+class Stream:
+    """One action in a live video. Create it with `Run.stream`.
+
+    A frame is embedded as the last frame of a video that ends with it, so that there is no latency: embeddings are
+    those of `Run.embed` of the frames so far. Token merging compares a frame with the next one; the newest frame takes
+    the scores of the frame before it, and is merged again when the next one arrives.
+
+    Memory and time per frame are constant: only the newest `window` frames are attended to.
+
+    Progress is the mean progress of the nearest training frames, and the phase the most frequent one among them.
+    """
+
+    def __init__(self, run: Run, window: int | None = None) -> None:
+        if window is not None and window < 2:
+            raise ApplyError(f"window is {window}; at least 2 frames are needed.")
+        if not usable_online(run):
+            LOGGER.warning(
+                f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it takes any "
+                "frame for the end of the action. For live video, train with byov-train --method timeline --online."
+            )
+        self._run, self._encoder = run, run.frame_encoder()
+        videos = run.embeddings("train")
+        self._training = np.concatenate(list(videos.values()))
+        self._square_norms = np.square(self._training).sum(axis=1)
+        self._progress = training_progress(run, videos)
+        labels = [video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()]
+        self._labels, self._phases = np.concatenate(labels), videos.phases
+        self.window = window or max(video.frames or 0 for video in videos.videos.values())
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new action."""
+        self._merger = TokenMerger((self._run.record.ratio,))
+        self._features = torch.empty(0, self._encoder.shape.width, dtype=torch.float16, device=self._encoder.device)
+        self._size: tuple[int, ...] | None = None
+
+    @torch.inference_mode()
+    def push(self, frame: NDArray[np.uint8]) -> StreamedFrame:
+        """Embed the next frame, uint8 (H, W, 3), RGB.
+
+        Raises:
+            ApplyError: If it is no such array, or has another size than the frames before it.
+        """
+        frame = np.asarray(frame)
+        check_frames(frame, "(H, W, 3)")
+        if self._size not in (None, frame.shape):
+            raise ApplyError(
+                f"A frame of shape {frame.shape} follows frames of {self._size}. Resize it, or call reset()."
+            )
+        self._size = frame.shape
+        pixels = torch.from_numpy(np.ascontiguousarray(frame)[None]).to(self._encoder.device)
+        tokens, _ = self._encoder.encode(self._encoder.preprocessing.resized(pixels))
+        merged = self._merger.push(tokens)[0][:, 0].half()  # the frame before it, final now
+        newest = copy.copy(self._merger).finish()[0][:, 0].half()
+        self._features = torch.cat([self._features[: -len(merged) or None], merged, newest])[-self.window :]
+        embedding = self._run.embed(self._features)[-1]
+        distances = self._square_norms - 2 * self._training @ embedding  # squared, up to a constant
+        nearest = np.argsort(distances, kind="stable")[:NEIGHBORS]
+        labels = self._labels[nearest]
+        counts = np.bincount(labels[labels != UNLABELED])
+        phase = self._phases[int(counts.argmax())] if len(counts) else None
+        return StreamedFrame(embedding, float(self._progress[nearest].mean()), phase)
+
+
+def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
+    """Return the progress of all training frames: from labels, else from aligning the videos of each view."""
+    entries = videos.videos
+    labels = [video.labels for video in entries.values() if video.labels is not None]
+    if labels:
+        starts = mean_phase_starts(labels)
+        return np.concatenate([reference_progress(v.frames or 0, v.labels, starts) for v in entries.values()])
+    where: dict[str, Any] = {"encoder": run.record.encoder, "ratio": run.record.ratio, "features_dir": run.features_dir}
+    progress: dict[str, NDArray[np.float64]] = {}
+    for view in {video.view for video in entries.values()}:
+        features = load_features(run.dataset, split="train", view=view, **where)
+        aligned = aligned_progress(list(features), features.__getitem__)
+        progress |= {name: label.double().numpy() for name, label in zip(features, aligned, strict=True)}
+    return np.concatenate([progress[name] for name in entries])
+
+
+def usable_online(run: Run) -> bool:
+    """Return whether the embedding of a frame does not depend on where the clip ends."""
+    settings = run.record.settings
+    if settings.get("backbone") in (None, "encoder"):
+        return settings.get("position") in ("index", "none")
+    return settings["backbone"] == "frame" or settings.get("online") is True

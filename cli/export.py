@@ -1,0 +1,60 @@
+"""byov-export: models as ONNX or torch.export files."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byov.cache.runs import choose_run
+from byov.cli import common
+from byov.cli import videos as cli_videos
+from byov.cli.common import UsageError, check_outputs, note_unfinished
+from byov.text import printable
+
+app = common.new_app()
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run whose model is exported.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file, .onnx or .pt2.", show_default=False)],
+    frames: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also export the encoder, frames to tokens, to .onnx or .pt2.")
+    ] = None,
+    encoder: cli_videos.EncoderOption = None,
+    overwrite: cli_videos.OverwriteOption = False,
+    as_json: common.Json = False,
+    runs_dir: common.RunsDir = Path("runs"),
+    _config: common.Config = None,
+    _version: common.Version = False,
+) -> None:
+    """Export a trained model for another runtime.
+
+    The model maps features of any number of frames to embeddings: (T, width) to (T, D), float32. A .pt2 file is a
+    torch.export program. Both are compared with PyTorch on several lengths; a difference above 1e-4 is an error.
+    """
+    from byov.apply.export import SUFFIXES, check_packages, export_encoder, export_model
+    from byov.apply.run import Run
+
+    outputs = [out] if frames is None else [out, frames]
+    for path in outputs:
+        if path.suffix not in SUFFIXES:
+            raise UsageError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")
+        check_packages(path)
+    check_outputs(outputs, (), overwrite=overwrite, option="OUT")
+    record = choose_run(runs_dir, run)
+    note_unfinished([record])
+    loaded = Run(record, Path(), "cpu", encoder)
+    written = {str(out): export_model(loaded, out)}
+    if frames is not None:
+        written[str(frames)] = export_encoder(loaded, frames)
+    if as_json:
+        print(json.dumps({"run": record.name, "max_error": written}, indent=1))
+        return
+    for name, error in written.items():
+        print(printable(f"{name}: differs from PyTorch by at most {error:.1g}"))
+
+
+def main() -> None:
+    common.run(app)

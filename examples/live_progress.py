@@ -1,0 +1,106 @@
+"""Progress and phase of an action, drawn on a webcam or on a video file that plays at its own pace.
+
+python examples/live_progress.py datasets/demo/test/ego/pour_ego_015.mp4 --run live -o annotated.mp4
+python examples/live_progress.py /dev/video0 --run live --preview now.jpg    # a webcam on Linux; stop with Ctrl-C
+
+Open now.jpg in a viewer that reloads it. The frame rate should be that of the training videos.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+import byov
+
+CAMERAS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}  # FFmpeg's input formats
+TICK = Fraction(1, 90_000)  # seconds
+
+
+def read_frames(source: str, *, pace: bool) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield RGB frames and their times in seconds; a file is played at its own pace unless `pace` is false."""
+    is_file = Path(source).is_file()
+    options = {} if is_file else {"format": CAMERAS[sys.platform]}
+    started = time.monotonic()
+    with av.open(source, **options) as container:
+        for index, frame in enumerate(container.decode(video=0)):
+            seconds = float(frame.time or 0.0) if is_file else time.monotonic() - started
+            if pace and is_file:
+                time.sleep(max(0.0, seconds - (time.monotonic() - started)))
+            yield frame.to_ndarray(format="rgb24"), seconds if is_file or index else 0.0
+
+
+def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
+    """Draw a progress bar and the phase at the bottom of a frame; its size becomes even, as H.264 requires."""
+    image = Image.fromarray(frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2])
+    width, height = image.size
+    bar = max(4, height // 24)
+    canvas = ImageDraw.Draw(image)
+    canvas.rectangle((0, height - bar, width, height), fill=(40, 40, 40))
+    canvas.rectangle((0, height - bar, round(progress * width), height), fill=(60, 200, 90))
+    text = f"{progress:4.0%}  {phase or ''}"
+    font = ImageFont.load_default(max(10, height // 16))
+    canvas.text((bar, height - 2 * bar), text, "white", font, anchor="ls", stroke_width=1, stroke_fill="black")
+    return image
+
+
+class VideoFile:
+    """An .mp4 file, written frame by frame."""
+
+    def __init__(self, path: Path) -> None:
+        self._container = av.open(str(path), "w")
+        self._stream = self._container.add_stream("libx264", rate=30, options={"preset": "veryfast"})
+        self._stream.pix_fmt, self._stream.codec_context.time_base = "yuv420p", TICK
+
+    def write(self, image: Image.Image, seconds: float) -> None:
+        if not self._stream.codec_context.is_open:
+            self._stream.width, self._stream.height = image.size
+        frame = av.VideoFrame.from_image(image)
+        frame.pts, frame.time_base = round(seconds / TICK), TICK
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="video file or camera, such as /dev/video0")
+    parser.add_argument("--run", help="run of byov-train (default: the newest)")
+    parser.add_argument("-o", "--out", type=Path, help="annotated video, .mp4")
+    parser.add_argument("--preview", type=Path, help="image that always shows the newest frame, .jpg")
+    parser.add_argument("--fast", action="store_true", help="do not play a file at its own pace")
+    arguments = parser.parse_args()
+    try:
+        stream = byov.load_run(arguments.run).stream()
+    except byov.ByovError as error:
+        sys.exit(f"error: {error}")
+    video = VideoFile(arguments.out) if arguments.out else None
+    try:
+        with suppress(KeyboardInterrupt):
+            for frame, seconds in read_frames(arguments.source, pace=not arguments.fast):
+                _, progress, phase = stream.push(frame)
+                print(f"\r{seconds:7.2f} s {progress:4.0%} {'#' * round(20 * progress):20} {phase or '':40.40}", end="")
+                image = draw(frame, progress, phase)
+                if video:
+                    video.write(image, seconds)
+                if arguments.preview:
+                    image.save(arguments.preview)
+    except (byov.ByovError, av.error.FFmpegError, OSError) as error:
+        sys.exit(f"\nerror: {error}")
+    finally:
+        if video:
+            video.close()
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""byov-export: files against PyTorch, and mistakes."""
+
+import numpy as np
+import pytest
+import torch
+
+import byov
+from byov.apply import export
+from byov.cli.export import main as export_main
+from byov.train.methods import build_method
+from byov.train.settings import resolve_settings
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated parts of itself
+
+
+@pytest.fixture
+def byov_export(call, trained, monkeypatch):
+    monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
+    return lambda *arguments: call(export_main, "byov-export", *arguments)
+
+
+def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
+    out, frames = tmp_path / "model.onnx", tmp_path / "encoder.onnx"
+    ran = byov_export("toy", out, "--frames", frames, "--json")
+    assert ran.code == 0, ran
+    assert set(ran.json["max_error"]) == {str(out), str(frames)}
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "encoder.onnx"}
+    run = byov.load_run("toy", runs_dir=trained / "runs", device="cpu")
+    features = np.random.default_rng(0).normal(size=(23, 128)).astype(np.float32)
+    session = onnxruntime.InferenceSession(out)
+    np.testing.assert_allclose(session.run(None, {"features": features})[0], run.embed(features), atol=1e-4)
+    assert session.get_modelmeta().custom_metadata_map["run"] == "toy"
+    images = np.random.default_rng(0).integers(0, 256, (5, 128, 128, 3), np.uint8)
+    tokens = run.frame_encoder().encode(torch.from_numpy(images).permute(0, 3, 1, 2))[0]
+    session = onnxruntime.InferenceSession(frames)
+    np.testing.assert_allclose(session.run(None, {"frames": images})[0], tokens.numpy(), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("timeline", {}),
+        ("timeline", {"online": True}),
+        ("carl", {}),
+        ("tcc", {}),
+        ("byov", {"attention_window": 5}),
+        ("byov", {"position": "share"}),
+    ],
+)
+def test_every_backbone_can_be_exported(method, settings, tmp_path):
+    small = {"latent": 32, "depth": 1, "heads": 4, "decoder_depth": 1} if method == "byov" else {}
+    run = byov.Run.__new__(byov.Run)
+    run.model = build_method(16, resolve_settings(method, "mine", settings | small)).eval()
+    module = export._Embedder(run)
+    inputs = [torch.randn(length, 16) for length in export.LENGTHS]
+    for suffix in export.SUFFIXES:
+        error = export._export(module, tmp_path / f"m{suffix}", ("features", "frames", "embeddings"), inputs, {})
+        assert error < 1e-4
+
+
+def test_pt2_files_take_any_length(byov_export, trained, tmp_path):
+    assert byov_export("toy", tmp_path / "model.pt2").code == 0
+    run = byov.load_run("toy", runs_dir=trained / "runs", device="cpu")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    features = torch.randn(70, 128)
+    torch.testing.assert_close(program(features), torch.from_numpy(run.embed(features)))
+
+
+def test_mistakes_are_one_line(byov_export, one_line, tmp_path, monkeypatch):
+    assert "no such run" in one_line(byov_export("none", tmp_path / "a.onnx"))
+    assert ".onnx or .pt2" in one_line(byov_export("toy", tmp_path / "a.tflite"))
+    (tmp_path / "a.onnx").write_text("mine")
+    assert "--overwrite" in one_line(byov_export("toy", tmp_path / "a.onnx"))
+    monkeypatch.setattr(export, "PACKAGES", ("onnx_that_is_not_installed",))
+    assert "byov-egoexo[onnx]" in one_line(byov_export("toy", tmp_path / "b.onnx"))
+    monkeypatch.undo()
+
+
+def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, one_line, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "TOLERANCE", -1.0)
+    assert "differs from PyTorch" in one_line(byov_export("toy", tmp_path / "a.pt2", "--runs-dir", trained / "runs"))
+    monkeypatch.setattr(export._Embedder, "forward", lambda _, features: features[: int(features.sum())])
+    assert "cannot be exported" in one_line(byov_export("toy", tmp_path / "a.pt2"))
+    assert list(tmp_path.iterdir()) == []
