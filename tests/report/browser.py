@@ -16,10 +16,7 @@ from PIL import Image
 
 DEADLINE_SECONDS = 120
 LEVELS = ("error", "warning")
-KEY_CODES = {
-    **{"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "m": 77, "End": 35, "Home": 36},
-    **{"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40},
-}
+KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 class Browser:

@@ -136,18 +136,6 @@ def named_lines(legend, axes):
     }
 
 
-@pytest.mark.parametrize("panel", [0, 1])
-def test_projection_points(content, panel):
-    axes = figures.draw_projection(content, content.projection).axes[panel]
-    refs, (title, points) = content.projection.frames, content.projection.maps[panel]
-    assert axes.get_title() == title
-    for view, drawn in zip(("ego", "exo"), axes.collections, strict=True):
-        chosen = [index for index, ref in enumerate(refs) if content.videos[ref.video].view == view]
-        np.testing.assert_array_equal(drawn.get_offsets(), points[chosen])
-        phases = [content.videos[refs[index].video].labels[refs[index].frame] for index in chosen]
-        np.testing.assert_allclose(drawn.get_facecolors(), [to_rgba(phase_color(phase), 0.85) for phase in phases])
-
-
 def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
     """The phases of ego/000 change at frames 20 and 40, those of exo/000 at frames 17 and 34."""
     (run,) = content.vectors
@@ -186,15 +174,6 @@ def test_failures_draw_matches(content):
         assert_shows(below, content, pair[1])
         assert above.spines["left"].get_visible() == (pair[0] == failures.reference)
     assert axes[4].get_ylabel() == "nearest in\nexo/000\nτ = 0.11"
-
-
-def test_softmax_uniform_and_reference(content):
-    similarity = content.failures.similarity
-    (plot,) = figures.draw_softmax(content, content.failures.reference, similarity).axes
-    (softmax, uniform, reference) = (line.get_data() for line in plot.lines)
-    np.testing.assert_array_equal(softmax, (range(45), similarity))
-    assert list(uniform[1]) == [1 / 45] * 2
-    assert (*reference[0], *reference[1]) == (24, similarity[24])
 
 
 def test_progress_labels_are_drawn_below_their_frames(content):
