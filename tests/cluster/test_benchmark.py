@@ -77,6 +77,7 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
     assert "8 from a few training steps" in ran.err
     mean, *of_dataset = ran.json["datasets"].values()
     assert list(ran.json["datasets"]) == ["Mean of 2 datasets", *DATASETS]
+    ahead = 0
     for protocol in ("standard", "trimmed"):
         rows = {row["name"]: row for row in mean["protocols"][protocol]["rows"]}
         untrained = [name for name in rows if name.startswith("Untrained")]
@@ -93,6 +94,11 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
         assert "deviation" not in rows["Time only"]["details"].get("classification/regular", {})
         assert rows["BYOV"]["scores"]["ahead"].keys() == {"frozen", "standardized", "time", "untrained"}
         assert rows["Time only"]["scores"]["ahead"].keys() == {"frozen", "standardized"}
+        own, clock = rows["BYOV"]["scores"], rows["Time only"]["scores"]
+        pairs = [(own["classification"], clock["classification"])]
+        pairs += [(own["retrieval"]["map@10"], clock["retrieval"]["map@10"])]
+        ahead += sum(score > other[setting] for scores, other in pairs for setting, score in scores.items())
+    assert 0 < own["ahead"]["time"] == ahead < 12
     text = (tmp_path / "out/results.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("**")]
     assert [title.split(",")[0] for title in titles[:9]] == [
