@@ -107,9 +107,9 @@ def train_run(
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
             folder = runs.run_folder(runs_path, run or run_name(name))
         torch_device = processes.device(pick_device(device))
+    if embed_only:
+        runs.check_model(folder, record.training)
     if is_recorded and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
-        if embed_only:
-            runs.check_model(folder, record.training)
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     model = build_method(data.width, chosen)
     if is_recorded:
