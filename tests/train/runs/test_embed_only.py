@@ -15,7 +15,7 @@ from byov.cache.hdf5 import read_array
 def test_deleted_embeddings_are_restored(byov_train, finished, reference):
     for folder in finished.glob("embeddings*"):
         shutil.rmtree(folder)
-    assert byov_train(*EMBED, "--json").json["embedding_files"] == 32
+    assert byov_train(*EMBED, "--json").json["embedding_files"] == 40
     assert contents(finished) == contents(reference)
 
 
@@ -26,7 +26,7 @@ def test_new_videos_are_embedded(byov_train, finished, cache):
     entry = {"id": "new", "view": "exo", "split": "test", "frames": 33, "fps": 30.0, "labels": None, "actions": None}
     with edited(cache / "manifest.json") as manifest:
         manifest["videos"].append(entry)
-    assert byov_train(*EMBED, "--json").json["embedding_files"] == 32 + 6
+    assert byov_train(*EMBED, "--json").json["embedding_files"] == 40 + 8
     assert read_embedding(finished / "embeddings" / "exo" / "new.h5")[0].shape == (33, 32)
     assert len(list((finished / "embeddings-trimmed" / "exo").glob("new@*.h5"))) == 2
 
@@ -48,7 +48,7 @@ def test_embeddings_of_removed_videos_are_deleted(byov_train, finished, cache, s
     (finished / "embeddings" / "ego" / "notes.txt").write_text("not ours")
     assert byov_train(*EMBED).code == 0
     assert list(finished.rglob("test_ego_0*")) == []
-    assert len(list(finished.rglob("*.h5"))) == 32 - 6
+    assert len(list(finished.rglob("*.h5"))) == 40 - 8
     assert (finished / "embeddings" / "ego" / "notes.txt").exists()
 
 
@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_used_is_named(refused, byov_train, finished, tin
     content = path.read_bytes()
     path.write_bytes(content[:1000])
     assert str(path) in refused(*EMBED)
-    assert len(list(finished.rglob("*.h5"))) == 32
+    assert len(list(finished.rglob("*.h5"))) == 40
     path.unlink()
     assert "--run toy --resume" in refused(*EMBED)
     assert byov_train("--run", "other", *tiny, "--epochs", 1, "--latent", 64).code == 0

@@ -177,7 +177,7 @@ def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["toy-cycle-r0.3-s7"]
     assert "random--tiny at ratio 0.3" in ran.err
     assert "retrieval 0." in ran.out
-    assert "32 embedding files" in ran.out
+    assert "40 embedding files" in ran.out
 
 
 def test_tensorboard_has_the_metrics(byov_train, tiny, run):
