@@ -5,7 +5,7 @@ network sees random parts of videos, which hide how far the action has advanced.
 parts of the same video.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress, linear_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
-RUNNING_DEVIATION = 0.01  # of the first frames; chosen on the demo's val split among 0.01, 0.05 and 0.3
+RUNNING_DEVIATION = 0.01  # avoids a division by zero in the first frames
 
 
 class TimelineSettings(BackboneMethodSettings):
@@ -70,11 +70,6 @@ class TimelineSettings(BackboneMethodSettings):
     warmup: shared.Warmup = 5.0
     schedule: shared.Schedule = "cosine"
     select: shared.Select = "last"
-
-    @classmethod
-    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        # Elapsed frames tell the progress only in clips that start with the video. Chosen on the demo's val split.
-        return super().presets(dataset, given) | ({"whole": 0.7} if given.get("online") else {})
 
     @model_validator(mode="after")
     def _two_parts_per_video(self) -> Self:
