@@ -94,9 +94,9 @@ class FileIndex:
 
     manifest_sha256: str = ""
     sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the dataset's folder
-    segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
     identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
+    segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
     schema_version: Literal[1] = 1
 
     def save(self, folder: Path) -> None:

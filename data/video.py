@@ -150,7 +150,9 @@ class FrameReader:
                     self.pixel_aspect = _pixel_aspect(stream, turned=bool(turns % 2))
                 count += 1
                 image = image[:, ::-1] if mirrored else image
-                yield np.rot90(image, turns) if turns else image, seconds - offset
+                # Rounded, because 1.3 - 1.2 is less than 0.1, the time of an event perhaps.
+                seconds_in_segment = round(seconds - offset, 9) if offset else seconds
+                yield np.rot90(image, turns) if turns else image, seconds_in_segment
         problem = _outside(self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps)
         if not count or (problem and not self.truncated):
             raise VideoError(f"{self._source}: {problem or 'no frame in this segment'}")

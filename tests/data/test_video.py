@@ -379,13 +379,13 @@ def test_segments_have_the_same_frames_as_the_whole_file(name, codec, options, t
     path = write_video(tmp_path / name, moving_images(60), codec=codec, options=options, fps=10)
     whole, times = decode_video(path)
     for first, end in ((0, 7), (3, 20), (14, 15), (33, 51), (40, 60)):
-        for segment in (FileSegment(first, end, "f"), FileSegment(first / 10, end / 10)):
+        end_seconds = times[end] if end < 60 else np.inf
+        for segment in (FileSegment(first, end, "f"), FileSegment(times[first], end_seconds)):
             images, seconds = decode_video(path, segment=segment, threads=2)
             np.testing.assert_array_equal(images, whole[first:end])
             assert seconds == pytest.approx(times[first:end] - times[first], abs=1e-9)
             assert probe(path, segment).frames == end - first
             assert probe(path, segment).last_seconds == pytest.approx(seconds[-1], abs=0.0011)
-    assert len(decode_video(path, segment=FileSegment(5.5))[0]) == 5
 
 
 def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
