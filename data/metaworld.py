@@ -61,7 +61,7 @@ class Clip(NamedTuple):
         return f"{self.split}/{self.view}/{self.id}.mp4"
 
 
-class Episode(NamedTuple):
+class Performance(NamedTuple):
     """A performance of the policy."""
 
     states: NDArray[np.float64]  # (T, nq) joint positions at each frame
@@ -165,12 +165,12 @@ class Studio:
         for flag in (self._mujoco.mjtRndFlag.mjRND_SHADOW, self._mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._renderer.scene.flags[flag] = 0
 
-    def perform(self, seed: int, episode: int) -> Episode:
+    def perform(self, seed: int, episode: int) -> Performance:
         """Simulate an episode; attempts in which the policy fails or a phase is too short are repeated."""
         seeds = ((seed, self._number, episode, attempt) for attempt in count())
         return next(filter(None, (self._attempt(np.random.default_rng(each)) for each in seeds)))
 
-    def film(self, episode: Episode, seed: int, clip: Clip) -> Iterator[NDArray[np.uint8]]:
+    def film(self, episode: Performance, seed: int, clip: Clip) -> Iterator[NDArray[np.uint8]]:
         """Yield the (size, size, 3) frames of the episode that was performed last."""
         self._change_colors(np.random.default_rng((seed, self._number, clip.episode, 0, 1)))
         camera = self._place_camera(clip.view, np.random.default_rng((seed, self._number, clip.episode, 0, 2)))
@@ -180,7 +180,7 @@ class Studio:
             self._renderer.update_scene(self.env.data, camera=camera)
             yield self._renderer.render()
 
-    def _attempt(self, rng: np.random.Generator) -> Episode | None:
+    def _attempt(self, rng: np.random.Generator) -> Performance | None:
         env = self.env
         env.seed(int(rng.integers(2**31)))
         start = self._hand + rng.uniform((-0.15, -0.1, 0.0), (0.15, 0.05, 0.15))
@@ -271,7 +271,7 @@ def _event_steps(
 
 def _play_back(
     states: NDArray[np.float64], is_idle: NDArray[np.bool_], events: tuple[int, ...], rng: np.random.Generator
-) -> Episode | None:
+) -> Performance | None:
     """Resample the steps to frames: one per idle step, 40 to 75 for the others, at a varying speed."""
     knots, log_rates = np.linspace(0, len(states) - 1, 6), rng.uniform(-0.55, 0.55, 6)
     frames_per_step = np.exp(np.interp(np.arange(len(states)), knots, log_rates))
@@ -286,7 +286,7 @@ def _play_back(
     if not _FRAMES[0] <= len(steps) <= _FRAMES[1] or shortest < _SHORTEST_PHASE:
         return None
     upper, weight = np.minimum(lower + 1, len(states) - 1), (steps - lower)[:, None]
-    return Episode((1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist()))
+    return Performance((1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist()))
 
 
 def _import_simulator() -> tuple[Any, Any, Any]:

@@ -2,7 +2,7 @@
 
 Columns of the CSV: path, view, split and optionally id, start, end, events, phases, pair.
 
-- `path` is relative to the folder of the CSV, or absolute.
+- `path` is relative to the folder of the CSV, or absolute and below it.
 - `start` and `end` are the part of the file that shows the action, in seconds ("2.5") or frames ("75f") from the first
   frame of the file. `end` is excluded.
 - `events` are the times at which a new phase begins, in seconds from the first frame (of the segment): "2.5;7.1", or
@@ -101,7 +101,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         id=values["id"],
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
-        path=root / values["path"],
+        path=_path_inside(root, values["path"], source),
         events=events.times,
         unlabeled=events.unlabeled,
         event_unit=events.unit,
@@ -137,6 +137,19 @@ def read_events(text: str, source: str) -> tuple[float, ...]:
     if events.unlabeled or events.unit == "f":
         raise DatasetError(f"{source}: events {text!r}. Frame indices and {UNLABELED_MARK!r} only work in a CSV file.")
     return events.times or ()
+
+
+def _path_inside(root: Path, name: str, source: str) -> Path:
+    """Return root / name; raise if it is outside of root. Symbolic links below root may point anywhere."""
+    path = Path(os.path.normpath(root / name))
+    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
+    if Path(name).is_absolute() and "\0" not in name:  # it may reach root through a symbolic link
+        folder, target = folder.resolve(), target.parent.resolve() / target.name
+    if "\0" in name or not target.is_relative_to(folder):
+        raise DatasetError(
+            f"{source}: the path {name!r} is outside of {root}. Move the CSV to a folder above all videos."
+        )
+    return path
 
 
 def _parse_events(text: str, source: str) -> _Events:

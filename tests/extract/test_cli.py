@@ -311,7 +311,7 @@ def test_demo_is_copied_if_it_is_missing(byov_extract, tmp_path):
     ran = byov_extract("--dataset", "demo", "--check", *TINY)
     assert ran.code == 0, ran.err
     assert len(list((tmp_path / "datasets" / "demo").rglob("*.mp4"))) == 64
-    assert "64 videos: 64 to do" in ran.out
+    assert "64 videos: 64 missing" in ran.out
     (tmp_path / "datasets" / "demo" / "test" / "ego" / "test_ego_00.mp4").unlink()
     assert "test_ego_00.mp4" in one_line_error(byov_extract("--dataset", "demo", *TINY))
 

@@ -108,7 +108,7 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
     rows = [('a, "b"/one.mp4', "ego", "train", "one", "10f;20f", "p"), ("two.mp4", "exo", "train", "two", "", "p")]
     rows += [(f"{video.name}.mp4", video.view, "test", video.name.partition("/")[2], "", "") for video in videos]
     manifest_rows = tuple(
-        dict(zip(("path", "view", "split", "id", "events", "pair"), row, strict=True)) for row in rows
+        dict(zip(("path", "view", "split", "id", "events", "pair"), row, strict=True), start="", end="") for row in rows
     )
     labels = np.linspace(0, 1, 30) ** 2
     progress = parts.ProgressLabels("ego/one", labels, (3, 15, 27), random.integers(0, 255, (3, 24, 32, 3), np.uint8))
