@@ -192,7 +192,7 @@ def test_make_demo(tmp_path, open_file):
     )
     (verdict,) = [line for line in lines if "is ahead of Time only in" in line]
     for row in (*rows, "demo-timeline: Timeline"):
-        assert sum(line.startswith(row) for line in lines if line != verdict) == 2, "one for each protocol"
+        assert sum(line.startswith(row) for line in lines if line != verdict) == 3, "one for each protocol"
     report = tmp_path / "runs" / "demo-timeline" / "report.html"
     assert lines[-1] == str(report)
     tab = open_file(report)

@@ -124,12 +124,20 @@ def assert_same_run(run, other):
     [
         # Five pairs in batches of two: in the last step of an epoch, one process has none.
         (2, ("--decoder-depth", 1, "--recipe", "cycle", "--batch-size", 2, "--select", "both")),
-        (3, ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1)),
+        pytest.param(
+            3,
+            ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1),
+            marks=pytest.mark.long,
+        ),
         # The decoder is unused, and its weights must not decay.
         (2, ("--decoder-depth", 1, "--no-self", "--no-cross", "--cycle", 1, "--batch-size", 3, "--weight-decay", 0.1)),
         # Some clips are padded.
         (2, ("--method", "gta", "--backbone", "encoder", "--batch-size", 3, "--frames", 30, "--preload-gib", 0)),
-        (2, ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3)),
+        pytest.param(
+            2,
+            ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_several_processes_train_the_run_of_one(torchrun, byov_train, write_cache, tiny, tmp_path, options, processes):
@@ -165,7 +173,7 @@ def test_a_signal_stops_all_processes_at_one_step(torchrun, byov_train, tiny, ru
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_process_ends_the_others_with_one_line(torchrun, byov_train, tiny, run, tmp_path, rank):
     options = (*START, *tiny, "--batch-size", 2)
     killed = torchrun(*options, at=("metrics.jsonl", 3, "kill", rank))
