@@ -11,11 +11,10 @@ from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.protocols import Protocol
-from byov.evaluate.table import Column, Row, Table, columns_ahead, mean_row
+from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
 
 LISTED_TITLES = 3  # an Untrained row of more methods names only the first
 AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
-COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")
 AHEAD = (
     "columns ahead: in how many columns of F1 and mAP, standard and trimmed, a row is higher than the best frozen "
     "features, the best standardized ones, Time only, and the same model at initialization"

@@ -15,12 +15,14 @@ from string import ascii_lowercase
 from typing import Any, Literal
 
 from byov.cache.atomic import write_text
+from byov.cache.layout import Protocol
 from byov.evaluate.frames import Score
 from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 ABSENT = "-"
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")  # columns that `columns_ahead` counts
+COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")  # most methods are not made for the online protocol
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -113,7 +115,7 @@ def columns_ahead(row: Row, baseline: Row) -> tuple[int, int]:
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
-    """Return one sentence on how many columns trained rows are ahead of Time only in, over all protocols.
+    """Return one sentence on how many columns trained rows are ahead of Time only in, over COUNTED_PROTOCOLS.
 
     Args:
         rows: Rows of each protocol, as in `Results.rows`.
@@ -123,7 +125,7 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
         "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
     """
     counts: dict[str, tuple[int, int]] = {}
-    for of_protocol in rows.values():
+    for of_protocol in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
         clock = next((row for row in of_protocol if row.kind == "time"), None)
         trained = [row for row in of_protocol if _is_trained(row)]
         in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
