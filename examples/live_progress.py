@@ -1,6 +1,6 @@
 """Progress and phase of an action, drawn on a webcam or on a video file that plays at its own pace.
 
-python examples/live_progress.py datasets/demo/test/ego/pour_ego_015.mp4 --run live -o annotated.mp4
+python examples/live_progress.py datasets/demo/test/ego/test_ego_00.mp4 --run live -o annotated.mp4
 python examples/live_progress.py /dev/video0 --run live --preview now.jpg    # a webcam on Linux; stop with Ctrl-C
 
 Open now.jpg in a viewer that reloads it. The frame rate should be that of the training videos.
