@@ -118,7 +118,7 @@ class AlignedVideos:
         side_a = Side("A", self.a.path, self.a.pts_seconds, self.a_events)
         side_b = Side("B", self.b.path, self.b.pts_seconds, self.b_events)
         frames = self.frames.tolist()
-        with TemporaryFile() as panels_b:  # may be needed in any order
+        with TemporaryFile() as panels_b:  # frames of B can repeat or go back in time
             stored, wanted = {}, set(frames)
             for frame, panel in enumerate(side_b.panels(height, policy)):
                 if frame in wanted:
@@ -144,8 +144,9 @@ class AlignedVideos:
 def align_videos(
     run: Run, a: Path, b: Path, *, method: Matching = "dtw", events: Sequence[float] | None = None, **options: Any
 ) -> AlignedVideos:
-    """Embed two videos and match their frames; the events are times in A, the options those of `Run.embed_video`.
+    """Embed two videos and match their frames.
 
+    `events` are times in A, in seconds; `options` are passed to `Run.embed_video`.
     "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame of A independently.
     """
     in_a, in_b = (run.embed_video(path, **options) for path in (a, b))

@@ -3,7 +3,9 @@
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from byov.apply.run import Run
-from byov.cache.atomic import replacing, replacing_file
+from byov.cache.atomic import write_bytes
 from byov.errors import ApplyError
 from byov.extract.encoders import FrameEncoder
 
@@ -87,15 +89,8 @@ def _export(
             warnings.simplefilter("ignore")
             shapes = {given: {0: Dim(dimension, max=2**20)}}
             program = torch.export.export(module, (inputs[0],), dynamic_shapes=shapes)
-            run: Callable[[Tensor], Tensor]
-            if path.suffix == ".onnx":
-                run = _write_onnx(program, path, given, output, about)
-            else:
-                with replacing_file(path) as file:
-                    torch.export.save(program, file)
-                run = torch.export.load(path).module()
-    except OSError:
-        raise
+            write = partial(_onnx_model, given=given, output=output, about=about)
+            content, run = (write if path.suffix == ".onnx" else _torch_program)(program)
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ApplyError(f"{path}: the model cannot be exported ({reason}).") from error
@@ -105,22 +100,32 @@ def _export(
         difference = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
         largest = max(largest, float(difference))
     if not largest <= TOLERANCE:
-        path.unlink()
         raise ApplyError(f"{path}: its output differs from PyTorch's by {largest:.2g}. Nothing was written.")
+    write_bytes(path, content)
     return largest
 
 
-def _write_onnx(program: Any, path: Path, given: str, output: str, about: dict[str, str]) -> Callable[[Tensor], Tensor]:
+def _torch_program(program: Any) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    """Return the file of a program, and a function that runs what was read back from it."""
+    file = BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return file.getvalue(), torch.export.load(file).module()
+
+
+def _onnx_model(
+    program: Any, *, given: str, output: str, about: dict[str, str]
+) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    """Return the ONNX file of a program, and a function that runs it."""
     import onnxruntime
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     exported = torch.onnx.export(program, input_names=[given], output_names=[output], dynamo=True, verbose=False)
     assert exported is not None
     exported.model.metadata_props.update(about)
-    with replacing(path) as partial:
-        exported.save(str(partial), external_data=False)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda example: torch.from_numpy(session.run(None, {given: example.numpy()})[0])
+    content: bytes = exported.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return content, lambda example: torch.from_numpy(session.run(None, {given: example.numpy()})[0])
 
 
 def _generator() -> torch.Generator:

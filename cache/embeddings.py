@@ -96,7 +96,7 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
 
 
 def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]:
-    """Return the digests that config.json records: of the features of train and val videos, and of their labels."""
+    """Return the digests of the train and val features and labels, as recorded in config.json."""
     used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
     features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
     labels = [(video.split, video.view, video.id, video.labels, video.pair) for video, _ in used]

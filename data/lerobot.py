@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from byov.data.dataset import VIEWS, WHOLE_FILE, Dataset, FileSegment, Video, View, require_views
-from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
+from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped, path_inside
 from byov.data.video import FrameReader
 from byov.errors import DatasetError, VideoError
 
@@ -137,9 +137,10 @@ def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> I
                 chunk = index // int(info.get("chunks_size") or 1000)
                 fields |= {"episode_chunk": chunk, "chunk_index": chunk}
             try:
-                videos[key] = root / info["video_path"].format(**fields), segment
+                name = info["video_path"].format(**fields)
             except (KeyError, ValueError, IndexError) as error:
                 raise DatasetError(f"{root}: video_path {info['video_path']!r} has an unknown field {error}") from None
+            videos[key] = path_inside(root, name, f"{root}: video_path"), segment
         yield Episode(index, tuple(row.get("tasks") or ()), videos)
 
 

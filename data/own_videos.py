@@ -101,7 +101,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         id=values["id"],
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
-        path=_path_inside(root, values["path"], source),
+        path=path_inside(root, values["path"], source),
         events=events.times,
         unlabeled=events.unlabeled,
         event_unit=events.unit,
@@ -139,7 +139,7 @@ def read_events(text: str, source: str) -> tuple[float, ...]:
     return events.times or ()
 
 
-def _path_inside(root: Path, name: str, source: str) -> Path:
+def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name; raise if it is outside of root. Symbolic links below root may point anywhere."""
     path = Path(os.path.normpath(root / name))
     folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
@@ -147,7 +147,7 @@ def _path_inside(root: Path, name: str, source: str) -> Path:
         folder, target = folder.resolve(), target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
         raise DatasetError(
-            f"{source}: the path {name!r} is outside of {root}. Move the CSV to a folder above all videos."
+            f"{source}: the path {name!r} is outside of {root}, the folder of the dataset. All videos must be below it."
         )
     return path
 

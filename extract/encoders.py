@@ -282,7 +282,7 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
-    """Silence warnings and progress bars, except for those of downloads if `downloads`; restore both afterwards."""
+    """Silence warnings and progress bars of Hugging Face libraries; `downloads` keeps the bars of downloads."""
     library, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:

@@ -22,7 +22,8 @@ PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
 LARGEST = 1_000_000  # upper limit of every size, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
-SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}  # options with other names
+# Options that are not called like their setting.
+SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}
 
 RecordType = TypeVar("RecordType", bound=Record)
 

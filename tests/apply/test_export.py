@@ -80,7 +80,12 @@ def test_mistakes_are_one_line(byov_export, one_line, tmp_path, monkeypatch):
 
 def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, one_line, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
-    assert "differs from PyTorch" in one_line(byov_export("toy", tmp_path / "a.pt2", "--runs-dir", trained / "runs"))
+    earlier = tmp_path / "a.pt2"
+    earlier.write_text("mine")
+    ran = byov_export("toy", earlier, "--overwrite", "--runs-dir", trained / "runs")
+    assert "differs from PyTorch" in one_line(ran)
+    assert earlier.read_text() == "mine", "a file is only replaced by one that was checked"
+    earlier.unlink()
     monkeypatch.setattr(export._Embedder, "forward", lambda _, features: features[: int(features.sum())])
     assert "cannot be exported" in one_line(byov_export("toy", tmp_path / "a.pt2"))
     assert list(tmp_path.iterdir()) == []

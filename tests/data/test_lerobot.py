@@ -113,6 +113,7 @@ def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
         ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
         ({"video_path": None}, {}, "without videos"),
         ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field 'episode'"),
+        ({"video_path": "../{video_key}/{episode_index}.mp4"}, {}, "outside of"),
         ({"features": {"action": {"dtype": "float32"}}}, {}, "none of its features is a video"),
         ({"video_path": "clips/{episode_index}.mp4"}, {}, "all of its 10 videos are missing"),
     ],

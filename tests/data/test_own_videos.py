@@ -73,7 +73,7 @@ def test_folder_of_the_paths(read, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", ["../a.mp4", "sub/../../a.mp4", "/etc/passwd", "a\0.mp4"])
 def test_paths_outside_of_the_folder_are_refused(path, read):
-    with pytest.raises(DatasetError, match=r"is outside of .*Move the CSV"):
+    with pytest.raises(DatasetError, match=r"is outside of .*must be below it"):
         read(f"{path},ego,train\n")
 
 

@@ -201,7 +201,7 @@ def _softplus(values: Tensor) -> Tensor:
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the combined effect of updating running means with one triplet after the other.
+    """Return the weights of updating the running means with all triplets at once, as if one after the other.
 
     (n,) video of each triplet and whether it had a mean before -> (n, n) fraction of triplet j in the mean of triplet
     i's video, (n,) fraction of the previous mean, (n,) whether the triplet is the last of its video.

@@ -32,7 +32,7 @@ def package(tmp_path):
 
 @pytest.fixture
 def typed(cache, tmp_path, package):  # noqa: ARG001
-    """typed(command, *arguments): run a command of this installation, with the package on its path."""
+    """typed(command, *arguments): run an installed command that can import the plug-in."""
 
     def run(command, *arguments):
         folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
