@@ -141,7 +141,7 @@ def test_without_val_videos_the_last_model_is_kept(byov_train, write_cache, tiny
     write_cache(val=(0, 0), test=(0, 0))
     ran = byov_train("--run", "toy", *tiny)
     assert ran.code == 0, ran
-    assert "keeping the last model" in ran.err
+    assert "using --select last" in ran.err
     assert (run / "model.safetensors").read_bytes() == (run / "model-last.safetensors").read_bytes()
     assert json.loads((run / "config.json").read_text())["training"]["validation"] == {}
 
@@ -150,7 +150,7 @@ def test_without_labels_tau_chooses_the_model(byov_train, write_cache, tiny, run
     write_cache(labels=False, test=(0, 0))
     ran = byov_train("--run", "toy", *tiny)
     assert ran.code == 0, ran
-    assert "choosing the model by tau" in ran.err
+    assert "using --select tau" in ran.err
     validation = json.loads((run / "config.json").read_text())["training"]["validation"]
     assert validation == {"tau": max(record["tau"] for record in records(run)[1:])}
 

@@ -137,18 +137,6 @@ def test_an_unknown_metric_keeps_the_last_model(trainer, tmp_path):
     assert trained.state.best_metrics == score(trained.method)
 
 
-def test_the_time_left_is_logged_once_also_by_a_resumed_run(trainer, monkeypatch, caplog):
-    monkeypatch.setattr("byov.train.trainer.SHORTEST_ESTIMATE_SECONDS", 0.0)
-    caplog.set_level("INFO", "byov")
-    stop = threading.Event()
-    with pytest.raises(Interrupted):
-        trainer(stop, stop_at=20, epochs=10).train(stop.is_set)
-    resumed = trainer(epochs=10)
-    resumed.resume()
-    resumed.train()
-    assert [text.split()[-1] for text in caplog.messages] == ["left", "left"]
-
-
 def test_learning_rate_schedules():
     settings = ByovSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
     rates = [learning_rate(settings, step, 4) for step in range(41)]
