@@ -70,7 +70,6 @@ PAIR_LOSSES = {
     "triplets": triplets,
     "carl": contrast,
     "tcc": tcc(),
-    "tcc dot": tcc(similarity="dot"),
     "tcc mse": tcc(loss="mse"),
     "tcc classes": tcc(loss="classification"),
     "gta": lambda a, b, p, q: sum(gta_losses(a, b, p, q)),
