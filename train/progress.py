@@ -83,6 +83,4 @@ def principal_axes(videos: Iterable[Tensor]) -> Tensor:
 
 def resample(x: Tensor, length: int) -> Tensor:
     """Interpolate (T, D) rows linearly to (length, D)."""
-    if len(x) == 1:
-        return x.expand(length, -1)
     return F.interpolate(x.T[None], size=length, mode="linear", align_corners=True)[0].T

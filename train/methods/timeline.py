@@ -108,13 +108,11 @@ class Timeline(BackboneMethod):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_several(videos, self.settings.clips // 2)
 
-        def draw_part(video: CachedVideo, rng: np.random.Generator) -> Draw:
-            crop = shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop
-            return draw_clip(video, s.frames, crop, rng)
-
         def draw_item(rng: np.random.Generator) -> list[Draw]:
-            picked = pick(rng)
-            return [draw_part(video, rng) for video in (*picked, *picked)]
+            return [
+                draw_clip(video, s.frames, shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop, rng)
+                for video in 2 * pick(rng)
+            ]
 
         return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips // 2)
 
