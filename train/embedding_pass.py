@@ -1,6 +1,6 @@
 """Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,13 @@ def embed_videos(
         for untrained, model_sha256, model in models:
             for protocol, clip in parts:
                 first, last = clip or (0, video.frames - 1)
-                if protocol == "online":
+                if protocol == "online":  # the last frame of each prefix
                     frames = np.array(prefix_ends(video.frames))
-                    embedding = embed_prefixes(model, features, frames.tolist()).cpu().numpy()
+                    embedded = torch.stack([model.embed(features[: end + 1])[-1] for end in frames])
                 else:
                     frames = np.arange(first, last + 1)
-                    embedding = model.embed(features[first : last + 1]).cpu().numpy()
+                    embedded = model.embed(features[first : last + 1])
+                embedding = embedded.cpu().numpy()
                 if not np.isfinite(embedding).all():
                     raise Diverged(f"The embeddings of {video.id} are not finite; the model is unusable.")
                 provenance = EmbeddingProvenance(
@@ -78,8 +79,3 @@ def embed_videos(
     for outdated in set(run.glob("embeddings*/*/*.h5")) - written:
         outdated.unlink(missing_ok=True)
     return len(written)
-
-
-def embed_prefixes(model: Method, features: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:
-    """Embed the last frame of each prefix of (T, width) features from the frames up to it only: (len(ends), D)."""
-    return torch.stack([model.embed(features[: end + 1])[-1] for end in ends])

@@ -56,22 +56,20 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
-    videos: list[CachedVideo] = []
-    cached: list[tuple[VideoEntry, str]] = []
-    first: Header | None = None
-    for entry in manifest.videos:
-        if video_path(folder, entry.view, entry.id).is_file():
-            header = video_header(folder, entry.view, entry.id)
-            first = first or header
-            check_same_identity(header, first)
-            videos.append(_cached_video(header, entry, column, len(manifest.phases)))
-            cached.append((entry, header.columns[column]))
-    if first is None:
+    cached = [
+        (entry, video_header(folder, entry.view, entry.id))
+        for entry in manifest.videos
+        if video_path(folder, entry.view, entry.id).is_file()
+    ]
+    if not cached:
         raise TrainError(f"{folder} has no video of the manifest. Run byov-extract --dataset {folder.parent.name}.")
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
-    missing = len(manifest.videos) - len(videos)
-    if missing:
+    (_, first), *_ = cached
+    for _, header in cached:
+        check_same_identity(header, first)
+    videos = [_cached_video(header, entry, column, len(manifest.phases)) for entry, header in cached]
+    if missing := len(manifest.videos) - len(videos):
         LOGGER.info(f"{pluralize(missing, 'video')} of {folder.parent.name} not in the cache; see byov-cache ls")
     shape, _ = read_columns(first.path)[column]
     return TrainingData(
@@ -81,7 +79,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         width=shape[1],
         identity=dict(first.provenance.identity()),
         videos=tuple(videos),
-        digests=training_digests(cached),
+        digests=training_digests((entry, header.columns[column]) for entry, header in cached),
     )
 
 

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import groupby
 from math import floor
 from typing import Any, TypeVar, cast
 
@@ -75,15 +76,12 @@ def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 def group(sequences: Sequence[Tensor], causal: Sequence[bool] | None = None) -> list[Group]:
     """Merge neighbors of the same length and causality, so that they attend in one call."""
-    groups: list[Group] = []
-    for sequence, is_causal in zip(sequences, causal or [False] * len(sequences), strict=True):
-        batch, length = sequence.shape[:2]
-        last = groups[-1] if groups else None
-        if last and last.length == length and last.causal == is_causal:
-            groups[-1] = replace(last, batch=last.batch + batch)
-        else:
-            groups.append(Group(batch, length, is_causal))
-    return groups
+    shapes = [sequence.shape[:2] for sequence in sequences]
+    kinds = zip(shapes, causal or [False] * len(shapes), strict=True)
+    return [
+        Group(sum(batch for (batch, _), _ in same), length, is_causal)
+        for (length, is_causal), same in groupby(kinds, key=lambda kind: (kind[0][1], kind[1]))
+    ]
 
 
 def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: int | None) -> list[Group]:
@@ -217,15 +215,6 @@ def masked_frames(visible: Tensor, length: int) -> Tensor:
     return torch.ones(len(visible), length, dtype=torch.bool, device=visible.device).scatter(1, visible, False)
 
 
-@dataclass(frozen=True)
-class DecoderInput:
-    """Tokens to decode, with positions, and tokens that they may also attend to."""
-
-    tokens: Tensor  # (B, T, D)
-    context: Tensor | None = None  # (B, S, D)
-    causal: bool = False
-
-
 class FrameBackbone(nn.Module):
     """Maps the frames of clips to vectors."""
 
@@ -335,14 +324,14 @@ class Decoder(nn.Module):
         tokens: Tensor = x + self.positions(clips.index, clips.length)
         return tokens
 
-    def forward(self, inputs: Sequence[DecoderInput]) -> list[Tensor]:
-        """Return the frame features (B, T, width) of each input, all decoded in one pass."""
-        sequences = [
-            part.tokens if part.context is None else torch.cat([part.tokens, part.context], dim=1) for part in inputs
-        ]
-        groups = group(sequences, [part.causal for part in inputs])
+    def forward(self, sequences: Sequence[Tensor], frames: Sequence[int], causal: Sequence[bool]) -> list[Tensor]:
+        """Decode the first T = `frames` tokens of each sequence; the tokens after them are context.
+
+        Shapes: sequences (B, T + S, D), results (B, T, width). All are decoded in one pass.
+        """
+        groups = group(sequences, causal)
         x = pack(sequences)
         for block in self.blocks:
             x = block(x, groups)
-        decoded = [rows[:, : part.tokens.shape[1]] for rows, part in zip(unpack(x, sequences), inputs, strict=True)]
+        decoded = [tokens[:, :count] for tokens, count in zip(unpack(x, sequences), frames, strict=True)]
         return unpack(self.head(pack(decoded)), decoded)

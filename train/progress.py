@@ -29,11 +29,6 @@ GAMMA = 0.1
 MAX_REFERENCES = 64  # number of videos that each video is aligned with
 
 
-def linear_progress(frames: int) -> Tensor:
-    """Return the (T,) normalized times of a video's frames."""
-    return torch.linspace(0, 1, frames)
-
-
 def aligned_progress(
     videos: Sequence[VideoT], read: Callable[[VideoT], NDArray[np.floating]], seed: int = 0
 ) -> list[Tensor]:
@@ -48,7 +43,7 @@ def aligned_progress(
         (T,) labels of each video, from 0 to 1, never decreasing. A single video gets its normalized time.
     """
     if len(videos) < 2:
-        return [linear_progress(len(read(video))) for video in videos]
+        return [torch.linspace(0, 1, len(read(video))) for video in videos]
     references = torch.arange(len(videos))
     if len(videos) > MAX_REFERENCES:
         drawn = torch.randperm(len(videos), generator=torch.Generator().manual_seed(seed))[:MAX_REFERENCES]
@@ -88,6 +83,4 @@ def principal_axes(videos: Iterable[Tensor]) -> Tensor:
 
 def resample(x: Tensor, length: int) -> Tensor:
     """Interpolate (T, D) rows linearly to (length, D)."""
-    if len(x) == 1:
-        return x.expand(length, -1)
     return F.interpolate(x.T[None], size=length, mode="linear", align_corners=True)[0].T

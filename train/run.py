@@ -21,7 +21,7 @@ from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
 from byov.train import settings as shared
-from byov.train.checkpoint import TrainingState, file_bytes
+from byov.train.checkpoint import file_bytes
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
@@ -30,11 +30,12 @@ from byov.train.methods.base import Method, check_sizes
 from byov.train.methods.byov import ByovSettings
 from byov.train.sampling import BatchSource
 from byov.train.settings import TrainSettings, checked
-from byov.train.trackers import open_trackers
+from byov.train.trackers import check_installed, open_trackers
 from byov.train.trainer import Trainer
 from byov.train.validation import Validator
 
 LOGGER = logging.getLogger(__name__)
+PAPER_DEPTH = ByovSettings.model_fields["depth"].default
 
 
 def train_run(
@@ -92,29 +93,27 @@ def train_run(
         ProcessLost: Another process of `processes` has ended.
     """
     features_path, runs_path = features_folder(features_dir), runs_folder(runs_dir)
-    is_recorded = resume or embed_only
+    record = None
     with connection_errors():
-        if is_recorded:
+        if resume or embed_only:
             record = runs.read_run(runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name))
-            recorded = shared.settings_of(record)
-            chosen = _extended(record, recorded, settings) if resume else recorded
-            _check_options(record, chosen, settings, dataset=dataset, encoder=encoder, ratio=ratio, method=method)
-            data = open_training_data(features_path, record.dataset, record.encoder_folder, record.ratio)
-            folder = record.folder
-        else:
-            data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
+            options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
+            chosen = _recorded_settings(record, options, settings, may_extend=resume)
+            folder, dataset, encoder, ratio = record.folder, record.dataset, record.encoder_folder, record.ratio
+        data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
+        if record is None:
             chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
             folder = runs.run_folder(runs_path, run or run_name(name))
         torch_device = processes.device(pick_device(device))
-    if embed_only:
+    if record is not None and embed_only:
         runs.check_model(folder, record.training)
-    if is_recorded and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
+    if record is not None and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
-    model = build_method(data.width, chosen)
-    if is_recorded:
-        training = _check_features(record, training_record(data, model), same_labels=resume)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
+    model = build_method(data.width, chosen)
+    if record is not None:
+        training = _check_features(record, training_record(data, model), same_labels=resume)
     if embed_only:
         with _locked(folder):
             _write_config(folder, model, training)
@@ -124,17 +123,16 @@ def train_run(
 
     _check_processes(processes, model)
     sampler = model.sampler(data.of("train"))
-    if not resume:
+    if record is None:
         model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
         training = training_record(data, model)
-    shown = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+        if torch_device.type == "cpu" and isinstance(chosen, ByovSettings) and chosen.depth >= PAPER_DEPTH:
+            LOGGER.info("the paper's model is slow on a CPU; --size small trains a smaller one in minutes")
+    trackers = [name for name, is_used in (("tensorboard", tensorboard), ("wandb", wandb)) if is_used]
+    check_installed(trackers)
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
-    with (
-        open_trackers(folder, shown | chosen.model_dump(mode="json"), tensorboard=tensorboard, wandb=wandb) as trackers,
-        connection_errors(lost),
-        _locked(folder) if processes.is_main else nullcontext(),
-    ):
-        if processes.is_main and not resume and any(not path.name.startswith(".") for path in folder.iterdir()):
+    with connection_errors(lost), _locked(folder) if processes.is_main else nullcontext():
+        if processes.is_main and record is None and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise TrainError(
                 f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
             )
@@ -151,28 +149,21 @@ def train_run(
             validate=Validator(data.dataset, val, store, torch_device) if val else None,
             select=_selection_metric(data, chosen.select),
             checkpoint_every=checkpoint_every,
-            trackers=trackers,
             processes=processes,
             metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
-            advice=_smaller_model(data, chosen) if torch_device.type == "cpu" else "",
         )
-        if resume:
-            if runs.FILES_KEY in training and (folder / runs.MODEL_NAME).exists():
-                runs.check_model(folder, training)  # its digest is about to be replaced
-            trainer.resume()
-            if trainer.state.step == 0 and (folder / runs.LAST_MODEL_NAME).exists():
-                raise TrainError(
-                    f"{folder.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
-                )
-            LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
-        if resume and chosen.epochs > recorded.epochs:
-            _check_last_validation(trainer.state, data, recorded)
-            if processes.is_main:
-                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # it marks a finished run
+        if record is not None:
+            _resume(trainer, record, validated=bool(data.of("val")))
         if processes.is_main:
+            if record is not None and chosen.epochs > record.settings["epochs"]:
+                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # it marks a finished run
             training.pop(runs.FILES_KEY, None)
             _write_config(folder, model, training)  # from here on, the run exists
-        trainer.train(stop, progress)
+        config = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+        config |= chosen.model_dump(mode="json")
+        first_step = trainer.state.step + 1 if trainer.state.step else 0
+        with open_trackers(trackers if processes.is_main else [], folder, config, first_step) as trainer.trackers:
+            trainer.train(stop, progress)
         processes.shutdown()
         if not processes.is_main:
             return {}
@@ -190,48 +181,57 @@ def train_run(
     }
 
 
-def _extended(run: runs.RunRecord, recorded: TrainSettings, given: dict[str, Any]) -> TrainSettings:
-    """Return the settings to resume a run with: those recorded, or the same with more epochs."""
-    epochs = given.get("epochs", recorded.epochs)
-    extended = checked(type(recorded), **(recorded.model_dump() | {"epochs": epochs, "steps": None}))
-    if extended.epochs <= recorded.epochs:
-        return recorded
-    if extended.schedule != "constant":
-        raise TrainError(
-            f"{run.name} cannot be extended to {epochs} epochs: the learning rates of its {recorded.schedule} schedule "
-            f"depend on the number of epochs, {recorded.epochs}. Start another run with --epochs {epochs}."
-        )
-    return extended
+def _recorded_settings(
+    record: runs.RunRecord, options: dict[str, Any], given: dict[str, Any], *, may_extend: bool
+) -> TrainSettings:
+    """Return the settings that a run was started with, or the same with more epochs.
 
-
-def _check_last_validation(state: TrainingState, data: TrainingData, recorded: TrainSettings) -> None:
-    """Refuse to extend a run that was validated, and perhaps selected, at an epoch at which a longer run is not."""
-    is_validated = data.of("val") and any(record["epoch"] == recorded.epochs for record in state.records)
-    if is_validated and recorded.epochs % recorded.validate_every:
-        raise TrainError(
-            f"The run cannot be extended: it was also validated after epoch {recorded.epochs}, which is not a multiple "
-            f"of --validate-every {recorded.validate_every}. Start another run."
-        )
-
-
-def _check_options(record: runs.RunRecord, recorded: TrainSettings, settings: dict[str, Any], **options: Any) -> None:
-    """Raise TrainError unless the given options and settings are those that a run was started with."""
+    Raise TrainError if the given options or settings are others.
+    """
+    recorded = shared.settings_of(record)
     started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
     if options["encoder"] == record.encoder_folder:
         started["encoder"] = record.encoder_folder
     changed = [
-        f"{name} {started[name]!r}, not {given!r}"
-        for name, given in options.items()
-        if given not in (None, started[name])
+        f"{name} {started[name]!r}, not {value!r}"
+        for name, value in options.items()
+        if value not in (None, started[name])
     ]
     if not changed:
-        shared.check_names(recorded.method, settings)
-        ours = checked(type(recorded), **(recorded.model_dump() | settings))
-        changed = shared.differences(ours, recorded, settings)
+        shared.check_names(recorded.method, given)
+        requested = checked(type(recorded), **(recorded.model_dump() | given))
+        if may_extend and requested.epochs > recorded.epochs:
+            if recorded.schedule != "constant":
+                raise TrainError(
+                    f"{record.name} cannot be extended: the learning rates of its {recorded.schedule} schedule depend "
+                    f"on the number of epochs, {recorded.epochs}. Start another run with --epochs {requested.epochs}."
+                )
+            recorded = recorded.model_copy(update={"epochs": requested.epochs, "steps": None})
+        changed = shared.differences(requested, recorded, given)
     if changed:
         raise TrainError(
             f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
         )
+    return recorded
+
+
+def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> None:
+    """Restore the last checkpoint; raise TrainError if the run cannot be continued to its number of epochs."""
+    if runs.FILES_KEY in record.training and (record.folder / runs.MODEL_NAME).exists():
+        runs.check_model(record.folder, record.training)  # its digest is about to be replaced
+    trainer.resume()
+    if trainer.state.step == 0 and (record.folder / runs.LAST_MODEL_NAME).exists():
+        raise TrainError(
+            f"{record.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
+        )
+    epochs, settings = record.settings["epochs"], trainer.method.settings
+    is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
+    if settings.epochs > epochs and is_trained and validated and epochs % settings.validate_every:
+        raise TrainError(  # the validation may have selected a model that a longer run would not
+            f"The run cannot be extended: it was also validated after epoch {epochs}, which is not a multiple of "
+            f"--validate-every {settings.validate_every}. Start another run."
+        )
+    LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
 
 
 def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
@@ -303,24 +303,12 @@ def _locked(folder: Path) -> Iterator[None]:
 def _selection_metric(data: TrainingData, select: str) -> str:
     """Return the metric that chooses the model: the requested one if the val split allows it."""
     val = data.of("val")
-    if not val:
-        if select != "last":
-            LOGGER.info("no val videos: keeping the last model")
-        return "last"
     labeled_views = {video.view for video in val if video.labels is not None}
-    if select in ("retrieval", "trimmed", "both") and len(labeled_views) < 2:
-        LOGGER.info(f"--select {select} needs val videos of both views with phase labels: choosing the model by tau")
-        return "tau"
-    return select
-
-
-def _smaller_model(data: TrainingData, settings: TrainSettings) -> str:
-    """Return the command of a small model if the model is as deep as the paper's, to be printed with the time left."""
-    paper_depth = ByovSettings.model_fields["depth"].default
-    if not isinstance(settings, ByovSettings) or settings.size != "paper" or settings.depth < paper_depth:
-        return ""
-    ratio, dataset = data.column.removeprefix("merged/"), data.dataset
-    return f"; a model for CPUs takes minutes: byov-train --dataset {dataset} --ratio {ratio} --size small"
+    if select == "last" or (val and select == "tau") or len(labeled_views) == 2:
+        return select
+    possible = "tau" if val else "last"
+    LOGGER.info(f"--select {select} needs val videos of both views with phase labels: using --select {possible}")
+    return possible
 
 
 def _write_config(folder: Path, model: Method, training: dict[str, Any]) -> None:

@@ -157,7 +157,8 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
 
     def common_variants(self) -> Iterator[str]:
         """Yield the differences from the method's default row in settings that several methods share."""
-        if self.standardize != type(self).model_fields["standardize"].default:
+        default = type(self).model_fields["standardize"].default
+        if self.standardize != self.presets("", dict(self)).get("standardize", default):
             yield "standardized" if self.standardize == "video" else "not standardized"
 
     @classmethod

@@ -1,8 +1,9 @@
 """Experiment trackers: the metrics of a run in TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,64 +13,57 @@ from byov.errors import TrainError
 Tracker = Callable[[Mapping[str, float], int], None]  # logs the metrics of a step
 
 
+def check_installed(packages: Sequence[str]) -> None:
+    """Raise TrainError if the package of a tracker is not installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise TrainError(f"--{package} needs a package: pip install {package}")
+
+
 @contextmanager
-def open_trackers(run: Path, config: Mapping[str, Any], *, tensorboard: bool, wandb: bool) -> Iterator[list[Tracker]]:
-    """Open the requested trackers of a run and close them at the end; TrainError if a package is not installed.
-
-    They write nothing before the first metrics.
-    """
+def open_trackers(
+    names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int
+) -> Iterator[list[Tracker]]:
+    """Open trackers ("tensorboard", "wandb") for the metrics of a run from `first_step` on; close them at the end."""
     with ExitStack() as stack:
-        trackers = [_tensorboard(run, stack)] if tensorboard else []
-        yield trackers + ([_wandb(run, config, stack)] if wandb else [])
+        trackers = [_tensorboard(run, first_step, stack)] if "tensorboard" in names else []
+        yield trackers + ([_wandb(run, config, stack)] if "wandb" in names else [])
 
 
-def _tensorboard(run: Path, stack: ExitStack) -> Tracker:
+def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
     """Log to event files in the folder `tensorboard` of the run."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise TrainError("--tensorboard needs a package: pip install tensorboard") from None
-    writers: list[Any] = []
+    from torch.utils.tensorboard import SummaryWriter
+
+    # Purge what an interrupted run logged after its last checkpoint.
+    writer: Any = stack.enter_context(SummaryWriter(str(run / "tensorboard"), purge_step=first_step))
 
     def log(metrics: Mapping[str, float], step: int) -> None:
-        if not writers:  # purge what an interrupted run logged after its last checkpoint
-            writers.append(SummaryWriter(str(run / "tensorboard"), purge_step=step))
-            stack.callback(writers[0].close)
         for name, value in metrics.items():
-            writers[0].add_scalar(name, value, step)
-        writers[0].flush()
+            writer.add_scalar(name, value, step)
+        writer.flush()
 
     return log
 
 
 def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
     """Log to a W&B run, whose id is kept in the run's folder so that a resumed run continues it."""
-    try:
-        import wandb
-    except ImportError:
-        raise TrainError("--wandb needs a package: pip install wandb") from None
-    started: list[Any] = []
+    import wandb
+
     id_file = run / "wandb" / "id"
-
-    def log(metrics: Mapping[str, float], step: int) -> None:
-        if not started:
-            id_file.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                wandb_run = wandb.init(
-                    project=os.environ.get("WANDB_PROJECT", "byov"),
-                    name=run.name,
-                    id=id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
-                    resume="allow",
-                    dir=str(run),
-                    config=dict(config),
-                    settings=wandb.Settings(silent=True, console="off"),
-                )
-            except wandb.Error as error:
-                reason = str(error).partition("\n")[0].rstrip(".")
-                raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
-            write_text(id_file, wandb_run.id + "\n")
-            started.append(wandb_run)
-            stack.callback(wandb_run.finish)
-        started[0].log(dict(metrics), step=step)  # W&B ignores steps that it already has
-
-    return log
+    id_file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        wandb_run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "byov"),
+            name=run.name,
+            id=id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
+            resume="allow",
+            dir=str(run),
+            config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.Error as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
+    stack.callback(wandb_run.finish)
+    write_text(id_file, wandb_run.id + "\n")
+    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)  # W&B ignores steps that it already has

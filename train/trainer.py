@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from byov.cache.digests import check_weights
 from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
-from byov.text import format_duration
 from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
@@ -29,8 +27,6 @@ from byov.train.trackers import Tracker
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
-ESTIMATE_AFTER_EPOCHS, ESTIMATE_AFTER_SECONDS = 3, 10.0  # whichever comes first
-SHORTEST_ESTIMATE_SECONDS = 60.0
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
@@ -48,8 +44,7 @@ class Trainer:
     """Trains a method, validates it, keeps the best model, and writes metrics and checkpoints.
 
     `select` names the metric of `validate` that chooses the best model; without that metric, the last model is kept.
-    Model files and checkpoints carry `metadata`, above all the "identity" of the run. `advice` is logged together with
-    the expected time.
+    Model files and checkpoints carry `metadata`, above all the "identity" of the run.
     """
 
     def __init__(
@@ -62,10 +57,8 @@ class Trainer:
         validate: Callable[[Method], dict[str, float]] | None,
         select: str,
         checkpoint_every: int,
-        trackers: Sequence[Tracker] = (),
         processes: Processes = SINGLE_PROCESS,
         metadata: Mapping[str, Any] | None = None,
-        advice: str = "",
     ) -> None:
         self.method, self.state = method.to(device), TrainingState()
         self.total_steps = method.settings.epochs * batches.steps_per_epoch
@@ -79,7 +72,8 @@ class Trainer:
         )
         self._batches, self._device, self._processes = batches, device, processes
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
-        self._folder, self._trackers, self._metadata, self._advice = folder, trackers, dict(metadata or {}), advice
+        self._folder, self._metadata = folder, dict(metadata or {})
+        self.trackers: Sequence[Tracker] = ()
         self._unread: list[tuple[dict[str, Tensor], int]] = []  # losses and items of the steps since they were read
 
     def resume(self) -> None:
@@ -99,13 +93,12 @@ class Trainer:
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
         """Train to the last step; once `stop` returns true, write a checkpoint and raise Interrupted.
 
-        Diverged is raised if the loss or the weights are not finite, or the processes disagree.
+        Raise Diverged if the loss or the weights are not finite, or the processes disagree.
         """
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
             self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
-        first, steps_per_epoch, first_ended = self.state.step, self._batches.steps_per_epoch, 0.0
-        is_estimated = not self._processes.is_main
+        first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
                 self._train_step(batch)
@@ -116,9 +109,6 @@ class Trainer:
                     score = self._end_epoch(epoch)
                     if score is not None:
                         bar.advance(0, latest=f"epoch={epoch}, val {self._select}={score:.4f}")
-                first_ended = first_ended or time.monotonic()  # the first step is slow
-                if not is_estimated:
-                    is_estimated = self._log_estimate(self.state.step - first - 1, time.monotonic() - first_ended)
                 if self._processes.any(stop()):
                     self._save_checkpoint()
                     self._processes.barrier()  # torchrun ends all processes as soon as one has ended
@@ -130,15 +120,6 @@ class Trainer:
             self._write_model(LAST_MODEL_NAME)
             if self.state.best is None:
                 self._write_model(MODEL_NAME)
-
-    def _log_estimate(self, steps: int, seconds: float) -> bool:
-        """Log the time that is left, once `steps` have taken long enough to tell; returns whether they have."""
-        if seconds < ESTIMATE_AFTER_SECONDS and steps < ESTIMATE_AFTER_EPOCHS * self._batches.steps_per_epoch:
-            return False
-        left = seconds / max(1, steps) * (self.total_steps - self.state.step)
-        if left > SHORTEST_ESTIMATE_SECONDS:
-            LOGGER.info(f"about {format_duration(left)} left{self._advice}")
-        return True
 
     def _train_step(self, batch: Batch) -> None:
         """Take one optimizer step."""
@@ -202,7 +183,7 @@ class Trainer:
         self.state.records.append(record)
         self._write_metrics()
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker(metrics, record["step"])
 
     def _write_metrics(self) -> None:

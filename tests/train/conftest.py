@@ -23,6 +23,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "subset": 4}
 
 
+def sizes_of(method: str, sizes: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return those of the sizes that are settings of a method, and of its backbone."""
+    cls = METHODS[method].settings_class
+    unused = () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
+    return {name: value for name, value in sizes.items() if name in cls.model_fields and name not in unused}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread(one_torch_thread: None) -> None:
     pass
@@ -40,9 +47,7 @@ def make_method() -> Callable[..., Any]:
     """make_method(name, width=12, **settings): a tiny model without parameters that are all zero or one."""
 
     def make(name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any) -> Method:
-        cls = METHODS[name].settings_class
-        unused = () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
-        sizes = {size: value for size, value in SIZES.items() if size in cls.model_fields and size not in unused}
+        sizes = sizes_of(name, SIZES, **settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             method = METHODS[name](width, resolve_settings(name, "demo", sizes | settings), training)

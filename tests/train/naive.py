@@ -8,7 +8,7 @@ from torch import Tensor
 
 from byov.train.methods.base import Losses
 from byov.train.methods.byov import Byov
-from byov.train.networks import DecoderInput, Group, draw_visible, local_attention_mask
+from byov.train.networks import Group, draw_visible, local_attention_mask
 from byov.train.sampling import Batch, Clips
 
 
@@ -28,14 +28,15 @@ def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Loss
 
 def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
     tokens = _mask_filled(method, view, visible)
-    (decoded,) = method.decoder([DecoderInput(tokens, causal=method.settings.causal)])
+    (decoded,) = method.decoder([tokens], [view.sampled], [method.settings.causal])
     return _error(method, view, decoded, visible)
 
 
 def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tensor:
     latents = _encode(method, other.features, _positions(method.encoder.positions, other), other.index)
     context = method.decoder.project(latents) + _positions(method.decoder.positions, other)
-    (decoded,) = method.decoder([DecoderInput(_mask_filled(method, own, visible), context=context)])
+    tokens = torch.cat([_mask_filled(method, own, visible), context], dim=1)
+    (decoded,) = method.decoder([tokens], [own.sampled], [False])
     return _error(method, own, decoded, visible)
 
 

@@ -22,13 +22,6 @@ def build(backbone, **settings):
     return build_backbone(WIDTH, resolve_settings("tcc", "demo", given))
 
 
-@pytest.fixture
-def with_context(make_clips):
-    return lambda batch, frames, **fields: make_clips(
-        batch, frames, context=torch.randn(batch, frames, WIDTH, generator=generator(7)), **fields
-    )
-
-
 @pytest.mark.parametrize("kind", ["frame", "transformer", "encoder"])
 def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkeypatch):
     monkeypatch.setattr(backbones, "DROPOUT", 0.0)
@@ -49,8 +42,8 @@ def test_the_context_of_the_first_frames_is_the_first_frame():
     assert (alone.context, alone.fc1.weight.shape) == (0, (HIDDEN, WIDTH))
 
 
-def test_dropout_of_an_item_does_not_depend_on_the_others(with_context):
-    head, both = FrameHead(WIDTH, 8, 15), with_context(2, 6)
+def test_dropout_of_an_item_does_not_depend_on_the_others(make_clips):
+    head, both = FrameHead(WIDTH, 8, 15), make_clips(2, 6, context=torch.randn(2, 6, WIDTH, generator=generator(7)))
     (together,) = head([both], generator())
     for item in range(2):
         fields = {n: v[item : item + 1] for n, v in vars(both).items() if isinstance(v, torch.Tensor)}

@@ -47,7 +47,7 @@ def test_features_are_found_by_name_or_because_they_are_the_only_ones(features_d
     assert data.identity["encoder"] == "openai/clip-vit-base-patch16"
 
 
-def test_videos_have_the_facts_of_the_manifest(features_dir):
+def test_videos_have_the_facts_of_the_manifest(features_dir, folder):
     data = open_training_data(features_dir, None, None, 0.3)
     assert len(data.videos) == 11
     assert [(video.id, video.frames) for video in data.of("train", "exo")] == [("c", 33), ("a", 50)]
@@ -55,27 +55,19 @@ def test_videos_have_the_facts_of_the_manifest(features_dir):
     assert [video.pair for video in data.of("train")] == ["p", None, "q", "p", "q"]
     (video,) = data.of("test", "ego")
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
-
-
-def test_videos_that_are_not_in_the_cache_are_left_out(features_dir, folder):
-    (folder / "ego" / "b.h5").unlink()
+    (folder / "ego" / "b.h5").unlink()  # videos that are not in the cache are left out
     assert "b" not in [video.id for video in open_training_data(features_dir, None, None, 0.3).videos]
 
 
-@pytest.mark.parametrize("preload_bytes", [0, 2**30])
-def test_features_are_those_of_the_file(features_dir, preload_bytes):
-    data = open_training_data(features_dir, None, None, 1.0)
-    store = FeatureStore(data, data.of("val"), preload_bytes)
-    for video in data.videos:  # also those that are not preloaded
-        assert np.array_equal(store.read(video), read_array(video.path, "merged/1.0"))
-
-
 def test_features_are_preloaded_if_they_fit(features_dir):
-    data = open_training_data(features_dir, None, None, 0.3)
+    data = open_training_data(features_dir, None, None, 1.0)
     videos = data.of("train", "ego")
     size = (40 + 25 + 3) * 16 * 2
     preloaded, lazy = FeatureStore(data, videos, size), FeatureStore(data, videos, size - 1)
     assert (preloaded.size_bytes, preloaded.preloaded, lazy.preloaded) == (size, True, False)
+    for video in data.videos:  # also those that are not preloaded
+        assert np.array_equal(preloaded.read(video), read_array(video.path, "merged/1.0"))
+        assert np.array_equal(lazy.read(video), preloaded.read(video))
     videos[0].path.unlink()
     assert preloaded.read(videos[0]).shape == (40, 16)
     with pytest.raises(CacheError, match=r"a\.h5"):

@@ -25,24 +25,11 @@ HOSTILE = "x`\n\n# Owned\n---\nlicense: gpl\n---\n<script>alert(1)</script> | a 
 
 
 def edit_config(folder, **changes):
-    """Change entries of config.json, or else its settings."""
+    """Change entries of config.json, or those of its settings that have a dot before their name."""
     config = json.loads((folder / "config.json").read_text())
     for name, value in changes.items():
-        (config if name in config else config["settings"])[name] = value
+        (config["settings"] if name.startswith(".") else config)[name.removeprefix(".")] = value
     (folder / "config.json").write_text(json.dumps(config))
-
-
-def test_a_saved_model_is_loaded_unchanged(make_method, tmp_path, capfd):
-    model = make_method(position="index", norm="before", attention_window=4, standardize="video", training=RECORD)
-    model.record["validation"] = {"tau": 0.25}
-    model.save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "README.md"}
-    loaded = Method.from_pretrained(tmp_path)
-    assert (loaded.settings, loaded.record) == (model.settings, RECORD | {"validation": {"tau": 0.25}})
-    stored = load_file(tmp_path / "model.safetensors")
-    assert stored.keys() == model.state_dict().keys()
-    assert all(torch.equal(stored[name], weights) for name, weights in model.state_dict().items())
-    assert capfd.readouterr() == ("", "")
 
 
 def test_push_to_hub_uploads_the_saved_files(make_method, monkeypatch):
@@ -72,18 +59,15 @@ def test_weights_of_another_architecture_are_refused(make_method, tmp_path):
     )
     with pytest.raises(TrainError, match=r"model\.safetensors does not hold"):
         Method.from_pretrained(tmp_path)
-    make_method("timeline").save_pretrained(tmp_path / "other")
-    (tmp_path / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
-    with pytest.raises(TrainError, match=r"model\.safetensors does not hold"):
-        Method.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": "dreams"},
-        {"latent": "256; rm -rf"},
-        {"latent": 10**6},
+        {".method": "dreams"},
+        {".latent": "256; rm -rf"},
+        {".latent": 10**6},
+        {".rotary": True},
         {"rotary": True},
         {"width": 10**6},
         {"width": 11},
@@ -107,14 +91,6 @@ def test_a_model_that_does_not_exist_is_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TrainError, match=f"^{name} is neither a folder nor a model on the Hugging Face Hub: [^\n]+$"):
         Method.from_pretrained(name)
-
-
-def test_an_unknown_entry_of_a_config_is_named(make_method, tmp_path):
-    make_method().save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rotary": True}))
-    with pytest.raises(TrainError, match="'rotary'"):
-        Method.from_pretrained(tmp_path)
 
 
 def card_text(model):

@@ -22,12 +22,8 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def vectors(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64).to(dtype)
-
-
 def unit_vectors(*shape, seed=0, dtype=torch.float64):
-    return F.normalize(vectors(*shape, seed=seed), dim=-1).to(dtype)
+    return F.normalize(torch.randn(*shape, generator=seeded(seed), dtype=torch.float64), dim=-1).to(dtype)
 
 
 def no_padding(clips):
@@ -70,7 +66,6 @@ PAIR_LOSSES = {
     "triplets": triplets,
     "carl": contrast,
     "tcc": tcc(),
-    "tcc dot": tcc(similarity="dot"),
     "tcc mse": tcc(loss="mse"),
     "tcc classes": tcc(loss="classification"),
     "gta": lambda a, b, p, q: sum(gta_losses(a, b, p, q)),
@@ -148,12 +143,6 @@ def test_hard_matches_cost_the_minimum_variance():
     assert right.item() == pytest.approx(0.001 * log(MIN_VARIANCE))
     wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))  # all return to time 0
     assert wrong.item() == pytest.approx((times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE))
-
-
-# AE2
-
-
-# ActorObserverNet
 
 
 # Timeline

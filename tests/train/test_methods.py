@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from byov.cache.features import standardize
@@ -149,16 +150,18 @@ def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
 
 
 def test_a_saved_model_loads(make, each_method, tmp_path):
-    method = make(standardize="video", training={"dataset": "demo"})
-    method.save_pretrained(tmp_path)
-    loaded = Method.from_pretrained(tmp_path)
+    method, folder = make(standardize="video", training={"dataset": "demo"}), tmp_path / "model"
+    method.save_pretrained(folder)
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert load_file(folder / "model.safetensors").keys() == method.state_dict().keys()
+    loaded = Method.from_pretrained(folder)
     assert type(loaded) is METHODS[each_method]
     assert (loaded.width, loaded.settings, loaded.record) == (method.width, method.settings, {"dataset": "demo"})
     features = torch.randn(9, method.width)
     assert torch.equal(loaded.embed(features), method.embed(features))
     other = Timeline if METHODS[each_method] is not Timeline else Byov
     with pytest.raises(TrainError, match=f"a model of method {each_method}, not a {other.__name__}"):
-        other.from_pretrained(tmp_path)
+        other.from_pretrained(folder)
 
 
 def test_embeddings_have_no_gradient_and_ignore_the_training_mode(make):

@@ -3,15 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from byov.train import networks
-from byov.train.networks import (
-    Block,
-    Positions,
-    draw_visible,
-    group,
-    pack,
-    sincos,
-    unpack,
-)
+from byov.train.networks import Block, Positions, draw_visible, group, pack, sincos, unpack
 
 
 def seeded(seed=0):

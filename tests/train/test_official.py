@@ -103,12 +103,7 @@ def test_a_hostile_checkpoint_executes_nothing(lightning, tmp_path, function, pl
         load_encoder(path, heads=HEADS)
     else:
         refused(path)
-    assert not trap.exists()
-
-
-def test_a_plain_pickle_is_not_opened(tmp_path):
-    trap, path = tmp_path / "trap", tmp_path / "hostile.ckpt"
-    path.write_bytes(pickle.dumps(Calls(eval, f"open({str(trap)!r}, 'w')")))
+    path.write_bytes(pickle.dumps(calls[function]))  # a plain pickle
     assert "not a readable checkpoint" in refused(path)
     assert not trap.exists()
 
@@ -142,8 +137,5 @@ def test_weights_of_another_model_are_refused(golden_state, name, weights):
     if weights is not None:
         state[name] = weights
     assert refused(state).startswith("the state dict: not an encoder of the published code (")
-
-
-@pytest.mark.parametrize("heads", [3, 32, 0, -4])
-def test_heads_that_do_not_divide_the_latent_are_refused(golden_state, heads):
-    assert refused(golden_state, heads=heads) == f"{heads} heads do not divide its latent of 16"
+    for heads in (3, 0):
+        assert refused(golden_state, heads=heads) == f"{heads} heads do not divide its latent of 16"

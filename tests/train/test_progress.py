@@ -51,9 +51,11 @@ def test_path_probabilities_equal_those_of_all_enumerated_paths(shape):
     np.testing.assert_allclose(path_probabilities(torch.from_numpy(costs), 0.3), expected, rtol=1e-6)
 
 
-def test_identical_videos_have_linear_labels():
+def test_identical_videos_and_a_single_one_have_linear_labels():
     for labels in labels_of([action(np.linspace(0, 1, 50))] * 4):
         np.testing.assert_allclose(labels, np.linspace(0, 1, 50), atol=0.01)
+    (alone,) = labels_of([action(np.linspace(0, 1, 9) ** 3)])
+    np.testing.assert_allclose(alone, np.linspace(0, 1, 9))
 
 
 def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
@@ -95,10 +97,6 @@ def test_labels_rise_from_0_to_1_whatever_the_videos():
         assert (np.diff(labels) >= 0).all()
         assert labels[0] == 0
         assert len(labels) == 1 or labels[-1] == pytest.approx(1)
-
-
-def test_a_single_video_has_its_normalized_time():
-    np.testing.assert_allclose(labels_of([action(np.linspace(0, 1, 9) ** 3)])[0], np.linspace(0, 1, 9))
 
 
 def test_more_videos_than_references_are_aligned_with_a_random_subset(monkeypatch):

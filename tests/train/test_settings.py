@@ -5,8 +5,7 @@ import pytest
 
 from byov.errors import SettingsError
 from byov.train.methods import METHODS
-from byov.train.methods.byov import ByovSettings
-from byov.train.settings import GROUPS, checked, differences, methods_with, option_name, read_settings, resolve_settings
+from byov.train.settings import GROUPS, differences, methods_with, option_name, read_settings, resolve_settings
 
 
 def resolve(dataset="demo", method="byov", **given):
@@ -46,7 +45,7 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"self_view": False, "cross_view": False}, "nothing to learn from: --no-self, --no-cross"),
         ({"steps": 0}, "steps is 0"),
         ({"steps": 100, "epochs": 2}, "--steps and --epochs"),
-        ({"size": "tiny"}, "unknown size 'tiny'; choose one of paper, small"),
+        ({"size": "tiny"}, "size is 'tiny'; it must be 'paper' or 'small'"),
         ({"seed": 2**63}, "seed is"),
         ({"frames": 10**30}, "frames is .* at most 1,000,000"),
         ({"lr": float("nan")}, "lr is nan"),
@@ -55,7 +54,7 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"crop": (0.8, 0.5)}, "crop is .*; it must be LOW,HIGH with 0 < LOW <= HIGH <= 1"),
         ({"crop": (0.5,)}, "crop is .* at least 2 items"),
         ({"position": "learned"}, "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'"),
-        ({"recipe": "best"}, "unknown recipe 'best'; choose one of paper, official, cycle"),
+        ({"recipe": "best"}, "recipe is 'best'; it must be 'paper', 'official' or 'cycle'"),
         ({"sigma": 0.1}, "--sigma is a setting of timeline; the method is byov"),
         ({"self_vew": True}, "unknown setting 'self_vew'"),
         ({"method": "best"}, "unknown method 'best'; choose one of byov, timeline"),
@@ -89,18 +88,6 @@ def test_steps_set_the_number_of_epochs(given, steps_per_epoch, epochs, warmup):
     settings = given.with_epochs(steps_per_epoch)
     assert (settings.epochs, settings.warmup) == (epochs, warmup)
     assert differences(given, settings) == []
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"mask_self": 0, "mask_cross": 1, "crop": (0.1, 0.1), "clip_grad": 1, "seed": 2**63 - 1},
-        {"self_view": False, "cross_view": False, "cycle": 1.0, "frames": 2, "latent": 2, "heads": 1},
-    ],
-)
-def test_limits_are_allowed(given):
-    settings = checked(ByovSettings, **given)
-    assert {name: getattr(settings, name) for name in given} == given
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -149,13 +136,3 @@ def test_options_and_their_methods():
 )
 def test_titles_tell_variants_apart(settings, title):
     assert resolve(**settings).title == title
-
-
-def test_differences_are_named():
-    theirs = ByovSettings(lr=1e-3, crop=(0.5, 1.0), causal=False)
-    assert differences(ByovSettings(), ByovSettings()) == []
-    assert differences(ByovSettings(), theirs) == [
-        "crop (0.5, 1.0), not (1.0, 1.0)",
-        "lr 0.001, not 1e-05",
-        "causal False, not True",
-    ]

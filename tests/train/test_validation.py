@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,28 +7,9 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.validation import Validator, cross_view_map
+from byov.train.validation import Validator
 
 CPU = torch.device("cpu")
-
-
-def random_frames(lengths, labeled=True):
-    """Videos with embeddings that weakly depend on their labels; the first half is ego."""
-    random, count = np.random.default_rng(0), sum(lengths)
-    labels = np.concatenate([np.sort(random.integers(3, size=length)) for length in lengths])
-    embeddings = (random.normal(size=(count, 6)) + 0.7 * labels[:, None]).astype(np.float32)
-    is_ego = np.arange(len(lengths)) < len(lengths) / 2
-    names = tuple(map(str, range(len(lengths))))
-    return Frames(embeddings, labels if labeled else np.full(count, -1), np.array(lengths), is_ego, names)
-
-
-def test_retrieval_needs_both_views_and_labels():
-    frames = random_frames((10, 10, 12, 9))
-    unlabeled = random_frames((10, 10, 12, 9), labeled=False)
-    assert cross_view_map(frames.of_view(True)) == {}
-    assert cross_view_map(unlabeled) == {}
-    partly = replace(frames, labels=np.where(frames.index_in_video < 4, -1, frames.labels))
-    assert cross_view_map(partly) == cross_view_map(partly.labeled_frames)
 
 
 def test_the_validator_agrees_with_the_evaluator(training_data, make_method):

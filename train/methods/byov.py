@@ -3,7 +3,7 @@
 Equation numbers are the paper's. X: frame features, Z: latents, Y: reconstructions.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from byov.errors import SettingsError
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
-from byov.train.networks import Decoder, DecoderInput, draw_visible, full_precision, initialize, masked_frames
+from byov.train.networks import Decoder, draw_visible, full_precision, initialize, masked_frames
 from byov.train.sampling import Batch, Sampler
 from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
 
@@ -62,26 +61,20 @@ class ByovSettings(EncoderSettings, TrainSettings):
     DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "break_eggs": {"batch_size": 4},  # published code
     }
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
+        "recipe": {recipe: recipe for recipe in RECIPES},
+        "size": {"small": "small"},
+    }
 
     @property
     def label(self) -> str:
         return self.recipe if self.size == "paper" else f"{self.recipe}-{self.size}"
 
-    def common_variants(self) -> Iterator[str]:
-        yield self.recipe
-        if self.size != "paper":
-            yield self.size
-        if self.recipe != "cycle":  # which standardizes by default
-            yield from super().common_variants()
-
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         presets = super().presets(dataset, given)
         for name, choices in (("recipe", cls.RECIPES), ("size", cls.SIZES)):
-            chosen = given.get(name, "paper")
-            if chosen not in choices:
-                raise SettingsError(f"unknown {name} {chosen!r}; choose one of {', '.join(choices)}")
-            presets |= choices[chosen]
+            presets |= choices.get(given.get(name, "paper"), {})
         return presets
 
     @model_validator(mode="after")
@@ -134,15 +127,15 @@ class Byov(Method):
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
         # Decode the mask-filled tokens of MSM (eq. 4), and of MCM with the other view as context (eq. 7), in one pass.
-        inputs = []
+        tokens = []
         if s.self_view:
-            tokens = [self.decoder.tokens(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
-            inputs += [DecoderInput(view_tokens, causal=s.causal) for view_tokens in tokens]
+            tokens += [self.decoder.tokens(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
         if s.cross_view:
-            tokens = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
+            own = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
             context = [self.decoder.tokens(exo, z_full[1]), self.decoder.tokens(ego, z_full[0])]
-            inputs += [DecoderInput(*view) for view in zip(tokens, context, strict=True)]
-        y = self.decoder(inputs) if inputs else []
+            tokens += [torch.cat(views, dim=1) for views in zip(own, context, strict=True)]
+        frames = [ego.sampled, exo.sampled] * (len(tokens) // 2)
+        y = self.decoder(tokens, frames, [s.causal] * len(msm) + [False] * len(mcm)) if tokens else []
 
         losses = {}
         if s.self_view:

@@ -16,7 +16,6 @@ from byov.train.sampling import Batch
 from byov.train.settings import NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
-Similarity = Literal["l2", "dot"]
 
 # A standard deviation of 1% of the video, less than the distance between two sampled frames. The published code has no
 # lower bound: a hard match has variance 0, which costs infinity if wrong and 0 / 0 if right.
@@ -69,15 +68,14 @@ def tcc_loss(
     away_padding: Tensor,
     *,
     loss: CycleLoss = "variance",
-    similarity: Similarity = "l2",  # published code
     temperature: float = 0.1,
     variance_weight: float = 0.001,
     label_smoothing: float = 0.1,  # published code
 ) -> Tensor:
     """Mean loss of the cycles from each frame of `home` to `away` and back.
 
-    With s(x, y) = -‖x - y‖² / (D temperature), or x·y / (D temperature) for "dot": ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j
-    and β_i = softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of frame i is
+    With s(x, y) = -‖x - y‖² / (D temperature): ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j and
+    β_i = softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of frame i is
 
     - "variance": (t_i - μ_i)² / var_i + variance_weight log var_i, where var_i is at least 1e-4;
     - "mse": (t_i - μ_i)²;
@@ -87,11 +85,10 @@ def tcc_loss(
     cycle and are never found.
     """
     times = times.to(home.dtype)
-    if similarity == "l2":  # float32 loses the differences of points far from the origin
-        origin = home[:, :1].detach()
-        home, away = home - origin, away - origin
-    there = hide_padding(_logits(home, away, similarity, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
-    logits = _logits(there @ away, home, similarity, temperature)  # (N, T, T)
+    origin = home[:, :1].detach()  # float32 loses the differences of points far from the origin
+    home, away = home - origin, away - origin
+    there = hide_padding(_logits(home, away, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
+    logits = _logits(there @ away, home, temperature)  # (N, T, T)
     if loss == "classification":
         return mean_over_items(base.own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
     back = hide_padding(logits, home_padding).softmax(dim=-1)
@@ -103,9 +100,7 @@ def tcc_loss(
     return mean_over_items(error / variance + variance_weight * variance.log(), ~home_padding)
 
 
-def _logits(rows: Tensor, columns: Tensor, similarity: Similarity, temperature: float) -> Tensor:
-    """(N, T, D), (N, S, D) -> (N, T, S) logits over S, up to a constant per row (for "l2", -‖x‖²)."""
-    products = rows @ columns.mT
-    if similarity == "l2":
-        products = 2 * products - columns.square().sum(dim=-1)[:, None]
+def _logits(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
+    """(N, T, D), (N, S, D) -> (N, T, S) logits over S, up to a constant per row, -‖x‖²."""
+    products = 2 * (rows @ columns.mT) - columns.square().sum(dim=-1)[:, None]
     return products / (rows.shape[-1] * temperature)

@@ -76,11 +76,8 @@ class Tcn(BackboneMethod):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, context = self.settings, self.backbone.context
         if s.tcn == "single":
-            pick_video = sampling.pick_one(videos)
-            if s.tcn_loss == "triplet":
-                return Sampler(videos, lambda rng: [draw_consecutive(pick_video(rng), s.frames, s.crop, rng)], context)
-            draw_item = lambda rng: draw_earlier(pick_video(rng), s.frames, s.crop, rng)  # noqa: E731
-            return Sampler(videos, draw_item, context)
+            pick_video, draw = sampling.pick_one(videos), draw_consecutive if s.tcn_loss == "triplet" else draw_earlier
+            return Sampler(videos, lambda rng: draw(pick_video(rng), s.frames, s.crop, rng), context)
         if s.tcn == "multi":
             reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
             pick, span = sampling.pick_synchronized(videos, reason), SPAN
@@ -115,12 +112,14 @@ def draw_earlier(video: CachedVideo, frames: int, crop: tuple[float, float], rng
     return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
 
 
-def draw_consecutive(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
+def draw_consecutive(
+    video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator
+) -> list[Draw]:
     """Draw neighboring frames."""
     first, end = draw_part(video, crop, rng)
     start = int(rng.integers(max(1, end - first - frames + 1)))
     rows = np.minimum(start + np.arange(frames), end - first - 1)
-    return Draw(video, first, end, rows, min(frames, end - first))
+    return [Draw(video, first, end, rows, min(frames, end - first))]
 
 
 def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator) -> list[Draw]:

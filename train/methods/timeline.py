@@ -17,16 +17,10 @@ from torch import Tensor
 from byov.cache.layout import VIEWS
 from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import (
-    BackboneMethod,
-    BackboneMethodSettings,
-    Losses,
-    ReadFeatures,
-    mean_over_items,
-)
+from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
 from byov.train.methods.carl import build_projection, sequence_contrastive_loss
 from byov.train.networks import at_least_float32, full_precision
-from byov.train.progress import aligned_progress, linear_progress
+from byov.train.progress import aligned_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
 RUNNING_DEVIATION = 0.01  # avoids a division by zero in the first frames
@@ -102,7 +96,7 @@ class Timeline(BackboneMethod):
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
         """Compute the progress labels of the training videos."""
-        labels = [linear_progress(video.frames) for video in videos]
+        labels = [torch.linspace(0, 1, video.frames) for video in videos]
         for view in VIEWS if self.settings.progress_labels == "aligned" else ():
             own = [index for index, video in enumerate(videos) if video.view == view]
             aligned = aligned_progress([videos[index] for index in own], read, self.settings.seed)
@@ -114,13 +108,11 @@ class Timeline(BackboneMethod):
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         s, pick = self.settings, pick_several(videos, self.settings.clips // 2)
 
-        def draw_part(video: CachedVideo, rng: np.random.Generator) -> Draw:
-            crop = shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop
-            return draw_clip(video, s.frames, crop, rng)
-
         def draw_item(rng: np.random.Generator) -> list[Draw]:
-            picked = pick(rng)
-            return [draw_part(video, rng) for video in (*picked, *picked)]
+            return [
+                draw_clip(video, s.frames, shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop, rng)
+                for video in 2 * pick(rng)
+            ]
 
         return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips // 2)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests import factories
 from tests.processes import Command, Ran
+from tests.train.conftest import sizes_of
 
 from byov.train.run import train_run
 from byov.train.settings import settings_classes
@@ -50,12 +51,9 @@ def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
 
 
 def tiny_options(method: str) -> dict[str, Any]:
-    kind = settings_classes()[method]
-    defaults = kind.model_construct()
-    unused = () if getattr(defaults, "has_encoder", False) else ("depth", "heads")
-    options = TINY | ({"batch_size": 2} if defaults.batch_size > 2 else {})
-    chosen = {name: value for name, value in options.items() if name in kind.model_fields and name not in unused}
-    return {"method": method} | chosen | {"checkpoint_every": 1}
+    is_large = settings_classes()[method].model_fields["batch_size"].default > 2
+    sizes = sizes_of(method, TINY | ({"batch_size": 2} if is_large else {}))
+    return {"method": method} | sizes | {"checkpoint_every": 1}
 
 
 def tiny_arguments(method: str) -> tuple[str, ...]:

@@ -12,16 +12,6 @@ from byov.train.sampling import BatchSource
 from byov.train.settings import resolve_settings
 
 
-class CountingStore(FeatureStore):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.seen = []
-
-    def read(self, video):
-        self.seen.append(video.id)
-        return super().read(video)
-
-
 @pytest.mark.parametrize("items", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_partitions_cover_all_items_evenly(items, world_size):
@@ -40,33 +30,27 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
     model = build_method(data.width, settings)
 
     def batches(local):
-        store, sampler = CountingStore(data, (), 0), model.sampler(data.of("train"))
-        return store, BatchSource(model, sampler, store, local)
+        return BatchSource(model, model.sampler(data.of("train")), FeatureStore(data, (), 0), local)
 
-    _, whole = batches(SINGLE_PROCESS.local_items)
+    whole = batches(SINGLE_PROCESS.local_items)
     for step in range(whole.steps_per_epoch * 2):
         expected = whole.batch(step)
         for rank in range(world_size):
             items = Processes(rank, world_size).local_items(expected[0].items)
-            store, source = batches(Processes(rank, world_size).local_items)
+            source = batches(Processes(rank, world_size).local_items)
             taken = items or range(1)  # a process without items takes the first, with weight 0
             for clips, of_all in zip(source.batch(step), expected, strict=True):
                 assert torch.equal(clips.features, of_all.features[taken.start : taken.stop])
                 assert (clips.first_item, clips.items) == (taken.start, of_all.items)
-            assert len(store.seen) == len(taken) * len(expected)  # only its own videos are read
 
 
-@pytest.mark.parametrize("world_size", [None, "1"])
-def test_without_torchrun_there_is_one_process(monkeypatch, world_size):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    if world_size:
-        monkeypatch.setenv("WORLD_SIZE", world_size)
-    assert init_processes.__wrapped__() is SINGLE_PROCESS
-
-
-def test_an_incomplete_environment_is_an_error(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_processes_come_from_the_environment_of_torchrun(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert init_processes.__wrapped__() is SINGLE_PROCESS
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert init_processes.__wrapped__() is SINGLE_PROCESS
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(TrainError, match="LOCAL_RANK"):
         init_processes.__wrapped__()
 

@@ -160,17 +160,6 @@ def test_validation_schedule(byov_train, tiny, run):
     assert [record["lr"] for record in records(run)[1:]] == pytest.approx([1e-3 * 4 / 9, 1e-3 * 8 / 9, *[1e-3] * 3])
 
 
-def test_unused_parameters_do_not_prevent_resuming(start_train, byov_train, tiny, run):
-    options = (*tiny, "--cycle", 1, "--no-self", "--no-cross")  # no loss reaches the decoder
-    assert byov_train("--run", "whole", *options).code == 0
-    command = start_train("--run", "toy", *options, pause_before=("metrics.jsonl", 3))
-    assert command.paused()
-    command.kill()
-    assert "resuming from step 4 of 12" in byov_train("--run", "toy", "--resume").err
-    for name in ("model.safetensors", "model-last.safetensors", "metrics.jsonl"):
-        assert (run / name).read_bytes() == (run.parent / "whole" / name).read_bytes()
-
-
 def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
     ran = byov_train(*tiny, "--recipe", "cycle", "--seed", 7, "--epochs", 1)
     assert ran.code == 0

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.train.runs.conftest import tiny_options
-from tests.train.runs.run_files import contents, records
+from tests.train.runs.run_files import contents
 
 from byov.errors import Interrupted
 from byov.train.run import train_run
@@ -73,18 +73,3 @@ def test_progress_advances_and_stop_interrupts(shared_cache, reference, tmp_path
     assert counting.bars["embedding"].done == counting.bars["embedding"].total == 8
     assert summary["embedding_files"] == len(list((tmp_path / "toy").rglob("embeddings*/*/*.h5")))
     assert contents(tmp_path / "toy") == contents(reference)
-
-
-@pytest.mark.slow
-def test_every_method_interrupted_after_every_step_ends_the_same(
-    shared_cache, tmp_path, reference_of_each, each_method
-):
-    features = shared_cache.parent
-    steps = records(reference_of_each)[-1]["step"]
-    assert steps >= 6
-    for step in range(steps):
-        options = {"resume": True} if step else tiny_options(each_method)
-        with pytest.raises(Interrupted, match=f"stopped after step {step + 1} of {steps}"):
-            train(features, tmp_path, stop=lambda: True, **options)
-    train(features, tmp_path, resume=True)
-    assert contents(tmp_path / "toy") == contents(reference_of_each)
