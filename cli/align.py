@@ -19,10 +19,10 @@ from byov.text import printable
 
 MAX_HEIGHT = 1440  # keeps two wide panels within the frame size of H.264
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def align(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
@@ -50,6 +50,7 @@ def align(
 
     Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
     """
+    cli_videos.keep_freed_memory()
     # Imported here: torch, SciPy and Pillow take seconds.
     from byov.apply.align import AlignedVideos, align_videos, events_cell
     from byov.apply.run import Run
@@ -107,8 +108,3 @@ def align(
         print("check the output video.")
     if transferred:
         print(printable(f"events column of your CSV for {b.name} (rounded down): {transferred['cell']}"))
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

@@ -17,15 +17,15 @@ from byov.cli.terminal import PROGRESS, rich_table, table_console
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-app = common.new_app("Inspect the feature cache; verify the cache and the runs.", no_args_is_help=True)
+main = common.App("Inspect the feature cache; verify the cache and the runs.", no_args_is_help=True)
 
 
-@app.callback()
+@main.callback()
 def _options(_version: common.Version = False) -> None:
     pass
 
 
-@app.command("ls")
+@main.command("ls")
 def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: common.Json = False) -> None:
     """List cached datasets and encoders with videos, frames, STM ratios and size."""
     summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
@@ -47,7 +47,7 @@ def _row(summary: dict[str, Any]) -> list[str]:
     return [summary["dataset"], summary["encoder"], videos, f"{summary['frames']:,}", ratios, size]
 
 
-@app.command()
+@main.command()
 def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], as_json: common.Json = False) -> None:
     """Show the arrays and the provenance of one file."""
     if file.is_dir():
@@ -73,7 +73,7 @@ def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], 
         print(f"{key:<20} {json.dumps(value)}")  # JSON escapes control characters
 
 
-@app.command()
+@main.command()
 def verify(
     dataset: Annotated[str | None, typer.Argument(help="Dataset to verify.", show_default="all")] = None,
     features_dir: common.FeaturesDir = Path("features"),
@@ -102,7 +102,3 @@ def verify(
             print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {example}"))
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)
-
-
-def main() -> None:
-    common.run(app)

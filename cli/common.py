@@ -54,67 +54,65 @@ class UsageError(ByovError):
     """Options that cannot be combined, or a value an option does not accept."""
 
 
-# App construction
+class App(typer.Typer):
+    """Typer app with -h, one-line errors and the exit codes above. Call it to run the command and exit."""
 
+    def __init__(self, help: str | None = None, **settings: Any) -> None:
+        super().__init__(
+            help=help,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            pretty_exceptions_enable=False,
+            rich_markup_mode="markdown",  # joins the lines of a paragraph
+            **settings,
+        )
 
-def new_app(help: str | None = None, **settings: Any) -> typer.Typer:
-    """Return an app with -h and without typer's tracebacks."""
-    return typer.Typer(
-        help=help,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",  # joins the lines of a paragraph
-        **settings,
-    )
-
-
-def run(app: typer.Typer) -> NoReturn:
-    """Run a command and exit. A user's mistake is printed as one line; our own bugs keep their traceback."""
-    for number in SIGNALS:
-        signal.signal(number, raise_stopped)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Print a user's mistake as one line; our own bugs keep their traceback."""
+        for number in SIGNALS:
+            signal.signal(number, raise_stopped)
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
+                setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
-                note(problem)
-            with show_log():
-                code = app(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
-        finally:
-            sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
-        sys.exit(code or 0)
-    except Stopped as stopped:
-        ignore_signals()
-        note(stopped.message)
-        sys.exit(stopped.exit_code)
-    except ClickException as error:
-        command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-        if message := error.format_message().rstrip("."):  # empty if the help was printed instead
-            note(f"error: {message}. See {command} --help.")
-        sys.exit(BAD_USAGE)
-    except ByovError as error:
-        note(f"error: {error}")
-        sys.exit(BAD_USAGE)
-    except typer.Abort:  # A confirmation was declined.
-        note("aborted; nothing was changed")
-        sys.exit(FAILED)
-    except BrokenPipeError:
-        _discard_output()
-        sys.exit(FAILED)
-    except (MemoryError, RuntimeError, ImportError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = (str(error).splitlines() or ["allocation failed"])[0]
-        note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
-        sys.exit(FAILED)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
-        _discard_output()
-        sys.exit(FAILED)
+            try:
+                for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
+                    note(problem)
+                with show_log():
+                    code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+            finally:
+                sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
+            sys.exit(code or 0)
+        except Stopped as stopped:
+            ignore_signals()
+            note(stopped.message)
+            sys.exit(stopped.exit_code)
+        except ClickException as error:
+            command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
+            if message := error.format_message().rstrip("."):  # empty if the help was printed instead
+                note(f"error: {message}. See {command} --help.")
+            sys.exit(BAD_USAGE)
+        except ByovError as error:
+            note(f"error: {error}")
+            sys.exit(BAD_USAGE)
+        except typer.Abort:  # A confirmation was declined.
+            note("aborted; nothing was changed")
+            sys.exit(FAILED)
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(FAILED)
+        except (MemoryError, RuntimeError, ImportError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = (str(error).splitlines() or ["allocation failed"])[0]
+            note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
+            sys.exit(FAILED)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
+            _discard_output()
+            sys.exit(FAILED)
 
 
 def _folder_hint(error: OSError) -> str:

@@ -26,10 +26,10 @@ from byov.text import pluralize, printable
 Format = Literal["h5", "npz"]
 SUFFIXES = (".h5", ".npz")
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def embed(
     videos: Annotated[list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
@@ -57,6 +57,7 @@ def embed(
     HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video,
     source_sha256 and, if given, view.
     """
+    cli_videos.keep_freed_memory()
     from byov.apply.run import Run
 
     started = time.monotonic()
@@ -121,8 +122,3 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
             )
         targets[target] = path
     return targets
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

@@ -43,10 +43,10 @@ else:
     TaskChoice = Literal[(*TASKS, ALL)]
 DEFAULTS = EvaluationOptions()
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def evaluate(
     task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
@@ -240,7 +240,3 @@ def _print_plan(
     print(f"  tasks      {', '.join(scope.tasks)}")
     print(f"  protocols  {', '.join(scope.protocols)}")
     print(f"To score one task, pass --task {' | '.join(TASKS)}.")
-
-
-def main() -> None:
-    common.run(app)

@@ -27,10 +27,10 @@ RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
 RESUME = "finished videos are kept; run the same command to resume"
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def extract(
     dataset: Annotated[
         str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS))
@@ -93,6 +93,7 @@ def extract(
     _version: common.Version = False,
 ) -> None:
     """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
+    cli_videos.keep_freed_memory()
     started = time.monotonic()
     parsed_ratios, parsed_shard = _parse_numbers("--ratios", ratios), _parse_shard(shard)
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
@@ -197,8 +198,3 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
     print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}: {counts}")
     print(f"{pluralize(frames, 'frame')} to encode")
     return bool(problems)
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 REPORT_NAME = "report.html"
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def report(
     run: Annotated[
         str | None, typer.Option(help="Run to report on.", show_default="newest", autocompletion=common.complete_runs)
@@ -114,7 +114,3 @@ def _note_missing(content: "Content") -> None:
         reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
     for reason in dict.fromkeys(reasons.values()):
         note(f"without {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}")
-
-
-def main() -> None:
-    common.run(app)

@@ -20,10 +20,10 @@ DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing"
 RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-app = common.new_app("List, compare and delete runs; delete checkpoints of finished runs.")
+main = common.App("List, compare and delete runs; delete checkpoints of finished runs.")
 
 
-@app.callback(invoke_without_command=True)
+@main.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
     as_json: common.Json = False,
@@ -34,7 +34,7 @@ def _options(
         list_all(runs_dir, as_json)
 
 
-@app.command("ls")
+@main.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
     """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
     entries = [_summary(run) for run in _all_runs(runs_dir)]
@@ -48,7 +48,7 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
     table_console().print(rich_table(headings, [_row(entry) for entry in entries]))
 
 
-@app.command()
+@main.command()
 def compare(
     first: RunName, second: RunName, runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False
 ) -> None:
@@ -66,7 +66,7 @@ def compare(
         print(printable(f"{first} and {second} have the same settings, data and scores"))
 
 
-@app.command()
+@main.command()
 def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     """Print the settings of a run as a TOML file for byov-train --config."""
     record = read_run(runs_dir, run)
@@ -89,7 +89,7 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}")  # JSON scalars and lists are valid TOML
 
 
-@app.command()
+@main.command()
 def delete(
     runs: Annotated[
         list[str], typer.Argument(help="Names of runs.", show_default=False, autocompletion=common.complete_runs)
@@ -107,7 +107,7 @@ def delete(
         print(printable(f"{run.folder}: deleted"))
 
 
-@app.command()
+@main.command()
 def prune(
     runs: Annotated[
         list[str] | None, typer.Argument(help="Names of runs.", show_default="all", autocompletion=common.complete_runs)
@@ -194,7 +194,3 @@ def _value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return ", ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def main() -> None:
-    common.run(app)

@@ -25,10 +25,10 @@ from byov.text import format_duration, pluralize, printable
 PAPER, BENCHMARK = "paper", "benchmark"
 PANEL = "Experiments (byov-sweep paper, byov-sweep benchmark)"
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def sweep_grid(
     grid: Annotated[
         list[str],
@@ -180,7 +180,3 @@ def _show_plan(
     blocked = sum(entry["state"] == "cannot run" for entry in entries)
     counts = f"{pluralize(len(planned), 'run')}, {len(to_do)} not finished, {blocked} cannot run"
     note(counts + total_time(estimates.values(), where if isinstance(where, int) else 1))
-
-
-def main() -> None:
-    common.run(app)

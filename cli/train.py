@@ -31,7 +31,7 @@ SETTINGS = shared.settings_classes()
 SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
-app = common.new_app()
+app = common.App()
 machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
@@ -250,7 +250,7 @@ def main() -> None:
     out, err = (sys.stdout, sys.stderr) if processes.is_main else (hidden, hidden)
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            common.run(app)
+            app()
     except SystemExit as ended:
         code = int(ended.code or 0)
     ignore_signals()  # torchrun signals all processes as soon as one has ended

@@ -148,13 +148,13 @@ def test_other_files_are_not_to_be_deleted(typed, tmp_path):
 
 
 def test_denied_permission_names_the_option_that_moves_the_folder(call, tmp_path):
-    app = common.new_app()
+    app = common.App()
 
     @app.command()
     def work(runs_dir: common.RunsDir = tmp_path) -> None:
         raise PermissionError(13, "Permission denied", str(runs_dir / "a" / "config.json"))
 
-    ran = call(lambda: common.run(app), "byov-work")
+    ran = call(app, "byov-work")
     expected = f"error: {tmp_path}/a/config.json: Permission denied. Choose another folder with --runs-dir\n"
     assert (ran.code, ran.err) == (1, expected)
 
@@ -172,7 +172,7 @@ def test_folders_of_outputs_are_checked_first(tmp_path, monkeypatch):
 @pytest.fixture
 def configured(call, tmp_path):
     """configured(text, *arguments): the option values of a small command with --config; None: no such file."""
-    app = common.new_app()
+    app = common.App()
 
     @app.command()
     def work(
@@ -189,7 +189,7 @@ def configured(call, tmp_path):
         path = tmp_path / "a.toml"
         if text is not None:
             path.write_text(text)
-        return call(lambda: common.run(app), "byov-work", "--config", path, *arguments)
+        return call(app, "byov-work", "--config", path, *arguments)
 
     return main
 
