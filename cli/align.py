@@ -27,7 +27,7 @@ def align(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
-    run: cli_videos.RunOption = None,
+    run: common.RunOption = None,
     method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
     phases: Annotated[
         str | None, typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".')
@@ -63,7 +63,6 @@ def align(
         raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
     if height % 2:
         raise UsageError(f"--height {height}: must be even.")
-    cli_videos.check_videos_exist((a, b))
     for path in (a, b):
         with open_video(path):  # report an unreadable video before the encoder is loaded
             pass

@@ -13,7 +13,7 @@ from byov.cache.layout import encoder_folders
 from byov.cache.verify import summarize, verify_all
 from byov.cli import common
 from byov.cli.common import UsageError
-from byov.cli.terminal import PROGRESS, rich_table, table_console
+from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
@@ -35,8 +35,7 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
     if not summaries:
         print(printable(f"No features in {features_dir}."))
         return
-    headings = ("dataset", "encoder", "videos", "frames", "STM ratios", "size")
-    table_console().print(rich_table(headings, [_row(summary) for summary in summaries]))
+    print_rows(("dataset", "encoder", "videos", "frames", "STM ratios", "size"), map(_row, summaries))
 
 
 def _row(summary: dict[str, Any]) -> list[str]:

@@ -189,13 +189,6 @@ DatasetsDir = Annotated[Path, _folder_option("BYOV_DATASETS", "Videos and labels
 RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Models, embeddings and results.")]
 
 
-def complete_methods() -> list[str]:
-    """Return the values that a shell offers for --method."""
-    from byov.train.methods import METHODS  # imports PyTorch
-
-    return list(METHODS)
-
-
 def complete_datasets(context: typer.Context) -> list[str]:
     """Return the datasets of the feature cache."""
     folder = features_folder(context.params.get("features_dir"))
@@ -206,6 +199,10 @@ def complete_runs(context: typer.Context) -> list[str]:
     """Return the names of the runs, newest first."""
     return list_runs(runs_folder(context.params.get("runs_dir")))
 
+
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="Name of the run.", show_default="newest", autocompletion=complete_runs)
+]
 
 # Options of the commands that run on a Ray cluster
 

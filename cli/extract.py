@@ -12,7 +12,7 @@ from byov.cli import common
 from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError
 from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note, rich_table, table_console
+from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS
 from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
@@ -191,7 +191,7 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
         print(json.dumps(summary | {"videos": checks}, indent=1))
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
-    table_console().print(rich_table(columns, [[str(check[name] or "-") for name in columns] for check in checks]))
+    print_rows(columns, [[str(check[name] or "-") for name in columns] for check in checks])
     for line in problems + plan.reasons():
         print(printable(line))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())

@@ -26,9 +26,7 @@ main = common.App()
 
 @main.command()
 def report(
-    run: Annotated[
-        str | None, typer.Option(help="Run to report on.", show_default="newest", autocompletion=common.complete_runs)
-    ] = None,
+    run: common.RunOption = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
     ] = None,

@@ -10,7 +10,7 @@ from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
 from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
 from byov.cli import common
-from byov.cli.terminal import note, rich_table, table_console
+from byov.cli.terminal import note, print_rows, value_text
 from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
@@ -44,8 +44,7 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
     if not entries:
         print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
         return
-    headings = ("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size")
-    table_console().print(rich_table(headings, [_row(entry) for entry in entries]))
+    print_rows(("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"), map(_row, entries))
 
 
 @main.command()
@@ -60,8 +59,7 @@ def compare(
     if as_json:
         print(json.dumps({"runs": [first, second], "different": different}, indent=1))
     elif different:
-        rows = [[key, *map(_value_text, values)] for key, values in different.items()]
-        table_console().print(rich_table(("", first, second), rows))
+        print_rows(("", first, second), [[key, *map(value_text, values)] for key, values in different.items()])
     else:
         print(printable(f"{first} and {second} have the same settings, data and scores"))
 
@@ -186,11 +184,3 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
         **run.settings,
     }
-
-
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return ", ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)
