@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -108,6 +108,15 @@ def list_runs(runs_dir: Path) -> list[str]:
     return [path.parent.name for path in newest_first]
 
 
+def readable_runs(runs_dir: Path) -> Iterator[RunRecord]:
+    """Yield all runs, newest first; unreadable ones are skipped with a log message."""
+    for name in list_runs(runs_dir):
+        try:
+            yield read_run(runs_dir, name)
+        except CacheError as error:
+            LOGGER.info(f"{name}: skipped ({error})")
+
+
 def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
     """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none)."""
     if names:
@@ -116,15 +125,10 @@ def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
         return runs
-    there = list_runs(runs_dir)
-    for name in there:
-        try:
-            run = read_run(runs_dir, name)
-        except CacheError as error:
-            LOGGER.info(f"{name}: skipped ({error})")
-            continue
+    for run in readable_runs(runs_dir):
         if dataset in (None, run.dataset):
-            LOGGER.info(f"run: {name}, the {'newest' if len(there) > 1 else 'only'} one (choose with --run)")
+            newest = "newest" if len(list_runs(runs_dir)) > 1 else "only"
+            LOGGER.info(f"run: {run.name}, the {newest} one (choose with --run)")
             return [run]
     return []
 

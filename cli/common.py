@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -200,30 +201,17 @@ def complete_runs(context: typer.Context) -> list[str]:
     return list_runs(runs_folder(context.params.get("runs_dir")))
 
 
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="Name of the run.", show_default="newest", autocompletion=complete_runs)
-]
+dataset_option = partial(typer.Option, autocompletion=complete_datasets)
+run_option = partial(typer.Option, autocompletion=complete_runs)
+RunOption = Annotated[str | None, run_option("--run", help="Name of the run.", show_default="newest")]
 
 # Options of the commands that run on a Ray cluster
 
-ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="local|auto|HOST:PORT", help="Ray cluster.", rich_help_panel="Cluster"),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="Number of workers.", show_default="what fits", rich_help_panel="Cluster"),
-]
-CpusOption = Annotated[
-    int | None,
-    typer.Option("--cpus-per-worker", min=1, help="CPU cores per worker.", show_default="1", rich_help_panel="Cluster"),
-]
-GpusOption = Annotated[
-    float | None,
-    typer.Option(
-        "--gpus-per-worker", min=0, help="GPUs or fraction of one.", show_default="0", rich_help_panel="Cluster"
-    ),
-]
+cluster_option = partial(typer.Option, rich_help_panel="Cluster")
+Cluster = Annotated[str | None, cluster_option(metavar="local|auto|HOST:PORT", help="Ray cluster.")]
+Workers = Annotated[int | None, cluster_option(min=1, help="Number of workers.", show_default="what fits")]
+Cpus = Annotated[int | None, cluster_option(min=1, help="CPU cores per worker.", show_default="1")]
+Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs or fraction of one.", show_default="0")]
 
 
 def parse_cluster(

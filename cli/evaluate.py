@@ -50,12 +50,7 @@ main = common.App()
 def evaluate(
     task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Run to score; repeat it for a mean over runs.",
-            show_default="newest",
-            autocompletion=common.complete_runs,
-        ),
+        list[str] | None, common.run_option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
     ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
@@ -68,10 +63,7 @@ def evaluate(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Dataset of --features, or labels for --embeddings.", autocompletion=common.complete_datasets
-        ),
+        str | None, common.dataset_option(help="Dataset of --features, or labels for --embeddings.")
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",

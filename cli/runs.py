@@ -8,14 +8,11 @@ import typer
 
 from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
-from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
+from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, readable_runs, size_bytes
 from byov.cli import common
 from byov.cli.terminal import note, print_rows, value_text
-from byov.errors import CacheError
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
-
-DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
 
 RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -37,7 +34,7 @@ def _options(
 @main.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
     """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
-    entries = [_summary(run) for run in _all_runs(runs_dir)]
+    entries = [_summary(run) for run in readable_runs(runs_dir)]
     if as_json:
         print(json.dumps(entries, indent=1))
         return
@@ -114,7 +111,7 @@ def prune(
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:
     """Delete the checkpoints of finished runs; models, embeddings and results stay. Pruned runs cannot be resumed."""
-    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else _all_runs(runs_dir)
+    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else readable_runs(runs_dir)
     finished = []
     for run in records:
         progress = _progress(run)
@@ -131,16 +128,6 @@ def prune(
         typer.confirm(question, err=True, abort=True)
     for run in finished:
         print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
-
-
-def _all_runs(runs_dir: Path) -> list[RunRecord]:
-    runs = []
-    for name in cached_runs.list_runs(runs_dir):
-        try:
-            runs.append(read_run(runs_dir, name))
-        except CacheError as error:
-            note(f"{name}: skipped ({error})")
-    return runs
 
 
 def _progress(run: RunRecord) -> RunProgress:
@@ -176,7 +163,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     """Return everything in which two runs can differ: data, progress, validation scores, settings."""
     progress, validation = _progress(run), run.training.get("validation")
     return {
-        **{key: run.training.get(key) for key in DATA_KEYS},
+        **run.model_dump(include={"dataset", "encoder", "encoder_revision", "column", "preprocessing"}),
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,

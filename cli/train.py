@@ -119,19 +119,13 @@ def train(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Dataset in the cache.", show_default="the only one", autocompletion=common.complete_datasets
-        ),
+        str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder of the cached features.", show_default="the only one")
     ] = None,
     run: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED", autocompletion=common.complete_runs
-        ),
+        str | None, common.run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")

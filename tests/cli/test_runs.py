@@ -87,7 +87,7 @@ def test_compare_shows_what_differs(byov_runs, write_run):
         ["a", "b"],
         ["epochs", "done", "4", "2"],
         ["lr", "0.001", "0.01"],
-        ["heads", "-", "8"],
+        ["heads", "none", "8"],
     ]
     assert "same settings" in byov_runs("compare", "a", "a").out
     assert byov_runs("compare", "a", "c").code == 2
