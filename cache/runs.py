@@ -31,6 +31,7 @@ LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
 FILES_KEY = "files_sha256"  # in "training" of config.json: file name → SHA-256, once the run is finished
 BYOV = "byov"  # the only method with recipes
+BEING_TRAINED = "another process is training this run"
 RunState = Literal["finished", "in training", "stopped"]
 
 
@@ -181,7 +182,7 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     path = run / name
     if not path.exists():
         finish = f"finish the run with byov-train --run {run.name} --resume"
-        raise CacheError(f"{path}: no model yet; {'a process is training the run' if is_training(run) else finish}")
+        raise CacheError(f"{path}: no model yet; {BEING_TRAINED if is_training(run) else finish}")
     try:
         found = check_weights(path)
     except CacheError as error:
@@ -284,7 +285,7 @@ def checkpoint_files(run: RunRecord) -> list[Path]:
 def delete_run(run: RunRecord) -> None:
     """Delete a run's folder, unless the run is being trained."""
     if is_training(run.folder):
-        raise CacheError(f"{run.folder}: a process is training this run; stop it first")
+        raise CacheError(f"{run.folder}: {BEING_TRAINED}; stop it first")
     if run.folder.is_symlink():
         raise CacheError(f"{run.folder}: a symbolic link; delete its target by hand")
     shutil.rmtree(run.folder)

@@ -12,7 +12,6 @@ from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
 from byov.cache.verify import summarize, verify_all
 from byov.cli import common
-from byov.cli.common import UsageError
 from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
@@ -47,12 +46,11 @@ def _row(summary: dict[str, Any]) -> list[str]:
 
 
 @main.command()
-def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], as_json: common.Json = False) -> None:
+def show(
+    file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.", exists=True, dir_okay=False)],
+    as_json: common.Json = False,
+) -> None:
     """Show the arrays and the provenance of one file."""
-    if file.is_dir():
-        first = next((path for path in sorted(file.rglob("*.h5")) if not path.name.startswith(".")), None)
-        advice = f"byov-cache show {first}" if first else "byov-cache ls"
-        raise UsageError(f"{file} is a folder, not a file. Try {advice}.")
     header = read_header(file, "byov-cache show reads the .h5 files of the feature cache")
     columns = read_columns(file)
     attributes = {

@@ -1,4 +1,4 @@
-"""What the commands share: app construction, errors and exit codes, --config, and common options."""
+"""Code shared by the commands: errors and exit codes, --config, common options, checks of outputs."""
 
 import io
 import os
@@ -252,22 +252,18 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
 
 def parse_ratio(text: str) -> float:
     """Parse an STM ratio, 0 < ratio <= 1."""
-    try:
-        ratio = float(text)
-    except ValueError:
-        ratio = 0.0
-    if not 0 < ratio <= 1:
-        raise UsageError(f"--ratio {text}: a ratio is a number above 0 and at most 1, such as 0.3.")
-    return ratio
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
     """Raise if an output, chosen with `option`, cannot be written or would overwrite an input; remove partial files."""
-    sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path} is a folder. Choose another output with {option}.")
-        if path.exists() and any(path.samefile(source) for source in sources):
+        if path.exists() and any(path.samefile(source) for source in inputs):
             raise UsageError(f"{path} is one of the input videos. Choose another output with {option}.")
         if path.exists() and not overwrite:
             raise UsageError(f"{path} exists. Pass --overwrite to replace it, or choose another output with {option}.")

@@ -31,7 +31,9 @@ main = common.App()
 
 @main.command()
 def embed(
-    videos: Annotated[list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False)],
+    videos: Annotated[
+        list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False, exists=True)
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
     run: common.RunOption = None,
     view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
@@ -100,10 +102,8 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
             if not videos:
                 raise UsageError(f"{path}: no videos in this folder.")
             found += [(path / video, video) for video in videos]
-        elif path.is_file():
-            found.append((path, Path(path.name)))
         else:
-            raise UsageError(f"{path}: no such file.")
+            found.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
         if len(found) > 1:
             raise UsageError(f"-o {out}: {len(found)} videos cannot go into one file. Give a folder instead.")
