@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,12 +21,13 @@ from byov.text import printable
 MAX_HEIGHT = 1440  # keeps two wide panels within the frame size of H.264
 
 main = common.App()
+video_argument = partial(typer.Argument, show_default=False, exists=True, dir_okay=False)
 
 
 @main.command()
 def align(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
+    a: Annotated[Path, video_argument(metavar="A", help="Reference video.")],
+    b: Annotated[Path, video_argument(metavar="B", help="Video to match to A.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
     run: common.RunOption = None,
     method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
