@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _FoldingColumns(Columns):
-    """Texts of --help; long words are wrapped instead of cut."""
+    """Columns of --help that wrap long words instead of cutting them."""
 
     def __rich_console__(self, *arguments: Any) -> Any:
         for table in super().__rich_console__(*arguments):
@@ -45,7 +45,7 @@ rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 # Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
 
-_folders: dict[str, Path] = {}  # option → folder, of the options of this command that choose one
+_folders: dict[str, Path] = {}  # folders chosen with --features-dir, --datasets-dir and --runs-dir
 
 # From click, or from the copy of click inside newer versions of typer.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
@@ -78,7 +78,7 @@ class App(typer.Typer):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             try:
-                for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
+                for problem in PROBLEMS:  # from plug-ins loaded before this call
                     note(problem)
                 with show_log():
                     code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
@@ -117,7 +117,7 @@ class App(typer.Typer):
 
 
 def _folder_hint(error: OSError) -> str:
-    """Return which option moves the folder that may not be written to or read."""
+    """Name the option that chooses another folder, if permission was denied."""
     if error.errno not in NOT_WRITABLE or not error.filename:
         return ""
     path = Path(os.fsdecode(error.filename)).absolute()

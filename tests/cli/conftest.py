@@ -1,9 +1,12 @@
 """Small commands, in this process or in their own."""
 
+from importlib.metadata import entry_points
+
 import pytest
 
 from byov.cli import common
 
+SCRIPTS = {point.name: point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")}
 APP = """
 import os, signal, sys
 from byov.cli import common
