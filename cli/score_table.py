@@ -57,7 +57,7 @@ def print_table(table: Table, console: Console) -> None:
         blocks[-1].append(column)
     for columns in blocks:
         width = max(_min_width(table, columns, console), console.width)
-        console.print(_rich_table(table, columns, min_width=NAME_WIDTH), width=width, crop=False)
+        console.print(_rich_table(table, columns), width=width, crop=False)
     for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
     for line in table.notes:
@@ -65,13 +65,13 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _min_width(table: Table, columns: Sequence[int], console: Console) -> int:
-    narrowest = _rich_table(table, columns, width=NAME_WIDTH)
+    narrowest = _rich_table(table, columns, NAME_WIDTH)
     return console.measure(narrowest, options=console.options.update(width=sys.maxsize)).maximum
 
 
-def _rich_table(table: Table, columns: Sequence[int], **name_column: int) -> RichTable:
+def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = None) -> RichTable:
     rich_table = RichTable(box=None, pad_edge=False)
-    rich_table.add_column("", overflow="fold", **name_column)
+    rich_table.add_column("", overflow="fold", width=name_width, min_width=NAME_WIDTH)
     for column in columns:
         heading = Text(f"{table.columns[column].short}\n{table.columns[column].heading}")
         rich_table.add_column(heading, justify="right", no_wrap=True)

@@ -16,7 +16,7 @@ LOGGER = logging.getLogger("byov.tests")
 
 @pytest.fixture
 def make_terminal(monkeypatch):
-    """make_terminal(): replace standard error by a terminal and return it. Only works within a test, not in a fixture."""
+    """make_terminal(): replace standard error by a terminal and return it; call it in the test itself."""
 
     def replace():
         stream = io.StringIO()
