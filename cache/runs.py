@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
 FILES_KEY = "files_sha256"  # in "training" of config.json: file name → SHA-256, once the run is finished
 BYOV = "byov"  # the only method with recipes
+BEING_TRAINED = "another process is training this run"
 RunState = Literal["finished", "in training", "stopped"]
 
 
@@ -108,6 +109,15 @@ def list_runs(runs_dir: Path) -> list[str]:
     return [path.parent.name for path in newest_first]
 
 
+def readable_runs(runs_dir: Path) -> Iterator[RunRecord]:
+    """Yield all runs, newest first; unreadable ones are skipped with a log message."""
+    for name in list_runs(runs_dir):
+        try:
+            yield read_run(runs_dir, name)
+        except CacheError as error:
+            LOGGER.info(f"{name}: skipped ({error})")
+
+
 def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
     """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none)."""
     if names:
@@ -116,15 +126,10 @@ def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
         return runs
-    there = list_runs(runs_dir)
-    for name in there:
-        try:
-            run = read_run(runs_dir, name)
-        except CacheError as error:
-            LOGGER.info(f"{name}: skipped ({error})")
-            continue
+    for run in readable_runs(runs_dir):
         if dataset in (None, run.dataset):
-            LOGGER.info(f"run: {name}, the {'newest' if len(there) > 1 else 'only'} one (choose with --run)")
+            newest = "newest" if len(list_runs(runs_dir)) > 1 else "only"
+            LOGGER.info(f"run: {run.name}, the {newest} one (choose with --run)")
             return [run]
     return []
 
@@ -177,7 +182,7 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     path = run / name
     if not path.exists():
         finish = f"finish the run with byov-train --run {run.name} --resume"
-        raise CacheError(f"{path}: no model yet; {'a process is training the run' if is_training(run) else finish}")
+        raise CacheError(f"{path}: no model yet; {BEING_TRAINED if is_training(run) else finish}")
     try:
         found = check_weights(path)
     except CacheError as error:
@@ -280,7 +285,7 @@ def checkpoint_files(run: RunRecord) -> list[Path]:
 def delete_run(run: RunRecord) -> None:
     """Delete a run's folder, unless the run is being trained."""
     if is_training(run.folder):
-        raise CacheError(f"{run.folder}: a process is training this run; stop it first")
+        raise CacheError(f"{run.folder}: {BEING_TRAINED}; stop it first")
     if run.folder.is_symlink():
         raise CacheError(f"{run.folder}: a symbolic link; delete its target by hand")
     shutil.rmtree(run.folder)

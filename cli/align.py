@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,15 +20,16 @@ from byov.text import printable
 
 MAX_HEIGHT = 1440  # keeps two wide panels within the frame size of H.264
 
-app = common.new_app()
+main = common.App()
+video_argument = partial(typer.Argument, show_default=False, exists=True, dir_okay=False)
 
 
-@app.command()
+@main.command()
 def align(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Reference video.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Video to match to A.", show_default=False)],
+    a: Annotated[Path, video_argument(metavar="A", help="Reference video.")],
+    b: Annotated[Path, video_argument(metavar="B", help="Video to match to A.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
-    run: cli_videos.RunOption = None,
+    run: common.RunOption = None,
     method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
     phases: Annotated[
         str | None, typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".')
@@ -50,6 +52,7 @@ def align(
 
     Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
     """
+    cli_videos.keep_freed_memory()
     # Imported here: torch, SciPy and Pillow take seconds.
     from byov.apply.align import AlignedVideos, align_videos, events_cell
     from byov.apply.run import Run
@@ -62,7 +65,6 @@ def align(
         raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
     if height % 2:
         raise UsageError(f"--height {height}: must be even.")
-    cli_videos.check_videos_exist((a, b))
     for path in (a, b):
         with open_video(path):  # report an unreadable video before the encoder is loaded
             pass
@@ -107,8 +109,3 @@ def align(
         print("check the output video.")
     if transferred:
         print(printable(f"events column of your CSV for {b.name} (rounded down): {transferred['cell']}"))
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

@@ -12,20 +12,19 @@ from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
 from byov.cache.verify import summarize, verify_all
 from byov.cli import common
-from byov.cli.common import UsageError
-from byov.cli.terminal import PROGRESS, rich_table, table_console
+from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-app = common.new_app("Inspect the feature cache; verify the cache and the runs.", no_args_is_help=True)
+main = common.App("Inspect the feature cache; verify the cache and the runs.", no_args_is_help=True)
 
 
-@app.callback()
+@main.callback()
 def _options(_version: common.Version = False) -> None:
     pass
 
 
-@app.command("ls")
+@main.command("ls")
 def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: common.Json = False) -> None:
     """List cached datasets and encoders with videos, frames, STM ratios and size."""
     summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
@@ -35,8 +34,7 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
     if not summaries:
         print(printable(f"No features in {features_dir}."))
         return
-    headings = ("dataset", "encoder", "videos", "frames", "STM ratios", "size")
-    table_console().print(rich_table(headings, [_row(summary) for summary in summaries]))
+    print_rows(("dataset", "encoder", "videos", "frames", "STM ratios", "size"), map(_row, summaries))
 
 
 def _row(summary: dict[str, Any]) -> list[str]:
@@ -47,13 +45,12 @@ def _row(summary: dict[str, Any]) -> list[str]:
     return [summary["dataset"], summary["encoder"], videos, f"{summary['frames']:,}", ratios, size]
 
 
-@app.command()
-def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], as_json: common.Json = False) -> None:
+@main.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.", exists=True, dir_okay=False)],
+    as_json: common.Json = False,
+) -> None:
     """Show the arrays and the provenance of one file."""
-    if file.is_dir():
-        first = next((path for path in sorted(file.rglob("*.h5")) if not path.name.startswith(".")), None)
-        advice = f"byov-cache show {first}" if first else "byov-cache ls"
-        raise UsageError(f"{file} is a folder, not a file. Try {advice}.")
     header = read_header(file, "byov-cache show reads the .h5 files of the feature cache")
     columns = read_columns(file)
     attributes = {
@@ -73,7 +70,7 @@ def show(file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.")], 
         print(f"{key:<20} {json.dumps(value)}")  # JSON escapes control characters
 
 
-@app.command()
+@main.command()
 def verify(
     dataset: Annotated[str | None, typer.Argument(help="Dataset to verify.", show_default="all")] = None,
     features_dir: common.FeaturesDir = Path("features"),
@@ -102,7 +99,3 @@ def verify(
             print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {example}"))
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)
-
-
-def main() -> None:
-    common.run(app)

@@ -1,4 +1,4 @@
-"""What the commands share: app construction, errors and exit codes, --config, and common options."""
+"""Code shared by the commands: errors and exit codes, --config, common options, checks of outputs."""
 
 import io
 import os
@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class _FoldingColumns(Columns):
-    """Texts of --help; long words are wrapped instead of cut."""
+    """Columns of --help that wrap long words instead of cutting them."""
 
     def __rich_console__(self, *arguments: Any) -> Any:
         for table in super().__rich_console__(*arguments):
@@ -44,7 +45,7 @@ rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 # Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
 
-_folders: dict[str, Path] = {}  # option → folder, of the options of this command that choose one
+_folders: dict[str, Path] = {}  # folders chosen with --features-dir, --datasets-dir and --runs-dir
 
 # From click, or from the copy of click inside newer versions of typer.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
@@ -54,71 +55,69 @@ class UsageError(ByovError):
     """Options that cannot be combined, or a value an option does not accept."""
 
 
-# App construction
+class App(typer.Typer):
+    """Typer app with -h, one-line errors and the exit codes above. Call it to run the command and exit."""
 
+    def __init__(self, help: str | None = None, **settings: Any) -> None:
+        super().__init__(
+            help=help,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            pretty_exceptions_enable=False,
+            rich_markup_mode="markdown",  # joins the lines of a paragraph
+            **settings,
+        )
 
-def new_app(help: str | None = None, **settings: Any) -> typer.Typer:
-    """Return an app with -h and without typer's tracebacks."""
-    return typer.Typer(
-        help=help,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",  # joins the lines of a paragraph
-        **settings,
-    )
-
-
-def run(app: typer.Typer) -> NoReturn:
-    """Run a command and exit. A user's mistake is printed as one line; our own bugs keep their traceback."""
-    for number in SIGNALS:
-        signal.signal(number, raise_stopped)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Print a user's mistake as one line; our own bugs keep their traceback."""
+        for number in SIGNALS:
+            signal.signal(number, raise_stopped)
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
+                setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            for problem in PROBLEMS:  # of plug-ins loaded before the log is shown
-                note(problem)
-            with show_log():
-                code = app(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
-        finally:
-            sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
-        sys.exit(code or 0)
-    except Stopped as stopped:
-        ignore_signals()
-        note(stopped.message)
-        sys.exit(stopped.exit_code)
-    except ClickException as error:
-        command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-        if message := error.format_message().rstrip("."):  # empty if the help was printed instead
-            note(f"error: {message}. See {command} --help.")
-        sys.exit(BAD_USAGE)
-    except ByovError as error:
-        note(f"error: {error}")
-        sys.exit(BAD_USAGE)
-    except typer.Abort:  # A confirmation was declined.
-        note("aborted; nothing was changed")
-        sys.exit(FAILED)
-    except BrokenPipeError:
-        _discard_output()
-        sys.exit(FAILED)
-    except (MemoryError, RuntimeError, ImportError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = (str(error).splitlines() or ["allocation failed"])[0]
-        note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
-        sys.exit(FAILED)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
-        _discard_output()
-        sys.exit(FAILED)
+            try:
+                for problem in PROBLEMS:  # from plug-ins loaded before this call
+                    note(problem)
+                with show_log():
+                    code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+            finally:
+                sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
+            sys.exit(code or 0)
+        except Stopped as stopped:
+            ignore_signals()
+            note(stopped.message)
+            sys.exit(stopped.exit_code)
+        except ClickException as error:
+            command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
+            if message := error.format_message().rstrip("."):  # empty if the help was printed instead
+                note(f"error: {message}. See {command} --help.")
+            sys.exit(BAD_USAGE)
+        except ByovError as error:
+            note(f"error: {error}")
+            sys.exit(BAD_USAGE)
+        except typer.Abort:  # A confirmation was declined.
+            note("aborted; nothing was changed")
+            sys.exit(FAILED)
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(FAILED)
+        except (MemoryError, RuntimeError, ImportError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = (str(error).splitlines() or ["allocation failed"])[0]
+            note(f"error: out of memory ({reason}). Close other programs or raise the limit (ulimit -v).")
+            sys.exit(FAILED)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
+            _discard_output()
+            sys.exit(FAILED)
 
 
 def _folder_hint(error: OSError) -> str:
-    """Return which option moves the folder that may not be written to or read."""
+    """Name the option that chooses another folder, if permission was denied."""
     if error.errno not in NOT_WRITABLE or not error.filename:
         return ""
     path = Path(os.fsdecode(error.filename)).absolute()
@@ -191,13 +190,6 @@ DatasetsDir = Annotated[Path, _folder_option("BYOV_DATASETS", "Videos and labels
 RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Models, embeddings and results.")]
 
 
-def complete_methods() -> list[str]:
-    """Return the values that a shell offers for --method."""
-    from byov.train.methods import METHODS  # imports PyTorch
-
-    return list(METHODS)
-
-
 def complete_datasets(context: typer.Context) -> list[str]:
     """Return the datasets of the feature cache."""
     folder = features_folder(context.params.get("features_dir"))
@@ -209,26 +201,17 @@ def complete_runs(context: typer.Context) -> list[str]:
     return list_runs(runs_folder(context.params.get("runs_dir")))
 
 
+dataset_option = partial(typer.Option, autocompletion=complete_datasets)
+run_option = partial(typer.Option, autocompletion=complete_runs)
+RunOption = Annotated[str | None, run_option("--run", help="Name of the run.", show_default="newest")]
+
 # Options of the commands that run on a Ray cluster
 
-ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="local|auto|HOST:PORT", help="Ray cluster.", rich_help_panel="Cluster"),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="Number of workers.", show_default="what fits", rich_help_panel="Cluster"),
-]
-CpusOption = Annotated[
-    int | None,
-    typer.Option("--cpus-per-worker", min=1, help="CPU cores per worker.", show_default="1", rich_help_panel="Cluster"),
-]
-GpusOption = Annotated[
-    float | None,
-    typer.Option(
-        "--gpus-per-worker", min=0, help="GPUs or fraction of one.", show_default="0", rich_help_panel="Cluster"
-    ),
-]
+cluster_option = partial(typer.Option, rich_help_panel="Cluster")
+Cluster = Annotated[str | None, cluster_option(metavar="local|auto|HOST:PORT", help="Ray cluster.")]
+Workers = Annotated[int | None, cluster_option(min=1, help="Number of workers.", show_default="what fits")]
+Cpus = Annotated[int | None, cluster_option(min=1, help="CPU cores per worker.", show_default="1")]
+Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs or fraction of one.", show_default="0")]
 
 
 def parse_cluster(
@@ -269,22 +252,18 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
 
 def parse_ratio(text: str) -> float:
     """Parse an STM ratio, 0 < ratio <= 1."""
-    try:
-        ratio = float(text)
-    except ValueError:
-        ratio = 0.0
-    if not 0 < ratio <= 1:
-        raise UsageError(f"--ratio {text}: a ratio is a number above 0 and at most 1, such as 0.3.")
-    return ratio
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
     """Raise if an output, chosen with `option`, cannot be written or would overwrite an input; remove partial files."""
-    sources = [source for source in inputs if source.exists()]
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path} is a folder. Choose another output with {option}.")
-        if path.exists() and any(path.samefile(source) for source in sources):
+        if path.exists() and any(path.samefile(source) for source in inputs):
             raise UsageError(f"{path} is one of the input videos. Choose another output with {option}.")
         if path.exists() and not overwrite:
             raise UsageError(f"{path} exists. Pass --overwrite to replace it, or choose another output with {option}.")

@@ -26,14 +26,16 @@ from byov.text import pluralize, printable
 Format = Literal["h5", "npz"]
 SUFFIXES = (".h5", ".npz")
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def embed(
-    videos: Annotated[list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False)],
+    videos: Annotated[
+        list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False, exists=True)
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
-    run: cli_videos.RunOption = None,
+    run: common.RunOption = None,
     view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
     file_format: Annotated[
         Format | None, typer.Option("--format", help="File format in an output folder.", show_default="h5")
@@ -57,6 +59,7 @@ def embed(
     HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video,
     source_sha256 and, if given, view.
     """
+    cli_videos.keep_freed_memory()
     from byov.apply.run import Run
 
     started = time.monotonic()
@@ -100,7 +103,6 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
                 raise UsageError(f"{path}: no videos in this folder.")
             found += [(path / video, video) for video in videos]
         else:
-            cli_videos.check_videos_exist([path])
             found.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
         if len(found) > 1:
@@ -121,8 +123,3 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
             )
         targets[target] = path
     return targets
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from byov.cache.hdf5 import read_columns
-from byov.cache.layout import cached_files, encoder_folders, ratio_key
+from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
@@ -34,7 +34,7 @@ from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
 from byov.text import printable
-from byov.train.feature_store import choose_folder
+from byov.train.feature_store import choose_dataset, choose_folder
 
 ALL = "all"
 if TYPE_CHECKING:
@@ -43,19 +43,14 @@ else:
     TaskChoice = Literal[(*TASKS, ALL)]
 DEFAULTS = EvaluationOptions()
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def evaluate(
     task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Run to score; repeat it for a mean over runs.",
-            show_default="newest",
-            autocompletion=common.complete_runs,
-        ),
+        list[str] | None, common.run_option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
     ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
@@ -68,10 +63,7 @@ def evaluate(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Dataset of --features, or labels for --embeddings.", autocompletion=common.complete_datasets
-        ),
+        str | None, common.dataset_option(help="Dataset of --features, or labels for --embeddings.")
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
@@ -130,13 +122,20 @@ def evaluate(
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
-    name = choose_dataset(features_dir, dataset, runs)
+    name = runs[0].dataset if runs else choose_dataset(features_dir, dataset)
+    if not runs and dataset is None:
+        note(f"dataset: {name}, the only one in the cache")
     if not runs and not features:
         hint = "train one with byov-train --ratio 0.3"
         if task not in (ALL, None):
             raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
         note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
-    columns = choose_columns(features_dir, name, features or [], encoder, runs)
+    if encoder is not None and not features:
+        raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
+    columns = []
+    if features:
+        encoder = encoder or (runs[0].encoder_folder if runs else None)
+        columns = choose_columns(choose_folder(features_dir, name, encoder), features)
     manifest = read_manifest(features_dir, name)
     scope = scope_of_all(manifest, split, options)
     if task is not None and task != ALL:
@@ -178,50 +177,16 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def parse_column(text: str) -> str:
-    """Return the name in the cache: "merged/0.3" for "merged:0.3"."""
-    name, _, ratio = text.replace("/", ":").partition(":")
-    if (name, ratio) == ("cls", ""):
-        return "cls"
-    try:
-        if name == "merged" and 0 < float(ratio) <= 1:
-            return f"merged/{ratio_key(float(ratio))}"
-    except ValueError:
-        pass
-    raise UsageError(f"--features {text}: expected cls or merged:RATIO with a ratio in (0, 1], such as merged:0.3.")
-
-
-def choose_dataset(features_dir: Path, dataset: str | None, runs: Sequence[RunRecord]) -> str:
-    """Return the dataset of the runs, the given one, or the only one in the cache."""
-    if runs:
-        return runs[0].dataset
-    cached = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
-    if not cached:
-        raise UsageError(f"No features in {features_dir}. Extract some with byov-extract --dataset demo.")
-    if len(cached) > 1:
-        raise UsageError(f"Several datasets in {features_dir}. Choose one with --dataset {' | '.join(cached)}.")
-    if dataset is None:
-        note(f"dataset: {cached[0]}, the only one in the cache")
-    return cached[0]
-
-
-def choose_columns(
-    features_dir: Path, dataset: str, columns: Sequence[str], encoder: str | None, runs: Sequence[RunRecord]
-) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) for each of --features; the encoder defaults to that of the runs."""
-    if not columns:
-        if encoder is not None:
-            raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
-        return []
-    folder = choose_folder(features_dir, dataset, encoder or (runs[0].encoder_folder if runs else None))
+def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (encoder folder, column) for each of --features, such as "merged/0.3" for merged:0.3."""
     first = next(cached_files(folder), None)
     cached = read_columns(first) if first else {}
-    wanted = list(dict.fromkeys(map(parse_column, columns)))
-    for column in wanted:
-        if column not in cached:
-            names = ", ".join(name.replace("/", ":") for name in cached if name.startswith(("cls", "merged")))
-            raise UsageError(f"No {column.replace('/', ':')} in {folder}. Choose from {names or 'nothing'}.")
-    return [(folder.name, column) for column in wanted]
+    columns = {name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))}
+    names = [name.replace("/", ":") for name in dict.fromkeys(wanted)]
+    for name in names:
+        if name not in columns:
+            raise UsageError(f"--features {name}: not in {folder}. Choose from {', '.join(columns) or 'nothing'}.")
+    return [(folder.name, columns[name]) for name in names]
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
@@ -240,7 +205,3 @@ def _print_plan(
     print(f"  tasks      {', '.join(scope.tasks)}")
     print(f"  protocols  {', '.join(scope.protocols)}")
     print(f"To score one task, pass --task {' | '.join(TASKS)}.")
-
-
-def main() -> None:
-    common.run(app)

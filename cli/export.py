@@ -12,10 +12,10 @@ from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError, check_outputs, note_unfinished
 from byov.text import printable
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run whose model is exported.", show_default=False)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file, .onnx or .pt2.", show_default=False)],
@@ -54,7 +54,3 @@ def export(
         return
     for name, error in written.items():
         print(printable(f"{name}: differs from PyTorch by at most {error:.1g}"))
-
-
-def main() -> None:
-    common.run(app)

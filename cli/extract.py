@@ -12,7 +12,7 @@ from byov.cli import common
 from byov.cli import videos as cli_videos
 from byov.cli.common import UsageError
 from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note, rich_table, table_console
+from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS
 from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
@@ -27,10 +27,10 @@ RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
 RESUME = "finished videos are kept; run the same command to resume"
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def extract(
     dataset: Annotated[
         str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS))
@@ -82,10 +82,10 @@ def extract(
         bool, typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
-    cluster: common.ClusterOption = None,
-    workers: common.WorkersOption = None,
-    cpus_per_worker: common.CpusOption = None,
-    gpus_per_worker: common.GpusOption = None,
+    cluster: common.Cluster = None,
+    workers: common.Workers = None,
+    cpus_per_worker: common.Cpus = None,
+    gpus_per_worker: common.Gpus = None,
     as_json: common.Json = False,
     datasets_dir: common.DatasetsDir = Path("datasets"),
     features_dir: common.FeaturesDir = Path("features"),
@@ -93,6 +93,7 @@ def extract(
     _version: common.Version = False,
 ) -> None:
     """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
+    cli_videos.keep_freed_memory()
     started = time.monotonic()
     parsed_ratios, parsed_shard = _parse_numbers("--ratios", ratios), _parse_shard(shard)
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
@@ -190,15 +191,10 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
         print(json.dumps(summary | {"videos": checks}, indent=1))
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
-    table_console().print(rich_table(columns, [[str(check[name] or "-") for name in columns] for check in checks]))
+    print_rows(columns, [[str(check[name] or "-") for name in columns] for check in checks])
     for line in problems + plan.reasons():
         print(printable(line))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}: {counts}")
     print(f"{pluralize(frames, 'frame')} to encode")
     return bool(problems)
-
-
-def main() -> None:
-    cli_videos.keep_freed_memory()
-    common.run(app)

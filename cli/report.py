@@ -9,7 +9,7 @@ import typer
 from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, choose_runs
 from byov.cli import common
-from byov.cli.common import UsageError, check_outputs, note_unfinished
+from byov.cli.common import check_outputs, note_unfinished
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.evaluate.protocols import ScoredSplit
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 
 REPORT_NAME = "report.html"
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def report(
-    run: Annotated[
-        str | None, typer.Option(help="Run to report on.", show_default="newest", autocompletion=common.complete_runs)
-    ] = None,
+    run: common.RunOption = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
     ] = None,
@@ -37,7 +35,9 @@ def report(
         typer.Option(help="File (.html) or folder for the page.", show_default=f"runs/RUN/{REPORT_NAME}"),
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
-    videos: Annotated[Path | None, typer.Option(help="New folder of the videos, if they have moved.")] = None,
+    videos: Annotated[
+        Path | None, typer.Option(help="New folder of the videos, if they have moved.", exists=True, file_okay=False)
+    ] = None,
     split: Annotated[
         ScoredSplit | None, typer.Option(help="Split to show.", show_default="test, or val if there is no test split")
     ] = None,
@@ -51,8 +51,6 @@ def report(
     _version: common.Version = False,
 ) -> None:
     """Write scores, curves, projections and frames of a run as one HTML file that works offline."""
-    if videos is not None and not videos.is_dir():
-        raise UsageError(f"--videos {videos}: no such folder.")
     if figures is not None:
         from byov.report.figures import figure_files
 
@@ -114,7 +112,3 @@ def _note_missing(content: "Content") -> None:
         reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
     for reason in dict.fromkeys(reasons.values()):
         note(f"without {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}")
-
-
-def main() -> None:
-    common.run(app)

@@ -8,22 +8,19 @@ import typer
 
 from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
-from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, size_bytes
+from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, readable_runs, size_bytes
 from byov.cli import common
-from byov.cli.terminal import note, rich_table, table_console
-from byov.errors import CacheError
+from byov.cli.terminal import note, print_rows, value_text
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
-
-DATA_KEYS = ("dataset", "encoder", "encoder_revision", "column", "preprocessing")  # of a run's training record
 
 RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-app = common.new_app("List, compare and delete runs; delete checkpoints of finished runs.")
+main = common.App("List, compare and delete runs; delete checkpoints of finished runs.")
 
 
-@app.callback(invoke_without_command=True)
+@main.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
     as_json: common.Json = False,
@@ -34,21 +31,20 @@ def _options(
         list_all(runs_dir, as_json)
 
 
-@app.command("ls")
+@main.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
     """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
-    entries = [_summary(run) for run in _all_runs(runs_dir)]
+    entries = [_summary(run) for run in readable_runs(runs_dir)]
     if as_json:
         print(json.dumps(entries, indent=1))
         return
     if not entries:
         print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
         return
-    headings = ("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size")
-    table_console().print(rich_table(headings, [_row(entry) for entry in entries]))
+    print_rows(("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"), map(_row, entries))
 
 
-@app.command()
+@main.command()
 def compare(
     first: RunName, second: RunName, runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False
 ) -> None:
@@ -60,13 +56,12 @@ def compare(
     if as_json:
         print(json.dumps({"runs": [first, second], "different": different}, indent=1))
     elif different:
-        rows = [[key, *map(_value_text, values)] for key, values in different.items()]
-        table_console().print(rich_table(("", first, second), rows))
+        print_rows(("", first, second), [[key, *map(value_text, values)] for key, values in different.items()])
     else:
         print(printable(f"{first} and {second} have the same settings, data and scores"))
 
 
-@app.command()
+@main.command()
 def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     """Print the settings of a run as a TOML file for byov-train --config."""
     record = read_run(runs_dir, run)
@@ -89,7 +84,7 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}")  # JSON scalars and lists are valid TOML
 
 
-@app.command()
+@main.command()
 def delete(
     runs: Annotated[
         list[str], typer.Argument(help="Names of runs.", show_default=False, autocompletion=common.complete_runs)
@@ -107,7 +102,7 @@ def delete(
         print(printable(f"{run.folder}: deleted"))
 
 
-@app.command()
+@main.command()
 def prune(
     runs: Annotated[
         list[str] | None, typer.Argument(help="Names of runs.", show_default="all", autocompletion=common.complete_runs)
@@ -116,7 +111,7 @@ def prune(
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:
     """Delete the checkpoints of finished runs; models, embeddings and results stay. Pruned runs cannot be resumed."""
-    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else _all_runs(runs_dir)
+    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else readable_runs(runs_dir)
     finished = []
     for run in records:
         progress = _progress(run)
@@ -133,16 +128,6 @@ def prune(
         typer.confirm(question, err=True, abort=True)
     for run in finished:
         print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
-
-
-def _all_runs(runs_dir: Path) -> list[RunRecord]:
-    runs = []
-    for name in cached_runs.list_runs(runs_dir):
-        try:
-            runs.append(read_run(runs_dir, name))
-        except CacheError as error:
-            note(f"{name}: skipped ({error})")
-    return runs
 
 
 def _progress(run: RunRecord) -> RunProgress:
@@ -178,7 +163,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
     """Return everything in which two runs can differ: data, progress, validation scores, settings."""
     progress, validation = _progress(run), run.training.get("validation")
     return {
-        **{key: run.training.get(key) for key in DATA_KEYS},
+        **run.model_dump(include={"dataset", "encoder", "encoder_revision", "column", "preprocessing"}),
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
@@ -186,15 +171,3 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
         **run.settings,
     }
-
-
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return ", ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def main() -> None:
-    common.run(app)

@@ -1,11 +1,11 @@
 """Score tables in the terminal."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -50,26 +50,31 @@ def print_and_save(
 def print_table(table: Table, console: Console) -> None:
     """Print a table. Numbers are never truncated: columns that do not fit are printed in further blocks below."""
     console.print(Text(printable(table.title), style="bold"))
-    widths = [_column_width(table, column) for column in range(len(table.columns))]
     blocks: list[list[int]] = [[]]
-    for column in range(len(widths)):
-        if blocks[-1] and _block_width([*blocks[-1], column], widths) > console.width:
+    for column in range(len(table.columns)):
+        if blocks[-1] and _min_width(table, [*blocks[-1], column], console) > console.width:
             blocks.append([])
         blocks[-1].append(column)
     for columns in blocks:
-        width = max(_block_width(columns, widths), console.width)
-        console.print(_rich_table(table, columns, widths), width=width, crop=False, soft_wrap=False)
+        width = max(_min_width(table, columns, console), console.width)
+        console.print(_rich_table(table, columns), width=width, crop=False)
     for text, mark in table.footnotes.items():
         console.print(Text(f"{mark.translate(_SUPERSCRIPTS)} {printable(text)}"))
     for line in table.notes:
         console.print(Text(printable(line)))
 
 
-def _rich_table(table: Table, columns: Sequence[int], widths: Sequence[int]) -> RichTable:
+def _min_width(table: Table, columns: Sequence[int], console: Console) -> int:
+    narrowest = _rich_table(table, columns, NAME_WIDTH)
+    return console.measure(narrowest, options=console.options.update(width=sys.maxsize)).maximum
+
+
+def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = None) -> RichTable:
     rich_table = RichTable(box=None, pad_edge=False)
-    rich_table.add_column("", overflow="fold", min_width=NAME_WIDTH)
+    rich_table.add_column("", overflow="fold", width=name_width, min_width=NAME_WIDTH)
     for column in columns:
-        rich_table.add_column(_heading(table, column), justify="right", no_wrap=True, min_width=widths[column])
+        heading = Text(f"{table.columns[column].short}\n{table.columns[column].heading}")
+        rich_table.add_column(heading, justify="right", no_wrap=True)
     for rows, style in ((table.measured, ""), (table.published, "dim")):
         if style and rows:
             rich_table.add_row()
@@ -78,20 +83,6 @@ def _rich_table(table: Table, columns: Sequence[int], widths: Sequence[int]) -> 
             texts = [_cell_text(cells[column]) for column in columns]
             rich_table.add_row(Text(printable(row.name)), *texts, style=style)
     return rich_table
-
-
-def _block_width(columns: Sequence[int], widths: Sequence[int]) -> int:
-    return NAME_WIDTH + sum(2 + widths[column] for column in columns)
-
-
-def _column_width(table: Table, column: int) -> int:
-    cells = [_cell_text(cells[column]) for _, cells in (*table.measured, *table.published)]
-    lines = [line for text in (_heading(table, column), *cells) for line in text.plain.splitlines()]
-    return max(map(cell_len, lines), default=0)
-
-
-def _heading(table: Table, column: int) -> Text:
-    return Text(f"{table.columns[column].short}\n{table.columns[column].heading}")
 
 
 def _cell_text(cell: Cell) -> Text:

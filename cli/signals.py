@@ -50,8 +50,7 @@ def deferred_stop() -> Iterator[StopRequest]:
     def handler(signal_number: int, frame: FrameType | None) -> None:
         if request():
             raise_stopped(signal_number, frame)
-        if hasattr(signal, "alarm"):  # Ray's own handler, called before this one, aborts after three seconds.
-            signal.alarm(0)
+        signal.alarm(0)  # Ray's own handler, called before this one, aborts after three seconds.
         request.signal_number = signal_number
 
     previous = {number: signal.signal(number, handler) for number in SIGNALS}

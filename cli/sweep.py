@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from byov.cli import common
-from byov.cli.common import ClusterOption, CpusOption, GpusOption, UsageError, parse_cluster, run_stoppable
+from byov.cli.common import UsageError, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.estimates import Estimate, estimate_runs, total_time
 from byov.cluster.grids import Folders, PlannedRun, plan_runs, read_grid
-from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, PaperResult, paper_results, plan_paper, shipped_grid
+from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, paper_results, plan_paper, shipped_grid
 from byov.cluster.ray_pool import ClusterOptions
 from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.cluster.sweep_tables import sweep_results, sweep_tables
@@ -23,50 +24,36 @@ from byov.progress import Stop
 from byov.text import format_duration, pluralize, printable
 
 PAPER, BENCHMARK = "paper", "benchmark"
-PANEL = "Experiments (byov-sweep paper, byov-sweep benchmark)"
+experiment_option = partial(typer.Option, rich_help_panel="Experiments (byov-sweep paper, byov-sweep benchmark)")
 
-app = common.new_app()
+main = common.App()
 
 
-@app.command()
+@main.command()
 def sweep_grid(
-    grid: Annotated[
-        list[str],
-        typer.Argument(metavar="GRID", help="TOML file of settings and lists of settings, `paper` or `benchmark`."),
-    ],
+    grid: Annotated[str, typer.Argument(help="TOML file of settings and lists of settings, `paper` or `benchmark`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs in parallel, one thread each.", show_default="CPU cores")
     ] = None,
-    cluster: ClusterOption = None,
-    cpus_per_worker: CpusOption = None,
-    gpus_per_worker: GpusOption = None,
+    cluster: common.Cluster = None,
+    cpus_per_worker: common.Cpus = None,
+    gpus_per_worker: common.Gpus = None,
     device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
-        list[str] | None,
-        typer.Option("--tables", help=f"Tables of the paper: {', '.join(PAPER_TABLES)}.", rich_help_panel=PANEL),
+        list[str] | None, experiment_option("--tables", help=f"Tables of the paper: {', '.join(PAPER_TABLES)}.")
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Dataset; repeatable.",
-            show_default="all",
-            autocompletion=common.complete_datasets,
-            rich_help_panel=PANEL,
-        ),
+        experiment_option(help="Dataset; repeatable.", show_default="all", autocompletion=common.complete_datasets),
     ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Encoder.", show_default="that of the experiment", rich_help_panel=PANEL)
-    ] = None,
+    encoder: Annotated[str | None, experiment_option(help="Encoder.", show_default="that of the experiment")] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=1000, help="Runs per row.", show_default="5; benchmark: 3", rich_help_panel=PANEL),
+        int | None, experiment_option(min=1, max=1000, help="Runs per row.", show_default="5; benchmark: 3")
     ] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="Small models, short training; paper only.", rich_help_panel=PANEL)
-    ] = False,
+    small: Annotated[bool, experiment_option("--small", help="Small models, short training; paper only.")] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     features_dir: common.FeaturesDir = Path("features"),
@@ -80,16 +67,14 @@ def sweep_grid(
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
     ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
-    plan, name = {}, grid[0]
-    if len(grid) > 1:
-        raise UsageError(f"{' '.join(grid)}: a sweep has one grid file. Put quotes around a name with spaces.")
-    if name == PAPER:
+    plan = {}
+    if grid == PAPER:
         names = [name.strip() for names in table or [] for name in names.split(",")]
         plan = plan_paper(names, folders.features, choice)
         grids = [one for of_table in plan.values() for one in of_table]
     elif table or small:
         raise UsageError(f"--tables and --small are options of byov-sweep {PAPER}.")
-    elif name == BENCHMARK:
+    elif grid == BENCHMARK:
         grids = [shipped_grid(BENCHMARK, folders.features, choice)]
     elif dataset or encoder or seeds:
         raise UsageError(
@@ -97,11 +82,11 @@ def sweep_grid(
             "Set dataset, encoder and seed in the grid file instead."
         )
     else:
-        grids = [read_grid(Path(name))]
-    planned = plan_runs(grids, folders.features, allow_missing=name in (PAPER, BENCHMARK))
+        grids = [read_grid(Path(grid))]
+    planned = plan_runs(grids, folders.features, allow_missing=grid in (PAPER, BENCHMARK))
     runs = [run for run in planned if not run.missing]
     _note_missing(planned)
-    if not dry_run and (not runs or (name == BENCHMARK and len(runs) < len(planned))):
+    if not dry_run and (not runs or (grid == BENCHMARK and len(runs) < len(planned))):
         raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
     where = ray or workers or usable_cores()
     if dry_run:
@@ -120,7 +105,11 @@ def sweep_grid(
         drawn = paper_results(plan, result, folders)
         documents, tables = {"tables": [one.document for one in drawn]}, [one.table for one in drawn]
         if out is not None:
-            _write_figures(drawn, out / "figures")
+            from byov.report.figures import write_score_curves  # imports matplotlib
+
+            for one in drawn:
+                if one.panels:
+                    write_score_curves(one.panels, one.x_label, out / "figures", one.name)
     else:
         found = sweep_results(runs, result, folders)
         documents = {"datasets": {results.title: document for results, document in found}}
@@ -134,14 +123,6 @@ def sweep_grid(
     if failed:
         note(f"{len(failed)} of {pluralize(len(runs), 'run')} failed; pass --retry to try again")
         raise typer.Exit(common.FAILED)
-
-
-def _write_figures(results: Sequence[PaperResult], folder: Path) -> None:
-    from byov.report.figures import write_score_curves  # imports matplotlib
-
-    for result in results:
-        if result.panels:
-            write_score_curves(result.panels, result.x_label, folder, result.name)
 
 
 def _note_missing(planned: Sequence[PlannedRun]) -> None:
@@ -180,7 +161,3 @@ def _show_plan(
     blocked = sum(entry["state"] == "cannot run" for entry in entries)
     counts = f"{pluralize(len(planned), 'run')}, {len(to_do)} not finished, {blocked} cannot run"
     note(counts + total_time(estimates.values(), where if isinstance(where, int) else 1))
-
-
-def main() -> None:
-    common.run(app)

@@ -3,7 +3,7 @@
 import io
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -29,14 +29,25 @@ def table_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
 
 
-def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a plain table whose cells wrap instead of being truncated."""
+def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a plain table whose cells wrap instead of being truncated."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         table.add_column(Text(printable(heading)), overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
+    table_console().print(table)
+
+
+def value_text(value: Any) -> str:
+    """Format the value of a setting."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ",".join(map(value_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class _NoteHandler(logging.Handler):

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -17,7 +17,7 @@ import typer
 from byov.cli import common
 from byov.cli.common import UsageError
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, exit_now, ignore_signals
-from byov.cli.terminal import PROGRESS, note
+from byov.cli.terminal import PROGRESS, note, value_text
 from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
@@ -31,34 +31,25 @@ SETTINGS = shared.settings_classes()
 SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
 
-app = common.new_app()
+app = common.App()
 machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `settings` of a command by one option per setting.
-
-    The command receives the settings given on the command line as a dict.
-    """
+    """Replace `**settings` in the signature of a command by one option per setting, before --checkpoint-every."""
+    *parameters, _ = inspect.signature(function).parameters.values()
     options = {
         name: _option(name, get_type_hints(cls)[name], field.description)
         for cls in SETTINGS.values()
         for name, field in cls.model_fields.items()
         if field.description
     }
-
-    @wraps(function)
-    def command(**arguments: Any) -> None:
-        settings = {name: value for name in options if (value := arguments.pop(name)) is not None}
-        function(**arguments, settings=settings)
-
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        parameters += options.values() if parameter.name == "settings" else [parameter]
+    index = [parameter.name for parameter in parameters].index("checkpoint_every")
+    parameters[index:index] = options.values()
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
-    return command
+    function.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return function
 
 
 def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
@@ -98,19 +89,9 @@ def _defaults(name: str) -> str:
     defaults += [(preset, values[name]) for preset, values in presets if name in values]
     users: dict[str, list[str]] = {}
     for user, value in defaults:
-        users.setdefault(_value_text(value), []).append(user)
+        users.setdefault(value_text(value), []).append(user)
     (usual, _), *others = users.items()
     return "; ".join([usual, *(f"{', '.join(names)}: {text}" for text, names in others)])
-
-
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _parse_pair(text: str) -> tuple[float, float]:
@@ -126,7 +107,7 @@ def _parse_pair(text: str) -> tuple[float, float]:
 def train(
     method: Annotated[
         str | None,
-        typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD, autocompletion=common.complete_methods),
+        typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD, autocompletion=lambda: list(SETTINGS)),
     ] = None,
     ratio: Annotated[
         float | None,
@@ -138,19 +119,13 @@ def train(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Dataset in the cache.", show_default="the only one", autocompletion=common.complete_datasets
-        ),
+        str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder of the cached features.", show_default="the only one")
     ] = None,
     run: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED", autocompletion=common.complete_runs
-        ),
+        str | None, common.run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
@@ -158,8 +133,6 @@ def train(
     embed_only: Annotated[
         bool, typer.Option("--embed-only", help="Compute the embeddings of a trained run again.")
     ] = False,
-    *,
-    settings: dict[str, Any],
     checkpoint_every: Annotated[
         int, machine_option(min=1, help="Epochs between checkpoints.")
     ] = shared.CHECKPOINT_EVERY,
@@ -176,6 +149,7 @@ def train(
     runs_dir: common.RunsDir = Path("runs"),
     _config: common.Config = None,
     _version: common.Version = False,
+    **settings: Any,
 ) -> None:
     """Train a method on cached features, keep the best model on the val split, and embed every video with it.
 
@@ -208,7 +182,7 @@ def train(
                 progress=PROGRESS if processes.is_main else NO_PROGRESS,
                 stop=stop,
                 processes=processes,
-                **settings,
+                **{name: value for name, value in settings.items() if value is not None},
             )
         except Diverged as error:
             note(f"error: {error}")
@@ -222,17 +196,14 @@ def train(
         except Interrupted as error:  # by a signal to this process or to another one of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
-    if processes.is_main:
-        _print_summary(summary | {"seconds": round(time.monotonic() - started, 1)}, as_json=as_json)
-
-
-def _print_summary(summary: dict[str, Any], *, as_json: bool) -> None:
+    if not processes.is_main:
+        return
+    summary["seconds"] = round(time.monotonic() - started, 1)
     if as_json:
         print(json.dumps(summary, indent=1))
         return
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in summary.get("validation", {}).items())
-    if scores:
-        print(f"val scores of the selected model: {scores}")
+    if scores := summary.get("validation"):
+        print("val scores of the selected model: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()))
     files = pluralize(summary["embedding_files"], "embedding file")
     print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 
@@ -250,7 +221,7 @@ def main() -> None:
     out, err = (sys.stdout, sys.stderr) if processes.is_main else (hidden, hidden)
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            common.run(app)
+            app()
     except SystemExit as ended:
         code = int(ended.code or 0)
     ignore_signals()  # torchrun signals all processes as soon as one has ended

@@ -3,16 +3,12 @@
 import ctypes
 import os
 import platform
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from byov.cli import common
 from byov.data.video import OnCorrupt, OnTruncated
 from byov.device import Device
-from byov.errors import ApplyError
 
 OnTruncatedOption = Annotated[
     OnTruncated,
@@ -25,23 +21,12 @@ OnCorruptOption = Annotated[
 MaxPixelsOption = Annotated[
     int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
 ]
-RunOption = Annotated[
-    str | None,
-    typer.Option("--run", help="Run whose model is used.", show_default="newest", autocompletion=common.complete_runs),
-]
 EncoderOption = Annotated[
     str | None,
     typer.Option("--encoder", help="New location of the run's encoder, if it was a local folder that has moved."),
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Device for the encoder and the model.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-
-
-def check_videos_exist(videos: Iterable[Path]) -> None:
-    """Raise if a path is not a file."""
-    for path in videos:
-        if not path.is_file():
-            raise ApplyError(f"{path}: {'this is a folder, not a video' if path.is_dir() else 'no such file'}.")
 
 
 # From glibc's malloc.h.

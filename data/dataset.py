@@ -130,7 +130,7 @@ class Dataset:
             if first is not video:
                 raise DatasetError(
                     f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.source}, {video.source}"
-                    ". Rename a file, or give each row of the CSV its own id in a column called id."
+                    ". Rename a file, or add an `id` column with another id for each video to the CSV."
                 )
             if not video.path.is_file():
                 raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
@@ -165,7 +165,10 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             reader = csv.DictReader(file, delimiter=separator)
             columns = reader.fieldnames or ()
             if not {*required} <= {*columns} or len({*columns}) < len(columns):
-                raise DatasetError(f"{path}: columns {','.join(columns)!r}. Expected {','.join(required)}, each once.")
+                raise DatasetError(
+                    f"{path}: the first line is {separator.join(columns)[:80]!r}. Expected a CSV file whose first line "
+                    f"has the columns {','.join(required)}, each once."
+                )
             for row in reader:
                 yield f"{path}:{reader.line_num}", row
     except (FileNotFoundError, IsADirectoryError):

@@ -37,11 +37,9 @@ def test_wheel_contains_every_module(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_answer_help_and_version(name, call):
+def test_commands_print_their_version(name, call):
     (command,) = entry_points(group="console_scripts", name=f"byov-{name}")
-    main = command.load()
-    assert "Usage" in call(main, f"byov-{name}", "--help").out
-    assert call(main, f"byov-{name}", "--version").out == f"byov {PROJECT['project']['version']}\n"
+    assert call(command.load(), command.name, "--version").out == f"byov {PROJECT['project']['version']}\n"
     assert set(PROJECT["project"]["scripts"]) == {f"byov-{each}" for each in NAMES}
 
 

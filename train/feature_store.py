@@ -83,20 +83,28 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
     )
 
 
-def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
-    """Return features/<dataset>/<encoder>, by name or because it is the only one."""
-    folders = encoder_folders(features_dir, dataset)
-    datasets = sorted({folder.parent.name for folder in folders})
+def choose_dataset(features_dir: Path, dataset: str | None) -> str:
+    """Return the given dataset of the cache, or the only one."""
+    datasets = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
+    if not datasets:
+        raise TrainError(f"{features_dir} has no features. Extract some: byov-extract --dataset {dataset or 'demo'}")
     if len(datasets) > 1:
         raise TrainError(f"{features_dir} has several datasets. Choose one: --dataset {' | '.join(datasets)}")
+    return datasets[0]
+
+
+def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
+    """Return features/<dataset>/<encoder>, by name or because it is the only one."""
+    dataset = choose_dataset(features_dir, dataset)
+    folders = encoder_folders(features_dir, dataset)
     existing = " | ".join(folder.name for folder in folders)
     if encoder is not None:
         folders = [folder for folder in folders if folder.name in (encoder, encoder_slug(encoder))]
     if not folders:
-        missing = f"features of encoder {encoder!r}" if encoder else "features"
-        name = datasets[0] if datasets else dataset or ""
-        command = f"byov-extract --dataset {name or 'demo'}" + (f" --encoder {encoder}" if encoder else "")
-        raise TrainError(f"{features_dir / name} has no {missing}, only {existing or 'none'}. Extract them: {command}")
+        raise TrainError(
+            f"{features_dir / dataset} has no features of encoder {encoder!r}, only {existing}. "
+            f"Extract them: byov-extract --dataset {dataset} --encoder {encoder}"
+        )
     if len(folders) > 1:
         raise TrainError(f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}")
     return folders[0]

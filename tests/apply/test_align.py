@@ -199,7 +199,7 @@ def test_existing_outputs_and_inputs_are_not_overwritten(byov_align, one_line, v
     [
         (("one.mp4", "one.mp4", "-o", "out.avi"), ".mp4, .mov, .mkv"),
         (("one.mp4", "none.mp4", "-o", "out.mp4"), "none.mp4"),
-        ((".", "one.mp4", "-o", "out.mp4"), "folder"),
+        ((".", "one.mp4", "-o", "out.mp4"), "directory"),
         (("one.mp4", "mine.csv", "-o", "out.mp4"), "mine.csv"),
         (("one.mp4", "sound.wav", "-o", "out.mp4"), "sound.wav"),
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--height", "99"), "--height 99"),

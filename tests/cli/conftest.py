@@ -1,20 +1,23 @@
 """Small commands, in this process or in their own."""
 
+from importlib.metadata import entry_points
+
 import pytest
 
 from byov.cli import common
 
+SCRIPTS = {point.name: point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")}
 APP = """
 import os, signal, sys
 from byov.cli import common
 from byov.cli.signals import run_in_thread
-app = common.new_app()
+app = common.App()
 
 @app.command()
 def work() -> None:
     {body}
 
-common.run(app)
+app()
 """
 
 
@@ -23,9 +26,9 @@ def run_app(call):
     """run_app(function): run a command with this body in this process."""
 
     def run(body):
-        app = common.new_app()
+        app = common.App()
         app.command()(body)
-        return call(lambda: common.run(app), "byov-work")
+        return call(app, "byov-work")
 
     return run
 

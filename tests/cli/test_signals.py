@@ -1,13 +1,12 @@
 import os
 import signal
 import threading
-from importlib.metadata import entry_points
 
 import pytest
+from tests.cli.conftest import SCRIPTS
 
 from byov.cli.signals import deferred_stop, run_in_thread
 
-SCRIPTS = [point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")]
 signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
@@ -65,11 +64,7 @@ def test_signal_during_cleanup_gives_no_traceback(run_app):
         (signal.SIGINT, signal.SIGTERM, "deferred True\n", 143),
     ],
 )
-@pytest.mark.parametrize("has_alarm", [True, False])  # Windows has none
-def test_first_signal_is_deferred_and_the_second_is_not(run_app, monkeypatch, first, second, out, code, has_alarm):
-    if not has_alarm:
-        monkeypatch.delattr(signal, "alarm")
-
+def test_first_signal_is_deferred_and_the_second_is_not(run_app, first, second, out, code):
     def work():
         with deferred_stop() as stop:
             os.kill(os.getpid(), first)
@@ -83,7 +78,7 @@ def test_first_signal_is_deferred_and_the_second_is_not(run_app, monkeypatch, fi
     assert (ran.out, ran.err, ran.code) == (out, "interrupted\n", code)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda point: point.name)
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_ctrl_c_during_imports_gives_no_traceback(run_python, script):
     done = run_python(f"""
 import os, signal, sys

@@ -144,13 +144,13 @@ def test_malformed_segments(cells, read):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("path,view,split,id\na.mp4,ego,train,x\nb.mp4,exo,train,x\n", "'x' is not unique.* column called id"),
+        ("path,view,split,id\na.mp4,ego,train,x\nb.mp4,exo,train,x\n", "'x' is not unique.* add an `id` column"),
         ("path,view,split\na.mp4,Ego,train\n", r"videos\.csv:2: view is 'Ego'"),
         ("path,view,split\na.mp4,ego,validation\n", r"videos\.csv:2: split is 'validation'"),
-        ("path,split\na.mp4,train\n", "'path,split'. Expected path,view,split"),
+        ("path,split\na.mp4,train\n", "'path,split'. Expected a CSV file"),
         ("path,view,split,view\n", "each once"),
         ("path,view,split,event\na.mp4,ego,train\n", "unknown column 'event'"),
-        (b"a.mp4,ego,train\n", "Expected path,view,split"),
+        (b"a.mp4,ego,train\n", "path,view,split"),
         ("path,view,split\neggs, broken.mp4,exo,train\n", r":2: more fields than columns\. Quote"),
         (b"path,view,split\ncaf\xe9.mp4,ego,val\n", "not a readable CSV"),
         ("path,view,split\na.mp4,ego,train\n".encode("utf-16"), "not a readable CSV"),

@@ -112,7 +112,7 @@ def test_without_embeddings(quick, byov_report):
     [
         (("--run", "nope"), "first"),
         (("--run", "../first"), "../first"),
-        (("--videos", "nowhere"), "--videos nowhere"),
+        (("--videos", "nowhere"), "'--videos': dir 'nowhere'"),
         (("--figures", "videos/tea.csv"), "videos/tea.csv"),
         (("--out", "videos/tea.csv"), "videos/tea.csv"),
         (("--split", "val"), "no val videos"),

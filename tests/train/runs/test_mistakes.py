@@ -144,7 +144,7 @@ def test_two_processes_do_not_train_one_run(start_train, start_command, refused,
     folders = ("--features-dir", run.parents[1] / "features", "--runs-dir", run.parent)
     scored = start_command(("byov-eval", "--run", "toy", "--task", "tau", *folders)).finish()
     assert (scored.code, scored.out) == (2, "")
-    assert "a process is training the run" in scored.err
+    assert "another process is training this run" in scored.err
     assert "--resume" not in scored.err
     assert first.finish().code == 0
     assert contents(run) == contents(reference)
