@@ -13,7 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, video_digest
-from byov.cache.layout import prefix_ends
+from byov.cache.layout import prefix_ends, ratio_key
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
@@ -121,12 +121,11 @@ def write_features(
     provenance = {"video": path.stem, "view": path.parent.name} | provenance
     frames, width = next(iter(merged.values())).shape
     order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
-    writer = FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None)
-    try:
-        writer.append(dict(merged), order, cls, np.arange(frames) / fps)
-        writer.finish(make_provenance(**provenance), fps=fps, truncated=False)
-    finally:
-        writer.close()
+    rows = {f"merged/{ratio_key(ratio)}": values for ratio, values in merged.items()}
+    rows |= {"order": order, "pts_seconds": np.arange(frames) / fps} | ({} if cls is None else {"cls": cls})
+    with FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None) as writer:
+        writer.append(rows)
+        writer.finish_video(make_provenance(**provenance), fps=fps, truncated=False)
     return path
 
 

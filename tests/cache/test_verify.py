@@ -71,7 +71,7 @@ def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
 )
 def test_verify_finds_mixed_identities(encoder_folder, write_features, field, what):
     write_features(encoder_folder / "exo" / "004.h5", 64, **{field: "another"})
-    problem = what and f"{what} 'another', but 004.h5 has {getattr(make_provenance(), field)!r}"
+    problem = what and f"made with {what} 'another', expected {getattr(make_provenance(), field)!r} as in 004.h5"
     assert problems_of(encoder_folder) == SOUND | {"exo/004.h5": problem}
 
 

@@ -216,7 +216,7 @@ def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset
         source[len(source) // 2] ^= 1
         (table.parent / "v1.mp4").write_bytes(source)
     message = one_line_error(byov_extract(*options))
-    assert {"resize": "made with preprocessing 'squash', this is 'crop'"}.get(change, "made ") in message
+    assert {"resize": "made with preprocessing 'squash', expected 'crop'"}.get(change, "made ") in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
@@ -264,12 +264,9 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
     found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
     if device == "auto":  # the compute type is known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
-        said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
-    else:
-        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
     before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
-    assert said in message
+    assert f"v1.h5: made with compute type {other!r}, expected {found!r}" in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
@@ -284,6 +281,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
     assert (ran.code, ran.json["states"], ran.json["frames"]) == (1, {"cached": 2, "missing": 2}, 8)
+    assert ran.json["disk_bytes"] == 8 * 2 * 128 * 7  # six ratios and about one more column
     videos = {video["id"]: video for video in ran.json["videos"]}
     expected = {"state": "cached", "frames": 5, "size": "48x32", "fps": 15.0}
     assert (expected | {"state": "missing", "frames": 8}).items() <= videos["v3"].items()
@@ -293,6 +291,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert "48x32" in text
     assert "problem: " in text
     assert "2 cached, 2 missing" in text
+    assert "8 frames to encode, about 14.0 KiB" in text
     assert byov_extract("--manifest", table, "--check", "--encoder", "nobody/nothing", "--shard", "3/4").code == 0
     assert read_files(tmp_path / "features") == before
 

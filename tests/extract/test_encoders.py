@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from byov.errors import EncoderError
-from byov.extract.encoder_names import ARCHITECTURES, parse_encoder
+from byov.extract.encoder_names import ARCHITECTURES, WIDTHS, parse_encoder
 from byov.extract.encoders import ResNetTokens, _image_size, _load_config, _measure, load_encoder
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -118,6 +118,7 @@ def shape_of(name):
 def test_shapes_of_the_published_architectures(name, tokens, width, has_cls):
     shape = shape_of(name)
     assert (shape.tokens, shape.width, shape.has_cls) == (tokens, width, has_cls)
+    assert WIDTHS[name.removeprefix("random/")] == width
 
 
 def test_random_encoders_are_deterministic():

@@ -160,7 +160,7 @@ def features(tmp_path):
 @pytest.fixture
 def plan(table, features):
     videos, encoder = read_own_videos("mine", table), parse_encoder("random/tiny")
-    plan = make_plan(videos, features, encoder, ExtractionOptions(), ratios=[0.3])
+    plan = make_plan(videos, features, encoder, ExtractionOptions((0.3,)))
     assert plan.count() == {"cached": 2}
     return plan
 
@@ -171,14 +171,14 @@ def frames(features):
 
 def test_file_of_another_video_is_not_used(plan, features):
     shutil.copyfile(plan.jobs[1].path, plan.jobs[0].path)
-    update_manifest(plan, features, {})
+    update_manifest(plan, {})
     assert frames(features) == [3, 4]
     assert list(load_index(features / "mine").files["random--tiny"]) == ["v1"]
 
 
 def test_file_that_is_gone_after_the_plan_keeps_its_entry(plan, features):
     plan.jobs[0].path.unlink()
-    update_manifest(plan, features, {})
+    update_manifest(plan, {})
     assert frames(features) == [3, 4]
 
 
