@@ -243,7 +243,7 @@ def test_views_from_patterns(listing):
         ("cam_wrist/1.mp4", "ego", "cam_wrist-1"),
         ("cam_front/1.mp4", "exo", "cam_front-1"),
     ]
-    with pytest.raises(DatasetError, match=r"no video matches --exo '\*top\*'"):
+    with pytest.raises(DatasetError, match=r"none of its 3 videos matches --exo '\*top\*'"):
         listing(patterns={"ego": "*wrist*", "exo": "*top*"})
     with pytest.raises(DatasetError, match="matches both"):
         listing(patterns={"ego": "*cam*", "exo": "*front*"})
