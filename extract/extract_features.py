@@ -1,40 +1,24 @@
 """Feature extraction as one call: what byov-extract does, without the terminal."""
 
-import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.digests import file_sha256
-from byov.cache.hdf5 import read_array
-from byov.cache.layout import check_name, video_path
-from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
-from byov.cache.verify import failures_path, read_failures
+from byov.cache.atomic import remove_abandoned, write_text
+from byov.cache.layout import check_name
 from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
-from byov.data.dataset import SPLITS, Dataset, Video, View
+from byov.data.dataset import SPLITS, Dataset, View
 from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import CSV_NAME, list_folder, log_skipped, read_own_videos, to_csv, video_files
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
 from byov.errors import CacheError, DatasetError
+from byov.extract.cached_files import update_manifest
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
-from byov.extract.plan import (
-    DEFAULT_RATIOS,
-    CachedFile,
-    CacheReader,
-    ExtractionOptions,
-    Job,
-    OnMismatch,
-    Outcome,
-    Plan,
-    make_plan,
-    manifest_entry,
-)
+from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Outcome, Plan, make_plan
 from byov.folders import Folder, dataset_folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
@@ -243,76 +227,5 @@ def extract_plan(plan: Plan, extract: Callable[[Sequence[Job]], Outcome]) -> Out
         LOGGER.info(line)
     jobs = plan.in_state("missing", "stale")
     outcome = extract(jobs) if jobs else Outcome()
-    update_manifest(plan, outcome.failures)
+    update_manifest(plan.folder, plan.dataset, {job.video.id for job in plan.jobs}, outcome.failures)
     return outcome
-
-
-def update_manifest(plan: Plan, failures: dict[str, str]) -> None:
-    """Write manifest.json, index.json and failures.json after an extraction; add late events to the failures.
-
-    Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
-    """
-    path = plan.folder.with_name("manifest.json")
-    with exclusive(path.with_name(".lock")):
-        reader = CacheReader(plan.folder)
-        found, entries = dict[str, CachedFile](), list[VideoEntry]()
-        for video in plan.dataset.videos:
-            try:
-                file = reader.read(video)
-            except CacheError:
-                file = None
-            earlier = reader.entries.get(video.id)
-            if file is not None and file.fragment == video.segment.fragment:
-                found[video.id] = file
-                entries.append(file.entry)
-                if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
-                    LOGGER.warning(late)
-                    failures[video.id] = late
-            elif earlier is not None:  # extracted with another encoder
-                entries.append(manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
-            else:
-                entries.append(manifest_entry(video, None, None, video.labels))
-        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, tuple(entries)).save(path)
-        _save_index(plan, path, reader, found)
-        _record_failures(plan, found.keys(), failures)
-
-
-def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
-    """Describe the events after a video's last frame; "" if there are none. The file is opened if a phase is absent."""
-    if not video.events or max(entry.labels or (0,)) == len(video.events):
-        return ""
-    pts_seconds = read_array(path, "pts_seconds")
-    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
-    return late and f"{late}. Correct the CSV and run byov-extract again."
-
-
-def _save_index(plan: Plan, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
-    identity = next((dict(file.identity) for file in found.values()), {})
-    files = {
-        video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
-    }
-    index = FileIndex(
-        manifest_sha256=file_sha256(manifest),
-        sources=relative_sources(manifest.parent, {video.id: video.path for video in plan.dataset.videos}),
-        segments={video.id: video.segment.fragment for video in plan.dataset.videos if video.segment.fragment},
-        identities=reader.index.identities | {plan.folder.name: identity},
-        files=reader.index.files | {plan.folder.name: files},
-    )
-    if index != reader.index:
-        with suppress(OSError):  # a read-only or full disk: the next extraction opens the files again
-            index.save(manifest.parent)
-
-
-def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) -> None:
-    mine = {job.video.id for job in plan.jobs}
-    others = {video.id for video in plan.dataset.videos} - mine - cached
-    try:
-        recorded = read_failures(plan.folder)
-    except CacheError:
-        recorded = {}
-    now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
-    path = failures_path(plan.folder)
-    if now:
-        write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
-    elif path.exists():
-        path.unlink(missing_ok=True)

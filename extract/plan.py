@@ -3,27 +3,22 @@
 Loads no model and decodes nothing.
 """
 
-import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from byov.cache.digests import file_sha256, fingerprint, segment_digest
-from byov.cache.features import Provenance, identity_difference, read_header, video_header
-from byov.cache.hdf5 import read_array
+from byov.cache.features import identity_difference, read_header
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
-from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
-from byov.data.dataset import Dataset, Video, parse_source
+from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError, VideoError
+from byov.extract.cached_files import CachedFile, CacheReader
 from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.text import pluralize
@@ -61,17 +56,6 @@ class ExtractionOptions:
 
     def frames_per_batch(self, device_type: str) -> int:
         return self.batch_size or (CUDA_BATCH if device_type == "cuda" else CPU_BATCH)
-
-
-@dataclass(frozen=True, slots=True)
-class CachedFile:
-    """A readable feature file."""
-
-    entry: VideoEntry  # manifest entry with the frames and labels of this file
-    identity: Mapping[str, str]
-    indexed: IndexedFile
-    fragment: str = ""  # part of the video file that the features were computed from
-    source_change: str = ""  # how that video file differs from the present one
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,77 +131,6 @@ class Outcome:
         self.written_bytes += video.written_bytes
 
 
-class CacheReader:
-    """Reader of one encoder's folder that opens only the files that changed since the index was written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.index = load_index(folder.parent)
-        self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
-        self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
-        self._files = dict(self.index.files.get(folder.name, {}))
-        try:
-            self.entries = {entry.id: entry for entry in load_manifest(folder.parent / "manifest.json").videos}
-        except CacheError:
-            self.entries = {}
-
-    def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
-        """Describe a video's feature file; None if there is none.
-
-        With `verify_source`, the whole video is read instead of trusting its size and modification time.
-        """
-        path = video_path(self.folder, video.view, video.id)
-        try:
-            file = path.stat()
-        except FileNotFoundError:
-            return None
-        source = video.path.stat()
-        source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        annotation = _annotation_sha256(video)
-        known = self._files.get(video.id)
-        if known is not None and (
-            (known.size, known.mtime_ns, known.annotation_sha256) != (file.st_size, file.st_mtime_ns, annotation)
-        ):
-            known = None
-        if known and self._identity and known.source_state == source_state and not verify_source:
-            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
-        else:
-            header = video_header(self.folder, video.view, video.id)
-            identity = header.provenance.identity()
-            fragment = parse_source(header.provenance.source_name)[1].fragment
-            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
-            facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
-            indexed = IndexedFile(*facts, source_state, annotation)
-        entry = self.entries.get(video.id)
-        if known and entry and entry.frames == indexed.frames:
-            labels = entry.labels
-        else:
-            labels = video.phases(read_array(path, "pts_seconds"))
-        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
-        return CachedFile(entry, identity, indexed, fragment, change)
-
-    def _source_change(
-        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
-    ) -> str:
-        """Return how a video differs from the one that the features were computed from; "" if it does not.
-
-        Compares the size and a sample, or the whole file if it was written to after the features.
-        """
-        if found.source_bytes != source.st_size:
-            return f"from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
-        whole = verify or source.st_mtime_ns > file.st_mtime_ns
-        expected = found.source_sha256 if whole else found.source_fingerprint
-        of_file = self._sha256(path) if whole else fingerprint(path)
-        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
-        if now != expected:
-            return f"from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
-        return ""
-
-
-def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
-    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
-
-
 def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, options: ExtractionOptions) -> Plan:
     """Compare every video of the shard with its feature file.
 
@@ -274,12 +187,6 @@ def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: 
     resize = {"preprocessing": found["preprocessing"].partition(" ")[0]}
     difference = identity_difference({**found, **resize}, expected)
     return difference and f"with {difference}"
-
-
-def _annotation_sha256(video: Video) -> str:
-    """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
-    return hashlib.sha256(repr(annotation).encode()).hexdigest()
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,16 @@ PHASES = ("reach", "pour", "leave")
 UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
 # x264's assembly reads uninitialized memory, so its output varies from run to run.
 REPRODUCIBLE = {"libx264": {"x264-params": "asm=0"}}
+
+
+class Call:
+    """Pickles as a call of a function, which runs when the pickle is loaded."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

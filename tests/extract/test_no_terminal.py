@@ -17,14 +17,9 @@ from byov.extract.plan import make_plan
 
 
 @pytest.fixture(scope="session")
-def encoder_folder(tmp_path_factory):
+def encoder_folder(tmp_path_factory, model_folder):
     """Folder of a small model; Hugging Face draws bars when it is loaded."""
-    folder = tmp_path_factory.mktemp("encoders") / "tiny"
-    config = transformers.CLIPVisionConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, patch_size=16, image_size=32
-    )
-    transformers.CLIPVisionModel(config).save_pretrained(folder)
-    return folder
+    return model_folder(tmp_path_factory.mktemp("encoders") / "tiny")
 
 
 def switches():
