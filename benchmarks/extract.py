@@ -25,7 +25,7 @@ from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import HALF, FrameEncoder, Shape, load_encoder
 from byov.extract.extract_features import extract_features
-from byov.extract.extraction import decoder_threads, extract_jobs
+from byov.extract.extraction import decoder_threads, run_plan
 from byov.extract.plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, make_plan
 from byov.extract.preprocess import Preprocessing
 
@@ -64,9 +64,9 @@ def pipeline_fps(
 ) -> float:
     """Frames per second of an extraction into an empty cache, with the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
-        options = ExtractionOptions(batch_size=batch_size)
-        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options, ratios=ratios)
-        outcome = extract_jobs(encoder, plan, plan.jobs, options)
+        options = ExtractionOptions(tuple(ratios), batch_size=batch_size)
+        plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options)
+        outcome = run_plan(plan, plan.jobs, encoder=encoder)
         assert not outcome.failures, outcome.failures
         return outcome.frames / outcome.seconds
 

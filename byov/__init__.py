@@ -40,18 +40,10 @@ __all__ = [
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Imported on first use, because importing torch, h5py and NumPy takes seconds.
-_MODULES = {
-    "ByovError": "byov.errors",
-    "EvaluationOptions": "byov.evaluate.tasks",
-    "ExtractedFeatures": "byov.extract.extract_features",
-    "Interrupted": "byov.errors",
-    "Run": "byov.apply.run",
-    "VideoArrays": "byov.apply.run",
-    "extract_features": "byov.extract.extract_features",
-    "load_features": "byov.apply.run",
-    "load_run": "byov.apply.run",
-    "train_run": "byov.apply.run",
-}
+_MODULES = dict.fromkeys(("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run")
+_MODULES |= dict.fromkeys(("ExtractedFeatures", "extract_features"), "byov.extract.extract_features")
+_MODULES |= dict.fromkeys(("ByovError", "Interrupted"), "byov.errors")
+_MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
 
 
 if not TYPE_CHECKING:  # a type checker should report unknown names

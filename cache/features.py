@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from byov import __version__
@@ -70,8 +68,8 @@ class Header:
         return tuple(name.removeprefix("merged/") for name in self.columns if name.startswith("merged/"))
 
 
-class FeatureWriter:
-    """Writer of one feature file, which appears only after `finish`; see RowWriter."""
+class FeatureWriter(hdf5.RowWriter):
+    """Writer of one feature file, which appears only after `finish_video`."""
 
     def __init__(self, path: Path, ratios: Sequence[float], tokens: int, width: int, *, has_cls: bool) -> None:
         columns: dict[str, tuple[tuple[int, ...], str]] = {
@@ -81,35 +79,12 @@ class FeatureWriter:
             columns["cls"] = ((width,), STORED_DTYPE)
         columns["order"] = ((tokens,), DTYPES["order"])
         columns["pts_seconds"] = ((), DTYPES["pts_seconds"])
-        self._rows = hdf5.RowWriter(path, columns)
+        super().__init__(path, columns)
 
-    @property
-    def frames(self) -> int:
-        """Number of frames appended so far."""
-        return self._rows.rows
-
-    def append(
-        self,
-        merged: Mapping[float, NDArray[Any]],
-        order: NDArray[Any],
-        cls: NDArray[Any] | None,
-        pts_seconds: NDArray[np.float64],
-    ) -> None:
-        """Append frames: ratio → (n, width), (n, tokens), (n, width) if the encoder has a class token, (n,)."""
-        rows = {f"merged/{ratio_key(ratio)}": values for ratio, values in merged.items()}
-        rows |= {"order": order, "pts_seconds": pts_seconds}
-        if cls is not None:
-            rows["cls"] = cls
-        self._rows.append(rows)
-
-    def finish(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
+    def finish_video(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
         """Complete the file and move it to its final name."""
         facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
-        self._rows.finish(asdict(provenance) | facts)
-
-    def close(self) -> None:
-        """Discard the file unless it is finished."""
-        self._rows.close()
+        self.finish(asdict(provenance) | facts)
 
 
 def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
@@ -133,12 +108,16 @@ def video_digest(folder: Path, view: str, video: str, column: str) -> str:
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
+def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """Describe the first difference of two identities, like "revision 'a', expected 'b'"; "" if there is none."""
+    different = (what for what in expected if found[what] != expected[what])
+    return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
+
+
 def check_same_identity(header: Header, other: Header) -> None:
     """Raise CacheError if two files were computed with different encoders, revisions or settings."""
-    expected = other.provenance.identity()
-    for what, value in header.provenance.identity().items():
-        if value != expected[what]:
-            raise CacheError(f"{header.path}: {what} {value!r}, but {other.path.name} has {expected[what]!r}")
+    if difference := identity_difference(header.provenance.identity(), other.provenance.identity()):
+        raise CacheError(f"{header.path}: made with {difference} as in {other.path.name}")
 
 
 def standardize(features: AnyArray) -> AnyArray:

@@ -64,14 +64,13 @@ class RowWriter:
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append an array (n, *row shape) to every column, with the same n for all."""
-        if rows.keys() != self._pending.keys():
-            raise ValueError(f"columns {', '.join(rows)}; expected {', '.join(self._pending)}")
-        counts = {name: len(values) for name, values in rows.items()}
-        if len(set(counts.values())) > 1:
-            raise ValueError(f"columns of different length: {counts}")
+        lengths = {len(values) for values in rows.values()}
+        if rows.keys() != self._pending.keys() or len(lengths) > 1:
+            found = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
+            raise ValueError(f"columns {found}; expected {', '.join(self._pending)} of the same length")
         for name, pending in self._pending.items():
             self._pending[name] = np.concatenate((pending, rows[name].astype(pending.dtype)))
-        self.rows += next(iter(counts.values()))
+        self.rows += lengths.pop()
         while self.rows - self._written_rows >= BLOCK_ROWS:
             self._write(BLOCK_ROWS)
 
@@ -103,7 +102,7 @@ class RowWriter:
         self.close()
 
     def _write(self, count: int) -> None:
-        self._reserve(stored_rows(count) * self._row_bytes)
+        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * self._row_bytes)  # whole chunks
         for name, pending in self._pending.items():
             block, self._pending[name] = pending[:count], pending[count:]
             self._digests[name].update(np.ascontiguousarray(block).data)
@@ -134,11 +133,6 @@ class RowWriter:
                 raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from None
         finally:
             os.close(descriptor)
-
-
-def stored_rows(rows: int) -> int:
-    """Return how many rows `rows` occupy on disk, in whole chunks."""
-    return -(-rows // CHUNK_ROWS) * CHUNK_ROWS
 
 
 def stored_attribute(value: str | int | float | bool) -> NDArray[Any] | int | float | bool:

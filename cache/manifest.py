@@ -83,10 +83,6 @@ class IndexedFile:
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
     annotation_sha256: str  # digest of what the labels in the manifest were computed from
 
-    def is_current(self, file: os.stat_result) -> bool:
-        """Return whether the feature file still has the recorded size and modification time."""
-        return (self.size, self.mtime_ns) == (file.st_size, file.st_mtime_ns)
-
 
 @dataclass(config=READ_FROM_FILE)
 class FileIndex:

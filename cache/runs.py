@@ -16,11 +16,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from byov.cache.atomic import is_locked
 from byov.cache.digests import ACCEPT_EDIT, SealError, WeightsFile, check_weights, file_sha256, read_sealed_json
-from byov.cache.layout import Protocol, check_name, clip_name, ratio_key
+from byov.cache.layout import Protocol, check_name, clip_name
 from byov.errors import CacheError
 from byov.records import Record, problem
 
@@ -46,7 +46,7 @@ class RunRecord(Record, extra="ignore"):
     encoder_sha256: str = ""
     preprocessing: str = ""
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
-    column: str  # "merged/0.3"
+    column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]  # the tokens merged at the STM ratio
     recipe: str  # recipe of byov; for other methods the name of the method
     title: str = ""  # name of the method in tables
     seed: int
@@ -62,8 +62,7 @@ class RunRecord(Record, extra="ignore"):
     @property
     def settings(self) -> dict[str, Any]:
         """Training settings; {} if the record has none."""
-        settings = self.training.get("settings")
-        return settings if isinstance(settings, dict) else {}
+        return self.training.get("settings") or {}
 
     @property
     def method(self) -> str:
@@ -77,13 +76,7 @@ class RunRecord(Record, extra="ignore"):
     @property
     def ratio(self) -> float:
         """STM ratio of the features."""
-        try:
-            ratio = float(self.column.removeprefix("merged/"))
-        except ValueError:
-            ratio = 0.0
-        if not 0 < ratio <= 1 or self.column != f"merged/{ratio_key(ratio)}":
-            raise CacheError(f"{self.config}: column {self.column!r} is not that of a ratio")
-        return ratio
+        return float(self.column.removeprefix("merged/"))
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
@@ -146,13 +139,10 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
     """Read the record of a run from its config.json."""
     folder = run_folder(runs_dir, run)
     config = read_config(folder)
-    training = config.get("training")
     try:
-        if not isinstance(training, dict):
-            raise ValueError("no 'training'")
-        training = dict[str, Any]({"settings": config.get("settings")} | training)
+        training = {"settings": config.get("settings")} | (config.get("training") or {})
         return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
-    except (CacheError, ValueError) as error:
+    except (CacheError, TypeError, ValidationError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{folder / CONFIG_NAME}: not a run of byov-train ({reason})") from error
 
@@ -227,13 +217,12 @@ class RunProgress:
 
 def read_progress(run: RunRecord) -> RunProgress:
     """Read a run's progress from metrics.jsonl."""
-    records, epochs, damaged = list[dict[str, Any]](), run.settings.get("epochs"), False
+    records, damaged, total = list[dict[str, Any]](), False, run.settings.get("epochs")
     try:
         records = read_metrics(run)
     except CacheError:
         damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
-    total = epochs if type(epochs) is int else None
     # A shared run may come without its last model. With a checkpoint, that model is still to be written.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
     state: RunState = "in training" if is_training(run.folder) else "stopped"
@@ -247,11 +236,9 @@ def read_progress(run: RunRecord) -> RunProgress:
 
 def unfinished(run: RunRecord) -> str | None:
     """Return one line about an unfinished run, with what to do; None if it is finished."""
-    text = unfinished_text(run)
-    if text is None:
-        return None
     advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
-    return f"{run.name}: {text}{advice}"
+    text = unfinished_text(run)
+    return text and f"{run.name}: {text}{advice}"
 
 
 def unfinished_text(run: RunRecord) -> str | None:

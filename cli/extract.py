@@ -19,8 +19,8 @@ from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize
-from byov.extract.extract_features import DEFAULT_RATIOS, check_options, extract_plan, open_videos
-from byov.extract.plan import ExtractionOptions, Job, OnMismatch, Outcome, Plan
+from byov.extract.extract_features import VideoSource, extract_plan, plan_extraction
+from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Outcome, Plan
 from byov.text import format_size, pluralize, printable
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
@@ -77,7 +77,9 @@ def extract(
     on_mismatch: Annotated[
         OnMismatch, typer.Option(help="Unequal numbers of frames and labels: report an error, or trim to the shorter.")
     ] = "error",
-    check: Annotated[bool, typer.Option("--check", help="Check videos and labels; extract nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check videos and labels and estimate disk space; extract nothing.")
+    ] = False,
     verify_sources: Annotated[
         bool, typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted.")
     ] = False,
@@ -99,18 +101,24 @@ def extract(
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
-    chosen = check_options(dataset, encoder, revision, parsed_ratios, parsed_shard)
     fractions = None if split is None else _parse_numbers("--split", split)
-    videos = open_videos(
-        dataset, manifest, folder, lerobot, ego, exo, task, fractions, name, datasets_dir, features_dir, PROGRESS
-    )
-    if encoder is None:
-        note(f"encoder: {chosen.id} (choose another with --encoder)")
-    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+    source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
     options = ExtractionOptions(
-        resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
+        ratios=parsed_ratios,
+        shard=parsed_shard,
+        resize=resize,
+        device=device,
+        compile=compile_model,
+        batch_size=batch_size,
+        decoders=decoders,
+        policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
+        on_mismatch=on_mismatch,
+        overwrite=overwrite,
+        verify_sources=verify_sources,
     )
-    plan = planning.make_plan(videos, features_dir, chosen, options, ratios=parsed_ratios, shard=parsed_shard)
+    plan = plan_extraction(source, encoder, revision, options, datasets_dir, features_dir, PROGRESS)
+    if encoder is None:
+        note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
         has_problems = _check(plan, as_json=as_json)
         raise typer.Exit(common.FAILED if has_problems else 0)
@@ -125,7 +133,7 @@ def extract(
         from byov.extract.extraction import run_plan
 
         if ray is None:
-            return interruptible(lambda: run_plan(plan, jobs, options, PROGRESS), f"interrupted; {RESUME}")
+            return interruptible(lambda: run_plan(plan, jobs, PROGRESS), f"interrupted; {RESUME}")
         from byov.cluster.extraction import extract_on_cluster
 
         return common.run_stoppable(
@@ -133,7 +141,7 @@ def extract(
         )
 
     try:
-        outcome = extract_plan(plan, features_dir, run)
+        outcome = extract_plan(plan, run)
     except OSError:  # such as a full disk; common.run prints the reason
         note(f"stopped; {RESUME}")
         raise
@@ -184,11 +192,11 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
 def _check(plan: Plan, *, as_json: bool) -> bool:
     """Check all videos and print what an extraction would do; return whether there are problems."""
     checks, states = planning.check_videos(plan, PROGRESS), plan.count()
-    frames = sum(check["frames"] or 0 for check in checks if check["state"] != "cached")
+    frames, disk_bytes = planning.estimate_size(plan, checks)
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]
     if as_json:
-        summary = {"dataset": plan.dataset.name, "encoder": plan.encoder.id, "states": states, "frames": frames}
-        print(json.dumps(summary | {"videos": checks}, indent=1))
+        summary = {"dataset": plan.dataset.name, "encoder": plan.encoder.id, "states": states}
+        print(json.dumps(summary | {"frames": frames, "disk_bytes": disk_bytes, "videos": checks}, indent=1))
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
     print_rows(columns, [[str(check[name] or "-") for name in columns] for check in checks])
@@ -196,5 +204,6 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
         print(printable(line))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}: {counts}")
-    print(f"{pluralize(frames, 'frame')} to encode")
+    disk = f", about {format_size(disk_bytes)}" if disk_bytes else ""
+    print(f"{pluralize(frames, 'frame')} to encode{disk}")
     return bool(problems)

@@ -24,11 +24,6 @@ KEY_EVENTS = {
     "tennis_forehand": ("start", "racket touches ball", "end"),
 }
 LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
-# A file or folder that tells the two layouts apart, and what each consists of.
-LAYOUTS = {
-    "ego/train.csv": "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv and label.pickle",
-    "train/ego": "{train,val,test}/{ego,exo}/*.mp4 and label.pickle",
-}
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
@@ -50,17 +45,14 @@ def read_ae2(name: str, root: Path) -> Dataset:
 
 
 def _dataset_root(name: str, root: Path) -> Path:
-    expected, other = LAYOUTS if name in LISTED_IN_CSV else reversed(LAYOUTS)
-    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
-    for folder in folders:
-        if (folder / expected).exists():
+    is_listed = name in LISTED_IN_CSV
+    for folder in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
+        if (folder / ("ego/train.csv" if is_listed else "train/ego")).exists():
             return folder
+    layout = "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv" if is_listed else "{train,val,test}/{ego,exo}/*.mp4"
     entries = sorted(path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith("."))
     found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
-    if any((folder / other).exists() for folder in folders):
-        names = [each for each in KEY_EVENTS if (each in LISTED_IN_CSV) != (name in LISTED_IN_CSV)]
-        found += f", the layout of {' and '.join(names)}"
-    raise DatasetError(f"{root}: expected {LAYOUTS[expected]}; found {found}. Unzip {name} into this folder.")
+    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Unzip {name} into this folder.")
 
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:

@@ -62,14 +62,10 @@ def read_lerobot(
     """
     info = _read_info(root)
     cameras = _cameras(root, info)
-    if ego not in cameras or exo not in cameras or ego == exo:
+    if ego is None or exo is None or not {ego, exo} <= {*cameras} or ego == exo:
         unknown = next((f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), "")
         listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-        if len(cameras) == 1:
-            raise DatasetError(f"{root}: {unknown}Its only camera is {listed}, but two views are needed.")
         raise DatasetError(f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}.")
-    assert ego is not None
-    assert exo is not None
     keys: dict[View, str] = {"ego": ego, "exo": exo}
     episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
     usable = _usable_videos(root, episodes)
@@ -83,8 +79,7 @@ def read_lerobot(
         pair = episode.name if len(found[episode.name]) == len(VIEWS) else None
         for view in found[episode.name]:
             path, segment = episode.videos[keys[view]]
-            video_id = f"{episode.name}-{view}"
-            videos.append(Video(video_id, view, split, path, pair=pair, segment=segment))
+            videos.append(Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment))
     dataset = Dataset(name, root, tuple(videos))
     counts = Counter(splits)
     LOGGER.info(f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of {len(episodes)}")
@@ -181,13 +176,13 @@ def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
 def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
     """Return the episodes of a task; it may be omitted if there is only one."""
     counts = Counter(each for episode in episodes for each in episode.tasks)
-    chosen = [each for each in counts if task is None or task.lower() in each.lower()]
-    if task is not None and task in counts:
-        chosen = [task]
-    if len(chosen) == 1:
-        return [episode for episode in episodes if chosen[0] in episode.tasks]
     if task is None and not counts:
         return episodes
+    chosen = [each for each in counts if each == task] or [
+        each for each in counts if task is None or task.lower() in each.lower()
+    ]
+    if len(chosen) == 1:
+        return [episode for episode in episodes if chosen[0] in episode.tasks]
     listed = "; ".join(f"{each!r} ({count} episodes)" for each, count in counts.items())
     problem = f"task {task!r} is none or several of its tasks" if task else "several tasks"
     raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")

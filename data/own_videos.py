@@ -1,16 +1,6 @@
 """Your own videos: listed in a CSV file, or found in a folder, with view and split inferred from their paths.
 
-Columns of the CSV: path, view, split and optionally id, start, end, events, phases, pair.
-
-- `path` is relative to the folder of the CSV, or absolute and below it.
-- `start` and `end` are the part of the file that shows the action, in seconds ("2.5") or frames ("75f") from the first
-  frame of the file. `end` is excluded.
-- `events` are the times at which a new phase begins, in seconds from the first frame (of the segment): "2.5;7.1", or
-  with the names of these phases "2.5 pour;7.1 put down"; or the indices of the first frames of these phases, "31f;52f".
-  "-" in place of a name means unlabeled from here until the next event, or until a time marked "+", where the previous
-  phase continues.
-- `phases` names all phases including the one before the first event: "reach;pour;put down".
-- `pair` is a name shared by an ego and an exo video that were recorded simultaneously.
+docs/your-own-videos.md documents the columns of the CSV.
 """
 
 import csv
@@ -45,6 +35,7 @@ VIDEO_SUFFIXES = {
     *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf"),
     *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
 }
+# Words of a path that name a view or a split.
 _VIEW_WORDS: dict[str, View] = {"ego": "ego", "egocentric": "ego", "exo": "exo", "exocentric": "exo"}
 _SPLIT_WORDS: dict[str, Split] = {
     **{"train": "train", "training": "train", "test": "test", "testing": "test"},
@@ -201,12 +192,10 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
     listed = {row.phases for row in rows if row.phases} or {(FIRST_PHASE, *names) if names else ()}
     if len(listed) > 1:
         raise DatasetError(f"{manifest}: different phases in different rows: {sorted(listed)}")
-    phases = listed.pop()
-    if phases and len(phases) != events + 1:
+    phases = listed.pop() or tuple(f"phase {index}" for index in range(events + 1))
+    if len(phases) != events + 1:
         raise DatasetError(f"{manifest}: phases {phases}, but {events} events separate {events + 1} phases")
-    if phases:
-        return phases
-    return tuple(f"phase {index}" for index in range(events + 1))
+    return phases
 
 
 # --- folder
@@ -227,24 +216,18 @@ def list_folder(
     for path in paths:
         if str(path).encode(errors="ignore") != os.fsencode(path):
             raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
-    if patterns is None:
-        views = {path: _nearest_word(reversed(path.parts), _VIEW_WORDS) for path in paths}
-    else:
-        views = {path: _matching_view(path, patterns) for path in paths}
+    views = {path: _view_of(path, patterns) for path in paths}
     log_skipped("not a video", others)
-    log_skipped(
-        "without ego or exo in the path" if patterns is None else "matches no pattern",
-        [path for path in paths if views[path] is None],
-    )
+    log_skipped("neither ego nor exo", [path for path in paths if views[path] is None])
     by_view: dict[View, list[Path]] = {view: [path for path in paths if views[path] == view] for view in VIEWS}
     for view in VIEWS:
-        if not by_view[view] and patterns is not None:
-            raise DatasetError(f"{folder}: no video matches --{view} {patterns[view]!r}. The first is {paths[0]}.")
         if not by_view[view]:
+            problem = (
+                f"has the word {view!r} in its path" if patterns is None else f"matches --{view} {patterns[view]!r}"
+            )
             raise DatasetError(
-                f"{folder}: none of its {len(paths)} videos has the word {view!r} in its path. Sort the videos into "
-                "folders called ego and exo, pass patterns like --ego '*wrist*' --exo '*front*', or list the videos in "
-                "a CSV file for --manifest."
+                f"{folder}: none of its {len(paths)} videos {problem}. Sort the videos into folders called ego and "
+                "exo, pass patterns like --ego '*wrist*' --exo '*front*', or list the videos in a CSV for --manifest."
             )
     splits = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
     if not any(splits.values()):
@@ -266,7 +249,9 @@ def list_folder(
     return videos
 
 
-def _matching_view(path: Path, patterns: Mapping[View, str]) -> View | None:
+def _view_of(path: Path, patterns: Mapping[View, str] | None) -> View | None:
+    if patterns is None:
+        return _nearest_word(reversed(path.parts), _VIEW_WORDS)
     matching = [view for view, pattern in patterns.items() if fnmatch(path.as_posix().lower(), pattern.lower())]
     if len(matching) > 1:
         raise DatasetError(f"{path}: matches both --ego {patterns['ego']!r} and --exo {patterns['exo']!r}")

@@ -113,7 +113,14 @@ class FrameReader:
         start, end = self._range_seconds()
         count, seconds, offset = 0, 0.0, 0.0  # of the images so far; of the current frame and the first image
         with open_video(self.path) as (container, stream):
-            self._configure(stream)
+            if stream.width * stream.height > self._policy.max_pixels:
+                raise VideoError(
+                    f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
+                    f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
+                )
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
+            stream.codec_context.thread_count = self._threads
+            stream.codec_context.thread_type = "AUTO"
             self.fps = _frame_rate(stream)
             seek = seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
             first_time = _seek(container, stream, start - _SEEK_MARGIN_SECONDS) if seek else None
@@ -147,7 +154,9 @@ class FrameReader:
                     rotation, (mirrored, turns) = frame.rotation, _orientation(frame)
                 if count == 0:
                     offset = seconds
-                    self.pixel_aspect = _pixel_aspect(stream, turned=bool(turns % 2))
+                    aspect = float(stream.sample_aspect_ratio or 1)
+                    if 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT:
+                        self.pixel_aspect = 1 / aspect if turns % 2 else aspect
                 count += 1
                 image = image[:, ::-1] if mirrored else image
                 # Rounded, because 1.3 - 1.2 is less than 0.1, the time of an event perhaps.
@@ -168,16 +177,6 @@ class FrameReader:
         if problem := _outside(self._segment, len(times), 0.0, 0.0):
             raise VideoError(f"{self._source}: {problem}")
         return float(times[int(start)]), float(times[int(end)]) if end < len(times) else math.inf
-
-    def _configure(self, stream: av.VideoStream) -> None:
-        if stream.width * stream.height > self._policy.max_pixels:
-            raise VideoError(
-                f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
-                f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
-            )
-        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
-        stream.codec_context.thread_count = self._threads
-        stream.codec_context.thread_type = "AUTO"
 
     def _frames(
         self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
@@ -357,13 +356,6 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
     if declared - end_seconds <= tolerance:
         return ""
     return f"it ends at {end_seconds:.2f} s and its header declares {declared:.2f} s"
-
-
-def _pixel_aspect(stream: av.VideoStream, *, turned: bool) -> float:
-    aspect = float(stream.sample_aspect_ratio or 1)
-    if not 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT:
-        return 1.0
-    return 1 / aspect if turned else aspect
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:

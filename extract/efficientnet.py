@@ -2,7 +2,7 @@
 
 The network is the published one: TensorFlow's SAME padding, batch normalization, ReLU6, no squeeze-and-excitation. For
 speed, normalization is folded into the convolutions, the memory format is channels-last, and explicit padding is used
-only where a convolution cannot pad itself. benchmarks/naive_efficientnet.py has the plain version.
+only where a convolution cannot pad itself. tests/extract/naive_efficientnet.py has the plain version.
 """
 
 from collections import OrderedDict

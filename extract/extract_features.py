@@ -1,125 +1,28 @@
 """Feature extraction as one call: what byov-extract does, without the terminal."""
 
-import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.digests import file_sha256
-from byov.cache.hdf5 import read_array
-from byov.cache.layout import check_name, manifest_path, video_path
-from byov.cache.manifest import FileIndex, Manifest, VideoEntry, relative_sources
-from byov.cache.verify import failures_path, read_failures
+from byov.cache.atomic import remove_abandoned, write_text
+from byov.cache.layout import check_name
 from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
-from byov.data.dataset import SPLITS, Dataset, Video, View
+from byov.data.dataset import SPLITS, Dataset, View
 from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import CSV_NAME, list_folder, log_skipped, read_own_videos, to_csv, video_files
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
 from byov.device import Device
-from byov.errors import CacheError, DatasetError, EncoderError
-from byov.extract import plan as planning
-from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, EncoderName, Resize, parse_encoder
-from byov.extract.plan import CachedFile, ExtractionOptions, Job, OnMismatch, Outcome, Plan
+from byov.errors import CacheError, DatasetError
+from byov.extract.cached_files import update_manifest
+from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
+from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Outcome, Plan, make_plan
 from byov.folders import Folder, dataset_folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 
 LOGGER = logging.getLogger(__name__)
-
-
-def extract_plan(plan: Plan, features_dir: Path, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
-    """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
-    if conflicts := plan.in_state("conflict"):  # features of different origin are never mixed
-        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        raise CacheError(
-            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
-            "or another --features-dir"
-        )
-    remove_abandoned(plan.folder.parent)
-    for line in plan.reasons():
-        LOGGER.info(line)
-    jobs = plan.in_state("missing", "stale")
-    outcome = extract(jobs) if jobs else Outcome()
-    update_manifest(plan, features_dir, outcome.failures)
-    return outcome
-
-
-def update_manifest(plan: Plan, features_dir: Path, failures: dict[str, str]) -> None:
-    """Write manifest.json, index.json and failures.json after an extraction; add late events to the failures.
-
-    Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
-    """
-    path = manifest_path(features_dir, plan.dataset.name)
-    with exclusive(path.with_name(".lock")):
-        reader = planning.CacheReader(plan.folder)
-        found, entries = dict[str, CachedFile](), list[VideoEntry]()
-        for video in plan.dataset.videos:
-            try:
-                file = reader.read(video)
-            except CacheError:
-                file = None
-            earlier = reader.entries.get(video.id)
-            if file is not None and file.fragment == video.segment.fragment:
-                found[video.id] = file
-                entries.append(file.entry)
-                if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
-                    LOGGER.warning(late)
-                    failures[video.id] = late
-            elif earlier is not None:  # extracted with another encoder
-                entries.append(planning.manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
-            else:
-                entries.append(planning.manifest_entry(video, None, None, video.labels))
-        Manifest(plan.dataset.name, plan.dataset.phase_names, plan.dataset.action_names, tuple(entries)).save(path)
-        _save_index(plan, path, reader, found)
-        _record_failures(plan, found.keys(), failures)
-
-
-def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
-    """Describe the events after a video's last frame; "" if there are none. The file is opened if a phase is absent."""
-    if not video.events or max(entry.labels or (0,)) == len(video.events):
-        return ""
-    pts_seconds = read_array(path, "pts_seconds")
-    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
-    return late and f"{late}. Correct the CSV and run byov-extract again."
-
-
-def _save_index(plan: Plan, manifest: Path, reader: planning.CacheReader, found: Mapping[str, CachedFile]) -> None:
-    identity = next((dict(file.identity) for file in found.values()), {})
-    files = {
-        video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
-    }
-    index = FileIndex(
-        manifest_sha256=file_sha256(manifest),
-        sources=relative_sources(manifest.parent, {video.id: video.path for video in plan.dataset.videos}),
-        segments={video.id: video.segment.fragment for video in plan.dataset.videos if video.segment.fragment},
-        identities=reader.index.identities | {plan.folder.name: identity},
-        files=reader.index.files | {plan.folder.name: files},
-    )
-    if index != reader.index:
-        with suppress(OSError):  # a read-only or full disk: the next extraction opens the files again
-            index.save(manifest.parent)
-
-
-def _record_failures(plan: Plan, cached: Set[str], failures: Mapping[str, str]) -> None:
-    mine = {job.video.id for job in plan.jobs}
-    others = {video.id for video in plan.dataset.videos} - mine - cached
-    try:
-        recorded = read_failures(plan.folder)
-    except CacheError:
-        recorded = {}
-    now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
-    path = failures_path(plan.folder)
-    if now:
-        write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
-    elif path.exists():
-        path.unlink(missing_ok=True)
-
-
-DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
 
 
 @dataclass(frozen=True)
@@ -193,81 +96,95 @@ def extract_features(
     ('features/demo/random--tiny', 8, {})
     """
     features, progress = features_folder(features_dir), Stoppable(progress, stop)
-    chosen = check_options(dataset, encoder, revision, ratios, shard)
-    datasets = datasets_folder(datasets_dir)
-    videos = open_videos(dataset, manifest, folder, lerobot, ego, exo, task, split, name, datasets, features, progress)
-    policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
     options = ExtractionOptions(
-        resize, device, compile_model, batch_size, decoders, policy, on_mismatch, overwrite, verify_sources
+        ratios=tuple(ratios),
+        shard=shard,
+        resize=resize,
+        device=device,
+        compile=compile_model,
+        batch_size=batch_size,
+        decoders=decoders,
+        policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
+        on_mismatch=on_mismatch,
+        overwrite=overwrite,
+        verify_sources=verify_sources,
     )
-    plan = planning.make_plan(videos, features, chosen, options, ratios=ratios, shard=shard)
+    source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, split, name)
+    plan = plan_extraction(source, encoder, revision, options, datasets_folder(datasets_dir), features, progress)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import run_plan  # torch takes seconds to import
 
-        return run_plan(plan, jobs, options, progress)
+        return run_plan(plan, jobs, progress)
 
-    done = extract_plan(plan, features, extract)
-    cached = len(plan.in_state("cached"))
-    return ExtractedFeatures(videos.name, plan.encoder.id, plan.folder, done.videos, done.frames, cached, done.failures)
-
-
-def check_options(
-    dataset: str | None, encoder: str | None, revision: str | None, ratios: Sequence[float], shard: tuple[int, int]
-) -> EncoderName:
-    """Return the encoder of an extraction; raise if an option is invalid, before anything is read or rendered."""
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
-        raise EncoderError(f"ratios {tuple(ratios)}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
-    if not 1 <= shard[0] <= shard[1]:
-        raise DatasetError(f"shard {shard[0]}/{shard[1]}: expected part i of n with i from 1 to n, like 2/4")
-    return parse_encoder(encoder or default_encoder(dataset), revision)
+    done, cached = extract_plan(plan, extract), len(plan.in_state("cached"))
+    return ExtractedFeatures(
+        plan.dataset.name, plan.encoder.id, plan.folder, done.videos, done.frames, cached, done.failures
+    )
 
 
-def default_encoder(dataset: str | None) -> str:
-    """Return the encoder that is used unless another is chosen: without a download if the dataset needs none."""
-    return IMAGENET if dataset and dataset_folder(dataset) in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
+@dataclass(frozen=True)
+class VideoSource:
+    """Where the videos come from: exactly one of the first four. See extract_features."""
+
+    dataset: str | None = None
+    manifest: str | os.PathLike[str] | None = None
+    folder: str | os.PathLike[str] | None = None
+    lerobot: str | os.PathLike[str] | None = None
+    ego: str | None = None
+    exo: str | None = None
+    task: str | None = None
+    split: Sequence[float] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        split, own = self.split, self.folder if self.lerobot is None else self.lerobot
+        if sum(source is not None for source in (self.dataset, self.manifest, self.folder, self.lerobot)) != 1:
+            raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
+        if self.task is not None and self.lerobot is None:
+            raise DatasetError("--task goes with --lerobot")
+        if own is None and (split, self.ego, self.exo) != (None, None, None):
+            raise DatasetError(
+                "--split, --ego and --exo go with --folder or --lerobot. A CSV has columns split and view."
+            )
+        if split is not None and (
+            len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
+        ):
+            raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
+        if self.folder is not None and (self.ego is None) != (self.exo is None):
+            raise DatasetError("--ego and --exo go together, such as --ego '*wrist*' --exo '*front*'")
+        if self.dataset is not None and self.name is not None:
+            raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
+
+    def open(self, datasets_dir: Path, features_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
+        """Open a known dataset, or your own videos."""
+        if self.dataset is not None:
+            return open_dataset(self.dataset, datasets_dir, progress)
+        path = Path(self.manifest or self.folder or self.lerobot or "")
+        name = self.name or (path.stem if self.manifest else path.resolve().name)
+        if name in READERS:
+            raise DatasetError(f"{name!r} is the name of a known dataset; give the videos another name (--name)")
+        if self.manifest is not None:
+            return read_own_videos(name, path)
+        if self.lerobot is not None:
+            return read_lerobot(name, path, self.ego, self.exo, self.task, self.split)
+        patterns: dict[View, str] | None = {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
+        return _open_folder(path, name, self.split, patterns, features_dir)
 
 
-def open_videos(
-    dataset: str | None,
-    manifest: str | os.PathLike[str] | None,
-    folder: str | os.PathLike[str] | None,
-    lerobot: str | os.PathLike[str] | None,
-    ego: str | None,
-    exo: str | None,
-    task: str | None,
-    split: Sequence[float] | None,
-    name: str | None,
+def plan_extraction(
+    source: VideoSource,
+    encoder: str | None,
+    revision: str | None,
+    options: ExtractionOptions,
     datasets_dir: Path,
     features_dir: Path,
     progress: Progress = NO_PROGRESS,
-) -> Dataset:
-    """Open a known dataset, or your own videos."""
-    if sum(source is not None for source in (dataset, manifest, folder, lerobot)) != 1:
-        raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
-    if task is not None and lerobot is None:
-        raise DatasetError("--task goes with --lerobot")
-    if (split is not None or ego is not None or exo is not None) and folder is None and lerobot is None:
-        raise DatasetError("--split, --ego and --exo go with --folder or --lerobot. A CSV has columns split and view.")
-    if split is not None and (
-        len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
-    ):
-        raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
-    if lerobot is not None:
-        root = Path(lerobot)
-        return read_lerobot(own_name(name or root.resolve().name), root, ego, exo, task, split)
-    if folder is not None:
-        name = own_name(name or Path(folder).resolve().name)
-        if (ego is None) != (exo is None):
-            raise DatasetError("--ego and --exo go together, such as --ego '*wrist*' --exo '*front*'")
-        patterns: dict[View, str] | None = None if ego is None or exo is None else {"ego": ego, "exo": exo}
-        return _open_folder(Path(folder), name, split, patterns, features_dir)
-    if manifest is not None:
-        return read_own_videos(own_name(name or Path(manifest).stem), Path(manifest))
-    if name is not None:
-        raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
-    assert dataset is not None
-    return open_dataset(dataset, datasets_dir, progress)
+) -> Plan:
+    """Open the videos and compare them with the cache. Datasets without a download have an encoder without one."""
+    without_download = source.dataset and dataset_folder(source.dataset) in WITHOUT_DOWNLOAD
+    chosen = parse_encoder(encoder or (IMAGENET if without_download else DEFAULT_ENCODER), revision)
+    return make_plan(source.open(datasets_dir, features_dir, progress), features_dir, chosen, options)
 
 
 def _open_folder(
@@ -297,8 +214,18 @@ def _open_folder(
     return read_own_videos(name, table, folder=folder)
 
 
-def own_name(name: str) -> str:
-    """Return the name for your own videos; raise if it is the name of a known dataset."""
-    if name in READERS:
-        raise DatasetError(f"{name!r} is the name of a known dataset; give the videos another name (--name)")
-    return name
+def extract_plan(plan: Plan, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
+    """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
+    if conflicts := plan.in_state("conflict"):  # features of different origin are never mixed
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+        raise CacheError(
+            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
+            "or another --features-dir"
+        )
+    remove_abandoned(plan.folder.parent)
+    for line in plan.reasons():
+        LOGGER.info(line)
+    jobs = plan.in_state("missing", "stale")
+    outcome = extract(jobs) if jobs else Outcome()
+    update_manifest(plan.folder, plan.dataset, {job.video.id for job in plan.jobs}, outcome.failures)
+    return outcome

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byov.cache.digests import file_sha256, file_state, fingerprint, segment_digest
-from byov.cache.features import FeatureWriter, Provenance
+from byov.cache.features import FeatureWriter, Provenance, identity_difference
+from byov.cache.layout import ratio_key
 from byov.data.video import DECODER, FrameReader, estimated_frames
 from byov.device import usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
@@ -30,26 +31,23 @@ from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-# A message from a decoder thread: frames of a video with their times, the arguments of FeatureWriter.finish once it is
+# A message from a decoder thread: frames of a video with their times, the arguments of `finish_video` once the video is
 # decoded to its end, or its failure.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
 
 
-def run_plan(plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS) -> Outcome:
-    """Load the encoder of a plan and extract some of its jobs."""
-    encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
-    if options.compile:
-        encoder.compile()
-    return extract_jobs(encoder, plan, jobs, options, progress)
-
-
-def extract_jobs(
-    encoder: FrameEncoder, plan: Plan, jobs: Sequence[Job], options: ExtractionOptions, progress: Progress = NO_PROGRESS
+def run_plan(
+    plan: Plan, jobs: Sequence[Job], progress: Progress = NO_PROGRESS, encoder: FrameEncoder | None = None
 ) -> Outcome:
-    """Extract some jobs of a plan with an encoder that is already loaded.
+    """Extract some jobs of a plan, with its encoder or one that is already loaded.
 
     A video that cannot be read is recorded as a failure and does not stop the others.
     """
+    options = plan.options
+    if encoder is None:
+        encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
+        if options.compile:
+            encoder.compile()
     refuse_other_identity(plan, jobs, encoder_identity(encoder))
     outcome, started = Outcome(), time.monotonic()
     with (
@@ -66,12 +64,8 @@ def extract_jobs(
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
     """Open progress bars over the videos and over their frames."""
-    counts = [
-        job.label_count if job.label_count is not None else estimated_frames(job.video.path, job.video.segment)
-        for job in jobs
-    ]
-    known = [count for count in counts if count is not None]
-    total = sum(known) if len(known) == len(counts) else None
+    counts = [job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs]
+    total = sum(count or 0 for count in counts) if all(counts) else None
     with (
         progress.bar("videos", unit="video", total=len(jobs)) as videos,
         progress.bar("frames", unit="frame", total=total, brief=True) as frames,
@@ -92,8 +86,7 @@ def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
 
 
 def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown: dict[str, Any] = {"source_bytes": 0}
-    unknown |= dict.fromkeys(("video", "view", "source_name", "source_sha256", "source_fingerprint"), "")
+    unknown = dict.fromkeys(("video", "view", "source_name", "source_sha256", "source_fingerprint"), "")
     return Provenance(
         encoder=encoder.name.id,
         encoder_revision=encoder.name.revision or "",
@@ -101,7 +94,7 @@ def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
         preprocessing=encoder.preprocessing.describe(),
         compute_dtype=str(encoder.dtype).removeprefix("torch."),
         decoder=DECODER,
-        **(unknown | source),
+        **({"source_bytes": 0} | unknown | source),
     )
 
 
@@ -111,12 +104,11 @@ def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str
     for job in plan.jobs:
         if job.found is None or job.video.id in redone:
             continue
-        for what, found in job.found.identity.items():
-            if found != identity[what]:
-                raise CacheError(
-                    f"{job.path}: made with {what} {found!r}, but this is {identity[what]!r}. Use --overwrite to "
-                    "extract everything again, or another --features-dir."
-                )
+        if difference := identity_difference(job.found.identity, identity):
+            raise CacheError(
+                f"{job.path}: made with {difference}. Use --overwrite to extract everything again, or another "
+                "--features-dir."
+            )
 
 
 # --- decoding
@@ -142,16 +134,17 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
             with suppress(queue.Full):
                 messages.put(message, timeout=0.2)
                 return
-        raise _Stopped
 
     def work() -> None:
         torch.set_num_threads(1)  # applies to this thread
-        with suppress(_Stopped, queue.Empty):
-            while True:
+        with suppress(queue.Empty):
+            while not stopped.is_set():
                 job = remaining.get_nowait()
                 try:
                     for content in _decode(job, encoder, options, threads_per_video, read_sha256):
                         put((job, content))
+                        if stopped.is_set():
+                            return
                 except Exception as error:
                     put((job, error))
 
@@ -167,14 +160,10 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
         stopped.set()
 
 
-class _Stopped(BaseException):
-    """Raised in a decoder thread whose consumer has stopped."""
-
-
 def _decode(
     job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int, read_sha256: Callable[[Path, Any], str]
 ) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
-    """Yield the frames of a video, then the arguments of FeatureWriter.finish."""
+    """Yield the frames of a video, then the arguments of FeatureWriter.finish_video."""
     path, labels, fragment = job.video.path, job.label_count, job.video.segment.fragment
     state = file_state(path)
     sha256 = read_sha256(path, state)
@@ -243,7 +232,7 @@ class Extraction:
                         yield self._fail(job, VideoError(f"{job.video.source}: no labeled frames"))
                     else:
                         self._open[job.video.id].facts = content
-                        yield from self._finish_if_complete(self._open[job.video.id])
+                        yield from self._advance(self._open[job.video.id])
                 if self._owners:
                     yield from self._encode_batch()
         finally:
@@ -276,24 +265,22 @@ class Extraction:
         for video, own in rows.items():
             if self._open.get(video.job.video.id) is not video:
                 continue  # it failed after these frames were decoded
-            try:
-                video.add_tokens(tokens[own], None if cls is None else cls[own])
-            except VideoError as error:
-                yield self._fail(video.job, error)
-                continue
             self._frames.advance(len(own))
-            yield from self._finish_if_complete(video)
+            yield from self._advance(video, tokens[own], None if cls is None else cls[own])
 
-    def _finish_if_complete(self, video: "_OpenVideo") -> Iterator[VideoOutcome]:
-        if video.facts is None or video.pending:
-            return
+    def _advance(
+        self, video: "_OpenVideo", tokens: Tensor | None = None, cls: Tensor | None = None
+    ) -> Iterator[VideoOutcome]:
+        """Write the next frames of a video, and finish it if they are the last."""
         try:
-            video.finish(video.facts)
+            if tokens is not None:
+                video.add_tokens(tokens, cls)
+            if video.facts is not None and not video.pending:
+                video.finish(video.facts)
+                del self._open[video.job.video.id]
+                yield VideoOutcome(video.job.video.id, video.writer.rows, video.job.path.stat().st_size)
         except VideoError as error:
             yield self._fail(video.job, error)
-            return
-        del self._open[video.job.video.id]
-        yield VideoOutcome(video.job.video.id, video.writer.frames, video.job.path.stat().st_size)
 
     def _fail(self, job: Job, error: Exception) -> VideoOutcome:
         video = self._open.pop(job.video.id, None)
@@ -327,17 +314,17 @@ class _OpenVideo:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the last frame and move the file to its final name."""
         self._write(*self._merger.finish())
-        self.writer.finish(**facts)
+        self.writer.finish_video(**facts)
 
     def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
         merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
-            raise VideoError(
-                f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.frames}"
-            )
-        by_ratio = {ratio: merged[:, index] for index, ratio in enumerate(self.job.ratios)}
-        cls = _pop_rows(self._cls, len(merged)) if self._cls else None
-        self.writer.append(by_ratio, order.cpu().numpy(), cls, _pop_rows(self.pts_seconds, len(merged)))
+            raise VideoError(f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.rows}")
+        rows = {f"merged/{ratio_key(ratio)}": merged[:, index] for index, ratio in enumerate(self.job.ratios)}
+        rows |= {"order": order.cpu().numpy(), "pts_seconds": _pop_rows(self.pts_seconds, len(merged))}
+        if self._cls:
+            rows["cls"] = _pop_rows(self._cls, len(merged))
+        self.writer.append(rows)
 
 
 @contextmanager

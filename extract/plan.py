@@ -3,28 +3,23 @@
 Loads no model and decodes nothing.
 """
 
-import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from byov.cache.digests import file_sha256, fingerprint, segment_digest
-from byov.cache.features import Provenance, read_header, video_header
-from byov.cache.hdf5 import read_array
+from byov.cache.features import identity_difference, read_header
 from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
-from byov.cache.manifest import IndexedFile, VideoEntry, load_index, load_manifest
-from byov.data.dataset import Dataset, Video, parse_source
+from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
-from byov.errors import CacheError, VideoError
-from byov.extract.encoder_names import EncoderName, Resize, compute_dtype
+from byov.errors import CacheError, DatasetError, EncoderError, VideoError
+from byov.extract.cached_files import CachedFile, CacheReader
+from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.text import pluralize
 
@@ -32,12 +27,15 @@ LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 CPU_BATCH, CUDA_BATCH = 32, 256
+DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
 
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """How to extract."""
+    """How to extract. Invalid ratios and shards raise on construction, before anything is read or rendered."""
 
+    ratios: tuple[float, ...] = DEFAULT_RATIOS
+    shard: tuple[int, int] = (1, 1)  # (i, n) is every n-th video, starting with the i-th (from 1)
     resize: Resize = "squash"
     device: Device = "auto"
     compile: bool = False
@@ -49,19 +47,15 @@ class ExtractionOptions:
     verify_sources: bool = False  # compare every byte of the videos
     cores: int | None = None  # default: all that are available to this process
 
+    def __post_init__(self) -> None:
+        if not self.ratios or not all(0 < ratio <= 1 for ratio in self.ratios):
+            raise EncoderError(f"ratios {self.ratios}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
+        index, count = self.shard
+        if not 1 <= index <= count:
+            raise DatasetError(f"shard {index}/{count}: expected part i of n with i from 1 to n, like 2/4")
+
     def frames_per_batch(self, device_type: str) -> int:
         return self.batch_size or (CUDA_BATCH if device_type == "cuda" else CPU_BATCH)
-
-
-@dataclass(frozen=True, slots=True)
-class CachedFile:
-    """A readable feature file."""
-
-    entry: VideoEntry  # manifest entry with the frames and labels of this file
-    identity: Mapping[str, str]
-    indexed: IndexedFile
-    fragment: str = ""  # part of the video file that the features were computed from
-    source_change: str = ""  # how the video file differs from the one that the features were computed from
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +85,8 @@ class Plan:
 
     dataset: Dataset
     encoder: EncoderName
-    folder: Path  # cache folder of the encoder
+    folder: Path  # features/<dataset>/<encoder>
+    options: ExtractionOptions
     jobs: tuple[Job, ...]
 
     def in_state(self, *states: State) -> list[Job]:
@@ -136,85 +131,8 @@ class Outcome:
         self.written_bytes += video.written_bytes
 
 
-class CacheReader:
-    """Reader of one encoder's folder that opens only the files that changed since the index was written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.index = load_index(folder.parent)
-        self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
-        self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
-        self._files = dict(self.index.files.get(folder.name, {}))
-        try:
-            self.entries = {entry.id: entry for entry in load_manifest(folder.parent / "manifest.json").videos}
-        except CacheError:
-            self.entries = {}
-
-    def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
-        """Describe a video's feature file; None if there is none.
-
-        With `verify_source`, the whole video is read instead of trusting its size and modification time.
-        """
-        path = video_path(self.folder, video.view, video.id)
-        try:
-            file = path.stat()
-        except FileNotFoundError:
-            return None
-        source = video.path.stat()
-        source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        annotation = _annotation_sha256(video)
-        known = self._files.get(video.id)
-        if known is not None and (not known.is_current(file) or known.annotation_sha256 != annotation):
-            known = None
-        if known and self._identity and known.source_state == source_state and not verify_source:
-            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
-        else:
-            header = video_header(self.folder, video.view, video.id)
-            identity = header.provenance.identity()
-            fragment = parse_source(header.provenance.source_name)[1].fragment
-            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
-            facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
-            indexed = IndexedFile(*facts, source_state, annotation)
-        entry = self.entries.get(video.id)
-        if known and entry and entry.frames == indexed.frames:
-            labels = entry.labels
-        else:
-            labels = video.phases(read_array(path, "pts_seconds"))
-        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
-        return CachedFile(entry, identity, indexed, fragment, change)
-
-    def _source_change(
-        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
-    ) -> str:
-        """Return how a video differs from the one that the features were computed from; "" if it does not.
-
-        Compares the size and a sample, or the whole file if it was written to after the features.
-        """
-        if found.source_bytes != source.st_size:
-            return f"made from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
-        whole = verify or source.st_mtime_ns > file.st_mtime_ns
-        expected = found.source_sha256 if whole else found.source_fingerprint
-        of_file = self._sha256(path) if whole else fingerprint(path)
-        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
-        if now != expected:
-            return f"made from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
-        return ""
-
-
-def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
-    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
-
-
-def make_plan(
-    dataset: Dataset,
-    features_dir: Path,
-    encoder: EncoderName,
-    options: ExtractionOptions,
-    *,
-    ratios: Sequence[float],
-    shard: tuple[int, int] = (1, 1),
-) -> Plan:
-    """Compare every video with its feature file; shard (i, n) is every n-th video, starting with the i-th (from 1).
+def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, options: ExtractionOptions) -> Plan:
+    """Compare every video of the shard with its feature file.
 
     An encoder without a revision gets the one that the cache was started with, unless everything is overwritten. If
     the device is "auto", the compute type is compared when the encoder is loaded.
@@ -224,7 +142,8 @@ def make_plan(
         encoder = _pin_revision(encoder, folder)
     reader = CacheReader(folder)
     jobs = []
-    for video in dataset.videos[shard[0] - 1 :: shard[1]]:
+    first, step = options.shard
+    for video in dataset.videos[first - 1 :: step]:
         path = video_path(folder, video.view, video.id)
         state: State = "missing"
         found, reason, kept = None, "", tuple[str, ...]()
@@ -233,54 +152,41 @@ def make_plan(
         except CacheError as error:
             state, reason = "stale", str(error)
         if found is not None:
-            state, reason = "cached", _staleness(found, video, ratios, options.on_mismatch)
-            conflict = _identity_conflict(found.identity, encoder, options) or found.source_change
-            if conflict:
-                state, reason = "conflict", f"{path}: {conflict}"
-            elif reason:
-                state = "stale"
+            reason = _staleness(found, video, options)
+            state = "stale" if reason else "cached"
+            if conflict := _identity_conflict(found.identity, encoder, options) or found.source_change:
+                state, reason = "conflict", f"{path}: made {conflict}"
             kept = () if options.overwrite else found.indexed.ratios
         if options.overwrite and state != "missing":
             state, reason = "stale", "--overwrite"
-        wanted = tuple(sorted({*map(float, ratios), *map(float, kept)}))
-        jobs.append(Job(video, path, state, reason, found, wanted))
-    return Plan(dataset, encoder, folder, tuple(jobs))
+        ratios = tuple(sorted({*map(float, options.ratios), *map(float, kept)}))
+        jobs.append(Job(video, path, state, reason, found, ratios))
+    return Plan(dataset, encoder, folder, options, tuple(jobs))
 
 
-def _staleness(found: CachedFile, video: Video, ratios: Sequence[float], on_mismatch: OnMismatch) -> str:
+def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> str:
     """Return why a file has to be extracted again; "" if it does not."""
     if found.fragment != video.segment.fragment:
         return "its start or end has changed"
-    lacking = [ratio_key(ratio) for ratio in ratios if ratio_key(ratio) not in found.indexed.ratios]
-    if lacking:
+    if lacking := [key for key in map(ratio_key, options.ratios) if key not in found.indexed.ratios]:
         return f"lacks ratio {' '.join(lacking)}"
     frames = found.indexed.frames
     labels = frames if video.labels is None else len(video.labels)
-    if labels < frames or (labels > frames and on_mismatch == "error"):
+    if labels < frames or (labels > frames and options.on_mismatch == "error"):
         return f"{pluralize(frames, 'frame')}, {pluralize(labels, 'label')}"
     return ""
 
 
 def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
     """Return how a file's identity differs from the requested one; "" if it does not."""
-    device = options.device
-    wanted = {
-        "encoder": encoder.id,
-        "revision": encoder.revision,
-        "preprocessing": options.resize,
-        "compute type": None if device == "auto" else compute_dtype(device),
-    }
-    for what, value in wanted.items():
-        made_with = found[what].partition(" ")[0] if what == "preprocessing" else found[what]
-        if value is not None and made_with != value:
-            return f"made with {what} {made_with!r}, this is {value!r}"
-    return ""
-
-
-def _annotation_sha256(video: Video) -> str:
-    """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
-    return hashlib.sha256(repr(annotation).encode()).hexdigest()
+    expected = {"encoder": encoder.id, "preprocessing": options.resize}
+    if encoder.revision is not None:
+        expected["revision"] = encoder.revision
+    if options.device != "auto":
+        expected["compute type"] = compute_dtype(options.device)
+    resize = {"preprocessing": found["preprocessing"].partition(" ")[0]}
+    difference = identity_difference({**found, **resize}, expected)
+    return difference and f"with {difference}"
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
@@ -290,6 +196,15 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
             if found.encoder == encoder.id:
                 return replace(encoder, revision=found.encoder_revision)
     return encoder
+
+
+def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int, int | None]:
+    """Return how many frames are to be encoded and the size of their features, None if the width is not known."""
+    frames = [0 if check["state"] == "cached" else check["frames"] or 0 for check in checks]
+    width = WIDTHS.get(plan.encoder.id.rpartition("/")[2])
+    # float16; a column for each ratio, and about one more for the class token and the token order
+    values = sum(count * (len(job.ratios) + 1) for job, count in zip(plan.jobs, frames, strict=True))
+    return sum(frames), None if width is None else 2 * width * values
 
 
 def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, video_digest
-from byov.cache.layout import prefix_ends
+from byov.cache.layout import prefix_ends, ratio_key
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
@@ -23,6 +23,16 @@ PHASES = ("reach", "pour", "leave")
 UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
 # x264's assembly reads uninitialized memory, so its output varies from run to run.
 REPRODUCIBLE = {"libx264": {"x264-params": "asm=0"}}
+
+
+class Call:
+    """Pickles as a call of a function, which runs when the pickle is loaded."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -121,12 +131,11 @@ def write_features(
     provenance = {"video": path.stem, "view": path.parent.name} | provenance
     frames, width = next(iter(merged.values())).shape
     order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
-    writer = FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None)
-    try:
-        writer.append(dict(merged), order, cls, np.arange(frames) / fps)
-        writer.finish(make_provenance(**provenance), fps=fps, truncated=False)
-    finally:
-        writer.close()
+    rows = {f"merged/{ratio_key(ratio)}": values for ratio, values in merged.items()}
+    rows |= {"order": order, "pts_seconds": np.arange(frames) / fps} | ({} if cls is None else {"cls": cls})
+    with FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None) as writer:
+        writer.append(rows)
+        writer.finish_video(make_provenance(**provenance), fps=fps, truncated=False)
     return path
 
 

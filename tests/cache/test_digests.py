@@ -3,12 +3,16 @@ import json
 
 import numpy as np
 import pytest
+from tests.factories import write_file
 
 from byov.cache.digests import (
+    FINGERPRINT_SAMPLE_BYTES,
+    FINGERPRINT_SAMPLES,
     SealError,
     array_sha256,
     check_seal,
     check_weights,
+    fingerprint,
     json_sha256,
     read_sealed_json,
     seal,
@@ -68,3 +72,21 @@ def test_weights_with_malformed_metadata_are_refused(tmp_path, header):
     path.write_bytes(seal(len(header).to_bytes(8, "little") + header + blank))
     with pytest.raises(CacheError, match=r"model\.safetensors: not readable"):
         check_weights(path)
+
+
+WHOLE = FINGERPRINT_SAMPLES * FINGERPRINT_SAMPLE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("size", "at", "is_noticed"),
+    [
+        *((WHOLE, at, True) for at in (0, 1, WHOLE // 2, WHOLE - 1)),  # small files are read completely
+        *((3 * WHOLE, at, True) for at in (0, FINGERPRINT_SAMPLE_BYTES - 1, 3 * WHOLE - 1)),
+        (4 * WHOLE, FINGERPRINT_SAMPLE_BYTES + 1, False),  # between two samples
+    ],
+)
+def test_fingerprint_covers_small_files_and_samples_of_large_ones(tmp_path, size, at, is_noticed):
+    before = fingerprint(write_file(tmp_path / "a.mp4", bytes(size)))
+    changed = write_file(tmp_path / "b.mp4", bytes(at) + b"\1" + bytes(size - at - 1))
+    assert (fingerprint(changed) != before) == is_noticed
+    assert fingerprint(write_file(changed, bytes(size))) == before

@@ -66,9 +66,9 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"flat": np.zeros(3)}, "different length"),
+        ({"flat": np.zeros(3)}, "of the same length"),
         ({"narrow": np.zeros((2, 8))}, "must match exactly"),
-        ({"more": np.zeros(2)}, "more; expected"),
+        ({"more": np.zeros(2)}, r"more \(2 rows\); expected"),
     ],
 )
 def test_wrong_rows_raise_and_leave_no_file(tmp_path, change, message):

@@ -30,12 +30,10 @@ def test_summary_of_incomplete_and_damaged_files(encoder_folder, edit_h5):
     summary = summarize(encoder_folder)
     expected = {"unreadable": 2, "cached_videos": 2, "frames": 67, "ratios": ["1.0"]}
     assert expected.items() <= summary.items()
-
-
-def test_summary_of_an_empty_folder(features_dir):
-    (features_dir / "demo" / "other").mkdir()
-    summary = summarize(features_dir / "demo" / "other")
-    assert {"encoder": "other", "cached_videos": 0, "dataset_videos": 3, "ratios": []}.items() <= summary.items()
+    empty = encoder_folder.with_name("other")
+    empty.mkdir()
+    expected = {"encoder": "other", "cached_videos": 0, "dataset_videos": 3, "ratios": []}
+    assert expected.items() <= summarize(empty).items()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a":' * 100_000])
@@ -71,7 +69,7 @@ def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
 )
 def test_verify_finds_mixed_identities(encoder_folder, write_features, field, what):
     write_features(encoder_folder / "exo" / "004.h5", 64, **{field: "another"})
-    problem = what and f"{what} 'another', but 004.h5 has {getattr(make_provenance(), field)!r}"
+    problem = what and f"made with {what} 'another', expected {getattr(make_provenance(), field)!r} as in 004.h5"
     assert problems_of(encoder_folder) == SOUND | {"exo/004.h5": problem}
 
 

@@ -83,18 +83,14 @@ def test_every_split_needs_both_views(name, build):
         read_ae2(name, root)
 
 
-@pytest.mark.parametrize("file", ["exo/test.csv", "label.pickle", f"exo/{stem_of('exo', 'val')}.mp4"])
-def test_missing_files_are_named(file, build):
-    root = build("break_eggs")
+@pytest.mark.parametrize("file", ["exo/test.csv", "label.pickle", f"exo/{stem_of('exo', 'val')}.mp4", "ego/train.csv"])
+def test_missing_and_unreadable_files_are_named(file, build):
+    root, problem = build("break_eggs"), "missing"
     (root / file).unlink()
-    with pytest.raises(DatasetError, match=f"{root / file}: .*missing"):
-        read_ae2("break_eggs", root)
-
-
-def test_list_that_is_not_text(build):
-    root = build("break_eggs")
-    write_file(root / "ego/train.csv", b"caf\xe9.mp4\n")
-    with pytest.raises(DatasetError, match=r"train\.csv: not a text file"):
+    if file == "ego/train.csv":  # without it, the folder is not recognized
+        write_file(root / file, b"caf\xe9.mp4\n")
+        problem = "not a text file"
+    with pytest.raises(DatasetError, match=f"{root / file}: .*{problem}"):
         read_ae2("break_eggs", root)
 
 
@@ -120,12 +116,8 @@ def test_a_stem_in_both_views_is_a_pair(name, build):
     assert (ego.view, exo.view, ego.pair, exo.pair) == ("ego", "exo", FIRST, FIRST)
     assert (ego.path.parent.name, exo.path.parent.name) == ("ego", "exo")
     assert [video.id for video in videos.values() if video.pair is None] == STEMS[1:]
-
-
-def test_a_stem_in_different_splits_is_not_a_pair(build):
-    videos = by_id("pour_milk", build("pour_milk", more=[(FIRST, "exo", "test")]))
-    assert (videos[f"{FIRST}-ego"].split, videos[f"{FIRST}-exo"].split) == ("train", "test")
-    assert {video.pair for video in videos.values()} == {None}
+    videos = by_id("pour_liquid", build("pour_liquid", more=[(FIRST, "exo", "test")]))  # in different splits
+    assert (videos[f"{FIRST}-exo"].split, videos[f"{FIRST}-exo"].pair) == ("test", None)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +144,7 @@ def test_a_dataset_may_be_unzipped_one_folder_deeper(name, build, tmp_path):
 
 def test_other_layouts_are_described(build, tmp_path):
     root = build("break_eggs")
-    with pytest.raises(
-        DatasetError, match=r"expected \{train,val,test\}/\{ego,exo\}.*found ego/, exo/, label.pickle, the"
-    ):
+    with pytest.raises(DatasetError, match=r"expected \{train,val,test\}/\{ego,exo\}.*found ego/, exo/, label.pickle"):
         read_ae2("pour_milk", root)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match="found nothing"):

@@ -6,7 +6,7 @@ import pytest
 from tests.factories import write_file
 
 from byov.data import READERS, open_dataset
-from byov.data.dataset import Dataset, Video, require_views
+from byov.data.dataset import Dataset, Video
 from byov.errors import DatasetError
 
 
@@ -62,21 +62,6 @@ def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, make, tmp_path)
     Dataset("mine", tmp_path, make(("exo", "val"), ("ego", "val")))
     with pytest.raises(DatasetError, match="pair 'p'"):
         Dataset("mine", tmp_path, make(*members))
-
-
-@pytest.mark.parametrize("name", ["absent.mp4", "folder.mp4"])
-def test_missing_files_are_named(name, tmp_path):
-    (tmp_path / "folder.mp4").mkdir()
-    with pytest.raises(DatasetError, match=f"{name}: listed in the val split"):
-        Dataset("mine", tmp_path, (Video("a", "ego", "val", tmp_path / name),))
-
-
-def test_require_views(make, tmp_path):
-    ego, exo = make(("ego", "train"), ("exo", "train"))
-    dataset = Dataset("mine", tmp_path, (ego, exo, replace(exo, id="c", split="test", pair=None)))
-    require_views(dataset, ("train",))
-    with pytest.raises(DatasetError, match="test split of mine has no ego videos"):
-        require_views(dataset, ("train", "test"))
 
 
 # --- datasets by name

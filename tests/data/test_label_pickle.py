@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from tests.factories import write_file
+from tests.factories import Call, write_file
 
 from byov.data.label_pickle import MAX_BYTES, read_labels
 from byov.errors import DatasetError
@@ -59,15 +59,11 @@ def test_phase_indices_in_every_protocol(values, protocol, read):
     assert {type(phase) for phase in labels["video"]} == {int}
 
 
-def test_booleans_and_empty_labels(read):
-    content = {"bools": np.array([False, True]), "list": [], "array": np.array([], np.int64), "true": [True, False]}
-    assert read(pickle.dumps(content)) == {"bools": (0, 1), "list": (), "array": (), "true": (1, 0)}
-
-
-def test_numpy_1_arrays(read):
-    content = pickle.dumps({"array": np.arange(3), "scalars": [np.int64(1), np.int64(2)]}, 2)
-    old = content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    assert read(old) == {"array": (0, 1, 2), "scalars": (1, 2)}
+def test_booleans_empty_labels_and_arrays_of_numpy_1(read):
+    content = {"bools": np.array([False, True]), "list": [], "array": np.arange(3), "scalars": [np.int64(1), True]}
+    old = pickle.dumps(content, 2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    for data in (old, pickle.dumps(content)):
+        assert read(data) == {"bools": (0, 1), "list": (), "array": (0, 1, 2), "scalars": (1, 1)}
 
 
 # --- not labels
@@ -112,26 +108,11 @@ def test_anything_but_a_dictionary_of_stems(content, error_of):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_truncation_is_noticed(protocol, error_of):
     content = pickle.dumps({"video": np.arange(3), "list": [0, 1]}, protocol)
-    for size in range(len(content)):
-        assert "not a readable label file" in error_of(content[:size])
-
-
-@pytest.mark.parametrize("content", [b"video,0\n", b"\x80\xff.", b"\0" * 100, b"PK\x03\x04", b"."])
-def test_files_that_are_not_pickles(content, error_of):
-    assert "not a readable label file" in error_of(content)
+    for damaged in (*(content[:size] for size in range(len(content))), b"video,0\n", bytes(100), b"PK\x03\x04"):
+        assert "not a readable label file" in error_of(damaged)
 
 
 # --- hostile pickles execute nothing
-
-
-class Call:
-    """Pickles as a call of `function`."""
-
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -154,26 +135,10 @@ def test_calls_are_refused_by_name(protocol, error_of, tmp_path):
             assert list(tmp_path.iterdir()) == [tmp_path / "label.pickle"]
 
 
-def text(value):
-    return b"X" + struct.pack("<I", len(value)) + value.encode()
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("os", "system"),
-        ("numpy._core.multiarray", "fromfile"),
-        ("_codecs", "encode.__self__"),
-        ("", ""),
-    ],
-)
-def test_names_are_matched_exactly(module, name, error_of):
-    assert f"refers to {module}.{name}," in error_of(b"\x80\x04" + text(module) + text(name) + b"\x93.")
-
-
 @pytest.mark.parametrize(
     "content",
     [
+        b"\x80\x04X\x07\x00\x00\x00_codecsX\x0f\x00\x00\x00encode.__self__\x93.",  # attribute of an allowed name
         b"(S'touch trace'\nios\nsystem\n.",  # INST
         b"c_codecs\nencode\n(Vabc\nVzlib_codec\ntR.",  # another codec
         b"Pname\n.",  # persistent id

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from tests import factories
 
 from byov.cli.extract import main
@@ -31,6 +33,20 @@ def write_video(path: Path, frames: int, *, seed: int = 0) -> Path:
 def make_video() -> Callable[..., Path]:
     """make_video(path, frames, seed=0): a video of changing noise."""
     return write_video
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Callable[..., Path]:
+    """model_folder(folder, seed=0): save a small CLIP vision model with random weights."""
+
+    def save(folder: Path, seed: int = 0) -> Path:
+        torch.manual_seed(seed)
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=16)
+        transformers.CLIPVisionModel(config).save_pretrained(folder)
+        return folder
+
+    return save
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import json
 import logging
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,8 +14,8 @@ from tests.factories import read_files
 
 from byov.cache.digests import FINGERPRINT_SAMPLE_BYTES, file_sha256
 from byov.cache.features import read_header
-from byov.cache.hdf5 import read_array
-from byov.cache.manifest import load_index, read_sources
+from byov.cache.hdf5 import read_array, stored_attribute
+from byov.cache.manifest import VideoEntry, load_index, load_manifest, read_sources
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
@@ -61,30 +61,19 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
         assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_manifest_describes_the_videos(byov_extract, make_dataset, tmp_path):
+def test_manifest_describes_the_videos_and_follows_the_csv(byov_extract, make_dataset, tmp_path):
     table = make_dataset([15, 30])
+    extract = partial(byov_extract, "--manifest", table, "--name", "cups", *TINY, "--json")
+    path = tmp_path / "features" / "cups" / "manifest.json"
     table.write_text("path,view,split,id,events\nv0.mp4,ego,train,first,0.5\nv1.mp4,exo,train,second,1.0\n")
-    assert byov_extract("--manifest", table, "--name", "cups", *TINY).code == 0
-    manifest = json.loads((tmp_path / "features" / "cups" / "manifest.json").read_text())
-    assert manifest["dataset"] == "cups"
-    assert manifest["phases"] == ["phase 0", "phase 1"]
-    first, second = manifest["videos"]
-    expected = {"id": "first", "view": "ego", "split": "train", "frames": 15, "fps": 15.0}
-    assert expected.items() <= first.items()
-    assert first["labels"] == [0] * 8 + [1] * 7
-    assert second["labels"] == [0] * 15 + [1] * 15
-
-
-def test_changed_events_and_pairs_reach_the_manifest_without_extracting_again(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([15, 15])
-    table.write_text("path,view,split,events\nv0.mp4,ego,train,0.5\nv1.mp4,exo,train,0.5\n")
-    byov_extract("--manifest", table, *TINY)
-    table.write_text("path,view,split,events,pair\nv0.mp4,ego,train,0.2,p\nv1.mp4,exo,train,0.5,p\n")
-    ran = byov_extract("--manifest", table, *TINY, "--json")
-    assert ran.json["extracted_videos"] == 0
-    manifest = json.loads((tmp_path / "features" / "mine" / "manifest.json").read_text())
-    assert manifest["videos"][0]["labels"] == [0] * 3 + [1] * 12
-    assert [video["pair"] for video in manifest["videos"]] == ["p", "p"]
+    assert extract().code == 0
+    manifest = load_manifest(path)
+    assert (manifest.dataset, manifest.phases) == ("cups", ("phase 0", "phase 1"))
+    assert manifest.videos[0] == VideoEntry("first", "ego", "train", 15, 15.0, (0,) * 8 + (1,) * 7, None)
+    assert manifest.videos[1].labels == (0,) * 15 + (1,) * 15
+    table.write_text("path,view,split,id,events,pair\nv0.mp4,ego,train,first,0.2,p\nv1.mp4,exo,train,second,1,p\n")
+    assert extract().json["extracted_videos"] == 0
+    assert [(video.labels.count(0), video.pair) for video in load_manifest(path).videos] == [(3, "p"), (15, "p")]
 
 
 @pytest.mark.parametrize(("events", "late"), [("0.2;0.98;99", "0.98, 99 s"), ("2f;15f;16f", "15, 16 f")])
@@ -185,18 +174,10 @@ def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_
     assert (read_array(features(tmp_path) / "ego" / "v0.h5", "merged/0.3") == before).all()
 
 
-def model_folder(folder: Path, seed: int) -> Path:
-    import transformers
-
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=16)
-    transformers.CLIPVisionModel(config).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("change", ["weights", "resize", "source size", "source bytes", "partly new weights"])
-def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset, make_video, tmp_path, change):
+def test_features_of_different_origin_are_never_mixed(
+    byov_extract, make_dataset, model_folder, make_video, tmp_path, change
+):
     table = make_dataset([5, 6])
     folder = model_folder(tmp_path / "model", 0)
     assert byov_extract("--manifest", table, "--encoder", folder).code == 0
@@ -216,7 +197,7 @@ def test_features_of_different_origin_are_never_mixed(byov_extract, make_dataset
         source[len(source) // 2] ^= 1
         (table.parent / "v1.mp4").write_bytes(source)
     message = one_line_error(byov_extract(*options))
-    assert {"resize": "made with preprocessing 'squash', this is 'crop'"}.get(change, "made ") in message
+    assert {"resize": "made with preprocessing 'squash', expected 'crop'"}.get(change, "made ") in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
@@ -247,33 +228,25 @@ def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract,
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 
-def other_dtype(path: Path, edit_h5) -> tuple[str, str]:
-    """Change the compute type recorded in a file; returns the old and the new one."""
-    found = read_header(path).provenance.compute_dtype
-    other = {"float16": "float32", "float32": "float16"}[found]
-    with edit_h5(path) as file:
-        file.attrs["compute_dtype"] = np.array(other.encode(), h5py.string_dtype("utf-8", len(other)))
-    return found, other
-
-
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dataset, tmp_path, device, edit_h5):
     table = make_dataset([5, 6])
     options = ("--manifest", table, *TINY, "--device", device)
     assert byov_extract(*options).code == 0
-    found, other = other_dtype(features(tmp_path) / "exo" / "v1.h5", edit_h5)
+    path = features(tmp_path) / "exo" / "v1.h5"
+    found = read_header(path).provenance.compute_dtype
+    other = {"float16": "float32", "float32": "float16"}[found]
+    with edit_h5(path) as file:
+        file.attrs["compute_dtype"] = stored_attribute(other)
     if device == "auto":  # the compute type is known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
-        said = f"v1.h5: made with compute type {other!r}, but this is {found!r}"
-    else:
-        said = f"v1.h5: made with compute type {other!r}, this is {found!r}"
     before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
-    assert said in message
+    assert f"v1.h5: made with compute type {other!r}, expected {found!r}" in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
-    assert read_header(features(tmp_path) / "exo" / "v1.h5").provenance.compute_dtype == found
+    assert read_header(path).provenance.compute_dtype == found
 
 
 def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, tmp_path, monkeypatch):
@@ -284,6 +257,7 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     before = read_files(tmp_path / "features")
     ran = byov_extract("--manifest", table, *TINY, "--check", "--json")
     assert (ran.code, ran.json["states"], ran.json["frames"]) == (1, {"cached": 2, "missing": 2}, 8)
+    assert ran.json["disk_bytes"] == 8 * 2 * 128 * 7  # six ratios and about one more column
     videos = {video["id"]: video for video in ran.json["videos"]}
     expected = {"state": "cached", "frames": 5, "size": "48x32", "fps": 15.0}
     assert (expected | {"state": "missing", "frames": 8}).items() <= videos["v3"].items()
@@ -293,27 +267,9 @@ def test_check_shows_the_plan_and_extracts_nothing(byov_extract, make_dataset, t
     assert "48x32" in text
     assert "problem: " in text
     assert "2 cached, 2 missing" in text
+    assert "8 frames to encode, about 14.0 KiB" in text
     assert byov_extract("--manifest", table, "--check", "--encoder", "nobody/nothing", "--shard", "3/4").code == 0
     assert read_files(tmp_path / "features") == before
-
-
-def test_abandoned_temporary_files_are_removed(byov_extract, make_dataset, tmp_path):
-    table = make_dataset([5, 6])
-    leftover = features(tmp_path) / "ego" / ".v0.h5.0123abcd.partial"
-    leftover.parent.mkdir(parents=True)
-    leftover.write_bytes(b"half a file")
-    leftover.with_name(leftover.name + ".lock").touch()
-    assert byov_extract("--manifest", table, *TINY).code == 0
-    assert not leftover.exists()
-
-
-def test_demo_is_copied_if_it_is_missing(byov_extract, tmp_path):
-    ran = byov_extract("--dataset", "demo", "--check", *TINY)
-    assert ran.code == 0, ran.err
-    assert len(list((tmp_path / "datasets" / "demo").rglob("*.mp4"))) == 64
-    assert "64 videos: 64 missing" in ran.out
-    (tmp_path / "datasets" / "demo" / "test" / "ego" / "test_ego_00.mp4").unlink()
-    assert "test_ego_00.mp4" in one_line_error(byov_extract("--dataset", "demo", *TINY))
 
 
 def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_path):
@@ -346,7 +302,7 @@ def test_bad_usage_is_reported_before_anything_is_done(byov_extract, tmp_path, a
     assert not (tmp_path / "datasets").exists()
 
 
-def test_encoder_that_returns_nan_fails_its_videos(byov_extract, make_dataset, tmp_path):
+def test_encoder_that_returns_nan_fails_its_videos(byov_extract, make_dataset, model_folder, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = model_folder(tmp_path / "model", 0)
@@ -358,7 +314,7 @@ def test_encoder_that_returns_nan_fails_its_videos(byov_extract, make_dataset, t
     assert "v0.mp4: the encoder returned NaN or Inf" in ran.err
 
 
-def test_two_encoders_share_a_manifest(byov_extract, make_dataset, tmp_path):
+def test_two_encoders_share_a_manifest(byov_extract, make_dataset, model_folder, tmp_path):
     table = make_dataset([5, 6])
     byov_extract("--manifest", table, *TINY)
     before = (tmp_path / "features" / "mine" / "manifest.json").read_bytes()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.extract import naive_efficientnet as naive
+from tests.factories import Call
 
 from byov.data.video import FrameReader
 from byov.errors import EncoderError
@@ -118,16 +119,6 @@ def test_missing_wheel_names_the_package(monkeypatch):
         parse_encoder(NAME)
 
 
-class Creates:
-    """Creates a file when unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
-
-
 @needs_wheel
 @pytest.mark.parametrize("damage", ["truncated", "lacking", "misshapen", "absent", "a list", "hostile"])
 def test_damaged_weights_are_refused(published, tmp_path, damage):
@@ -142,7 +133,7 @@ def test_damaged_weights_are_refused(published, tmp_path, damage):
     if damage == "absent":
         path.unlink()
     if damage == "hostile":
-        path.write_bytes(pickle.dumps(Creates(tmp_path / "created")))
+        path.write_bytes(pickle.dumps(Call(Path.touch, tmp_path / "created")))
     with pytest.raises(EncoderError, match=f"weights.pth: cannot be read as the weights of {NAME}") as caught:
         load_encoder(name, device="cpu")
     assert "\n" not in str(caught.value)

@@ -8,13 +8,15 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.factories import Call
 
 from byov.errors import EncoderError
-from byov.extract.encoder_names import ARCHITECTURES, parse_encoder
+from byov.extract.encoder_names import ARCHITECTURES, WIDTHS, parse_encoder
 from byov.extract.encoders import ResNetTokens, _image_size, _load_config, _measure, load_encoder
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**SIZES, "patch_size": 16, "image_size": 64}
+SWIN = {"image_size": 32, "patch_size": 4, "window_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1]}
 SPECIAL_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 TEXT = {**SIZES, **SPECIAL_TOKENS, "vocab_size": 64, "max_position_embeddings": 8}
 
@@ -118,6 +120,7 @@ def shape_of(name):
 def test_shapes_of_the_published_architectures(name, tokens, width, has_cls):
     shape = shape_of(name)
     assert (shape.tokens, shape.width, shape.has_cls) == (tokens, width, has_cls)
+    assert WIDTHS[name.removeprefix("random/")] == width
 
 
 def test_random_encoders_are_deterministic():
@@ -197,43 +200,32 @@ def test_only_hub_models_have_revisions(vit):
     assert parse_encoder("openai/clip-vit-base-patch16", "main").revision == "main"
 
 
-def test_hierarchical_models_are_refused(tmp_path):
-    sizes = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1], "patch_size": 4, "window_size": 4}
-    save(tmp_path / "swin", "swin", image_size=32, **sizes)
-    with pytest.raises(EncoderError, match="cannot identify the patch tokens of a swin"):
-        load(tmp_path / "swin")
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("swin", SWIN, "patch tokens of"),
+        ("bert", {"vocab_size": 32, **SIZES}, "bert: does not accept"),
+    ],
+)
+def test_models_without_patch_tokens_are_refused(tmp_path, model_type, settings, message):
+    save(tmp_path / model_type, model_type, **settings)
+    with pytest.raises(EncoderError, match=message):
+        load(tmp_path / model_type)
 
 
-def test_language_models_are_refused(tmp_path):
-    save(tmp_path / "bert", "bert", vocab_size=32, **SIZES)
-    with pytest.raises(EncoderError, match="bert: does not accept"):
-        load(tmp_path / "bert")
-
-
-def test_missing_weights_are_refused(vit):
-    weights = load_file(vit / "model.safetensors")
-    weights.pop(next(key for key in weights if "layer" in key))
-    save_file(weights, vit / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(EncoderError, match="1 tensors are missing"):
-        load(vit)
-
-
-def test_damaged_weights_are_refused(vit):
-    weights = vit / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(EncoderError, match="cannot be loaded as a vision model") as caught:
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_damaged_weights_are_refused(vit, damage):
+    path = vit / "model.safetensors"
+    if damage == "missing":
+        weights = load_file(path)
+        weights.pop(next(key for key in weights if "layer" in key))
+        save_file(weights, path, metadata={"format": "pt"})
+    else:
+        path.write_bytes(path.read_bytes()[:1000])
+    expected = {"missing": "1 tensors are missing", "truncated": "cannot be loaded as a vision model"}
+    with pytest.raises(EncoderError, match=expected[damage]) as caught:
         load(vit)
     assert "\n" not in str(caught.value)
-
-
-class Creates:
-    """Creates a file when unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 def test_lack_of_memory_is_not_a_problem_of_the_encoder(monkeypatch):
@@ -247,7 +239,7 @@ def test_lack_of_memory_is_not_a_problem_of_the_encoder(monkeypatch):
 
 def test_pickled_weights_execute_nothing(vit, tmp_path):
     (vit / "model.safetensors").unlink()
-    (vit / "pytorch_model.bin").write_bytes(pickle.dumps(Creates(tmp_path / "created")))
+    (vit / "pytorch_model.bin").write_bytes(pickle.dumps(Call(Path.touch, tmp_path / "created")))
     with pytest.raises(EncoderError, match="cannot be loaded"):
         load(vit)
     assert not (tmp_path / "created").exists()

@@ -17,14 +17,9 @@ from byov.extract.plan import make_plan
 
 
 @pytest.fixture(scope="session")
-def encoder_folder(tmp_path_factory):
+def encoder_folder(tmp_path_factory, model_folder):
     """Folder of a small model; Hugging Face draws bars when it is loaded."""
-    folder = tmp_path_factory.mktemp("encoders") / "tiny"
-    config = transformers.CLIPVisionConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, patch_size=16, image_size=32
-    )
-    transformers.CLIPVisionModel(config).save_pretrained(folder)
-    return folder
+    return model_folder(tmp_path_factory.mktemp("encoders") / "tiny")
 
 
 def switches():
@@ -35,16 +30,16 @@ def switches():
 @pytest.mark.slow
 def test_extraction_runs_in_threads_and_processes_without_output(make_dataset, encoder_folder, tmp_path, capfd):
     dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
-    options = ExtractionOptions(device="cpu")
-    plans = [make_plan(dataset, tmp_path / name, encoder, options, ratios=[0.3]) for name in "abc"]
+    options = ExtractionOptions((0.3,), device="cpu")
+    plans = [make_plan(dataset, tmp_path / name, encoder, options) for name in "abc"]
     before = switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     outcomes = []
     for plan in plans[:2]:
-        thread = threading.Thread(target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs, options)))
+        thread = threading.Thread(target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs)))
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=run_plan, args=(plans[2], plans[2].jobs, options))
+    process = multiprocessing.get_context("spawn").Process(target=run_plan, args=(plans[2], plans[2].jobs))
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")

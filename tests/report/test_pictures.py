@@ -90,11 +90,11 @@ def test_tokens_without_a_grid(project, tokens_of_frame):
     data = project.read_split()
     path = project.features("ego", "test_ego_1")
     header, cls = read_header(path), read_array(path, "cls")
-    merged = {float(ratio): read_array(path, f"merged/{ratio}") for ratio in header.ratios}
-    order = np.tile(np.array(tokens_of_frame, np.uint16), (header.frames, 1))
-    writer = FeatureWriter(path, list(merged), order.shape[1], cls.shape[1], has_cls=True)
-    writer.append(merged, order, cls, read_array(path, "pts_seconds"))
-    writer.finish(header.provenance, fps=header.fps, truncated=False)
+    rows = {name: read_array(path, name) for name in header.columns}
+    rows["order"] = np.tile(np.array(tokens_of_frame, np.uint16), (header.frames, 1))
+    writer = FeatureWriter(path, list(map(float, header.ratios)), len(tokens_of_frame), cls.shape[1], has_cls=True)
+    writer.append(rows)
+    writer.finish_video(header.provenance, fps=header.fps, truncated=False)
     video = [segment.name for segment in data.segments].index("ego/test_ego_1")
     pixels = np.zeros((1, 4, 4, 3), np.uint8)
     assert "do not form a square grid" in attempt(token_selection, data, video, (0,), (0,), pixels).reason

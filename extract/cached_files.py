@@ -1,0 +1,196 @@
+"""Feature files of an encoder: which are up to date, and the manifest and index that describe them."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from byov.cache.atomic import exclusive, write_text
+from byov.cache.digests import file_sha256, fingerprint, segment_digest
+from byov.cache.features import Provenance, video_header
+from byov.cache.hdf5 import read_array
+from byov.cache.layout import video_path
+from byov.cache.manifest import (
+    FileIndex,
+    IndexedFile,
+    Manifest,
+    VideoEntry,
+    load_index,
+    load_manifest,
+    relative_sources,
+)
+from byov.cache.verify import failures_path, read_failures
+from byov.data.dataset import Dataset, Video, parse_source
+from byov.errors import CacheError
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFile:
+    """A readable feature file."""
+
+    entry: VideoEntry  # manifest entry with the frames and labels of this file
+    identity: Mapping[str, str]
+    indexed: IndexedFile
+    fragment: str = ""  # part of the video file that the features were computed from
+    source_change: str = ""  # how that video file differs from the present one
+
+
+class CacheReader:
+    """Reader of one encoder's folder that opens only the files that changed since the index was written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index = load_index(folder.parent)
+        self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
+        self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
+        self._files = dict(self.index.files.get(folder.name, {}))
+        try:
+            self.entries = {entry.id: entry for entry in load_manifest(folder.parent / "manifest.json").videos}
+        except CacheError:
+            self.entries = {}
+
+    def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
+        """Describe a video's feature file; None if there is none.
+
+        With `verify_source`, the whole video is read instead of trusting its size and modification time.
+        """
+        path = video_path(self.folder, video.view, video.id)
+        try:
+            file = path.stat()
+        except FileNotFoundError:
+            return None
+        source = video.path.stat()
+        source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
+        annotation = _annotation_sha256(video)
+        known = self._files.get(video.id)
+        if known is not None and (
+            (known.size, known.mtime_ns, known.annotation_sha256) != (file.st_size, file.st_mtime_ns, annotation)
+        ):
+            known = None
+        if known and self._identity and known.source_state == source_state and not verify_source:
+            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
+        else:
+            header = video_header(self.folder, video.view, video.id)
+            identity = header.provenance.identity()
+            fragment = parse_source(header.provenance.source_name)[1].fragment
+            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
+            facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
+            indexed = IndexedFile(*facts, source_state, annotation)
+        entry = self.entries.get(video.id)
+        if known and entry and entry.frames == indexed.frames:
+            labels = entry.labels
+        else:
+            labels = video.phases(read_array(path, "pts_seconds"))
+        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
+        return CachedFile(entry, identity, indexed, fragment, change)
+
+    def _source_change(
+        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
+    ) -> str:
+        """Return how a video differs from the one that the features were computed from; "" if it does not.
+
+        Compares the size and a sample, or the whole file if it was written to after the features.
+        """
+        if found.source_bytes != source.st_size:
+            return f"from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
+        whole = verify or source.st_mtime_ns > file.st_mtime_ns
+        expected = found.source_sha256 if whole else found.source_fingerprint
+        of_file = self._sha256(path) if whole else fingerprint(path)
+        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
+        if now != expected:
+            return f"from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+        return ""
+
+
+def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
+    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
+
+
+def _annotation_sha256(video: Video) -> str:
+    """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
+    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
+    return hashlib.sha256(repr(annotation).encode()).hexdigest()
+
+
+def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]) -> None:
+    """Write manifest.json, index.json and failures.json after an extraction; add late events to the failures.
+
+    Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
+
+    Args:
+        folder: Folder of the encoder.
+        dataset: All videos, including those of other shards.
+        tried: Ids of the videos of this extraction.
+        failures: Video id → reason.
+    """
+    path = folder.with_name("manifest.json")
+    with exclusive(path.with_name(".lock")):
+        reader = CacheReader(folder)
+        found, entries = dict[str, CachedFile](), list[VideoEntry]()
+        for video in dataset.videos:
+            try:
+                file = reader.read(video)
+            except CacheError:
+                file = None
+            earlier = reader.entries.get(video.id)
+            if file is not None and file.fragment == video.segment.fragment:
+                found[video.id] = file
+                entries.append(file.entry)
+                if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
+                    LOGGER.warning(late)
+                    failures[video.id] = late
+            elif earlier is not None:  # extracted with another encoder
+                entries.append(manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
+            else:
+                entries.append(manifest_entry(video, None, None, video.labels))
+        Manifest(dataset.name, dataset.phase_names, dataset.action_names, tuple(entries)).save(path)
+        _save_index(dataset, path, reader, found)
+        others = {video.id for video in dataset.videos} - tried - found.keys()
+        _record_failures(folder, others, failures)
+
+
+def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
+    """Describe the events after a video's last frame; "" if there are none. The file is opened if a phase is absent."""
+    if not video.events or max(entry.labels or (0,)) == len(video.events):
+        return ""
+    pts_seconds = read_array(path, "pts_seconds")
+    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
+    return late and f"{late}. Correct the CSV and run byov-extract again."
+
+
+def _save_index(dataset: Dataset, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
+    identity = next((dict(file.identity) for file in found.values()), {})
+    files = {
+        video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
+    }
+    index = FileIndex(
+        manifest_sha256=file_sha256(manifest),
+        sources=relative_sources(manifest.parent, {video.id: video.path for video in dataset.videos}),
+        segments={video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment},
+        identities=reader.index.identities | {reader.folder.name: identity},
+        files=reader.index.files | {reader.folder.name: files},
+    )
+    if index != reader.index:
+        with suppress(OSError):  # a read-only or full disk: the next extraction opens the files again
+            index.save(manifest.parent)
+
+
+def _record_failures(folder: Path, others: Set[str], failures: Mapping[str, str]) -> None:
+    """Write failures.json: new failures, and earlier ones of other videos."""
+    try:
+        recorded = read_failures(folder)
+    except CacheError:
+        recorded = {}
+    now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
+    path = failures_path(folder)
+    if now:
+        write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
+    elif path.exists():  # on a read-only disk, unlink fails even if there is no such file
+        path.unlink(missing_ok=True)
