@@ -64,8 +64,7 @@ def sweep_results(
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
         groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
-        manifest = read_manifest(folders.features, dataset)
-        counts = {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols}
+        counts = count_videos(read_manifest(folders.features, dataset), scope)
         results = _with_rows(Results(dataset, scope, {}, counts), result.baselines.get(dataset, []), groups)
         single = [rows for group in groups if len(group.trained) > 1 for rows in group.trained]
         everything = {key: [*rows, *(one[key] for one in single)] for key, rows in results.rows.items()}

@@ -37,9 +37,9 @@ class EmbeddingReader(ABC):
     standardized: bool = False  # the embeddings of every segment have zero mean
     optional: bool = False  # the row is omitted if the embeddings cannot be read
 
-    @abstractmethod
-    def path(self, segment: Segment) -> Path | None:
+    def path(self, _segment: Segment, /) -> Path | None:
         """Return the file with a segment's embeddings; None if they need no file."""
+        return None
 
     @abstractmethod
     def rows(self, segment: Segment) -> NDArray[np.float32]:
@@ -69,11 +69,6 @@ class EmbeddingReader(ABC):
         for segment in track(wanted, progress, f"reading {self.name}", unit="video", brief=True):
             rows = self.rows(segment)
             require_finite(rows, segment.name)
-            if embeddings and rows.shape[1] != embeddings[0].shape[1]:
-                raise EvaluationError(
-                    f"{segment.name} has {rows.shape[1]} dimensions, other videos have {embeddings[0].shape[1]}; "
-                    f"{self.remedy}"
-                )
             mean = rows.mean(axis=0, keepdims=True, dtype=np.float64) if means else rows
             embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
@@ -124,8 +119,9 @@ class RunEmbeddings(EmbeddingReader):
         self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
 
-    def check_files(self, wanted: Sequence[Segment], split: str) -> None:
-        """Raise EvaluationError if some segments have no file, and StaleError if a file is not up to date."""
+    def check_files(self, split: str, protocol: Protocol = "standard") -> None:
+        """Raise EvaluationError if a video of the split has no file, and StaleError if a file is not up to date."""
+        wanted = segments(self.manifest, split, protocol)
         self.require_files(wanted, split)
         for segment in wanted:
             self.check(segment)
@@ -234,9 +230,6 @@ class TimeOnly(EmbeddingReader):
         training = [video for video in manifest.videos if video.split == "train" and video.frames]
         seconds = [((video.frames or 0) - 1) / (video.fps or 1) for video in training]
         self._mean_seconds = (float(np.mean(seconds)) if seconds else 0.0) or 1.0
-
-    def path(self, _segment: Segment, /) -> None:
-        return None
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         if segment.protocol == "online":
