@@ -74,7 +74,7 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
         make_cache(tmp_path / "features", dataset, CLIP)
     ran = byov_sweep("--out", tmp_path / "out", "--json")
     assert ran.code == 0, ran.err
-    assert "8 from a few training steps" in ran.err
+    assert "expected time: about " in ran.err
     mean, *of_dataset = ran.json["datasets"].values()
     assert list(ran.json["datasets"]) == ["Mean of 2 datasets", *DATASETS]
     ahead = 0
@@ -114,4 +114,3 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
     one = byov_sweep("--dataset", DATASETS[1], "--seeds", 3, "--dry-run")
     assert one.out.count(": finished") == 4
     assert one.out.count("to train (about ") == 2
-    assert "2 from finished runs" in one.err
