@@ -1,12 +1,11 @@
-"""Rows of scores, and one table type that renders them as Markdown, LaTeX and HTML.
+"""Rows of scores, and one table type that renders them as Markdown and LaTeX.
 
 The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
 kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
-import html
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -286,35 +285,6 @@ class Table:
         lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
-    def to_html(self, highlight: Collection[str] = ()) -> str:
-        """Return a scrollable table and its notes; the best measured value of each column is bold.
-
-        Args:
-            highlight: Names of rows to emphasize (CSS class "own").
-        """
-        label = _html_text(self.title)
-        groups = "".join(
-            f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
-            for group, width in self.column_groups
-        )
-        headings = "".join(f'<th scope="col">{_html_text(column.heading)}</th>' for column in self.columns)
-        body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
-        if self.published:
-            width = 1 + len(self.columns)
-            rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
-            body += (
-                f'</tbody><tbody class="published"><tr><th scope="rowgroup" colspan="{width}" class="apart">'
-                f"<span>{PUBLISHED}</span></th></tr>{rows}"
-            )
-        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for text, mark in self.footnotes.items()]
-        notes += [f"<p>{_html_text(note)}</p>" for note in self.notes]
-        return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
-            f'<thead><tr class="groups"><td></td>{groups}</tr>'
-            f'<tr><th scope="col">Method</th>{headings}</tr></thead><tbody>{body}</tbody></table></div>'
-            + (f'<div class="notes">{"".join(notes)}</div>' if notes else "")
-        )
-
 
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
     """Write <stem>.json, .md and .tex, each atomically, and return their paths."""
@@ -353,18 +323,3 @@ def _markdown_text(text: str) -> str:
 
 def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in printable(text))
-
-
-def _html_row(name: str, cells: Sequence[Cell], *, own: bool = False) -> str:
-    heading = _html_text(name) + ('<span class="unseen"> (this run)</span>' if own else "")
-    row = '<tr class="own">' if own else "<tr>"
-    row += f'<th scope="row">{heading}</th>'
-    for cell in cells:
-        text = f"<b>{_html_text(cell.text)}</b>" if cell.is_best else _html_text(cell.text)
-        extra = "".join(f"<small>{_html_text(line)}</small>" for line in cell.extra)
-        row += f"<td>{text}{_sup(cell.mark)}{extra}</td>"
-    return f"{row}</tr>"
-
-
-def _html_text(text: str) -> str:
-    return html.escape(printable(text), quote=True)
