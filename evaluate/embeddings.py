@@ -235,19 +235,10 @@ class TimeOnly(EmbeddingReader):
         if segment.protocol == "online":
             seconds = segment.frames / (segment.video.fps or 1)
             return (seconds / self._mean_seconds).astype(np.float32)[:, None]
-        return normalized_time(len(segment))
+        return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
         return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
-
-
-def normalized_time(frames: int) -> NDArray[np.float32]:
-    """Return (T, 1) normalized times.
-
-    >>> normalized_time(3).ravel().tolist()
-    [0.0, 0.5, 1.0]
-    """
-    return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:

@@ -5,6 +5,7 @@ kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -103,14 +104,18 @@ def _mean(scores: Sequence[Score]) -> Score:
 # Comparison with Time only
 
 
-def columns_ahead(row: Row, baseline: Row) -> tuple[int, int]:
-    """Return in how many columns of F1 and mAP `row` is ahead of `baseline`, and how many columns both have.
+def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
+    """Return in how many columns of F1 and mAP `row` is ahead of all baselines, and how many could be compared.
 
     Progression and Kendall's tau are not counted: time itself can reach their maximum.
     """
-    pairs = [(row.value(name), baseline.value(name)) for name in row.scores if name.startswith(COUNTED)]
-    known = [(own, other) for own, other in pairs if own is not None and other is not None]
-    return sum(own > other for own, other in known), len(known)
+    ahead = compared = 0
+    for name in (name for name in row.scores if name.startswith(COUNTED)):
+        own, others = row.value(name), [value for one in baselines if (value := one.value(name)) is not None]
+        if own is not None and others:
+            ahead += own > max(others)
+            compared += 1
+    return ahead, compared
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
@@ -123,22 +128,21 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
     Returns:
         "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
     """
-    counts: dict[str, tuple[int, int]] = {}
+    ahead, compared = Counter[str](), Counter[str]()
     for of_protocol in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
-        clock = next((row for row in of_protocol if row.kind == "time"), None)
+        clocks = [row for row in of_protocol if row.kind == "time"]
         trained = [row for row in of_protocol if _is_trained(row)]
         in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
         for row in trained:
-            if clock and (row.name == only if only else row.origin.get("run") not in in_means):
-                (ahead, compared), (more, more_compared) = counts.get(row.name, (0, 0)), columns_ahead(row, clock)
-                counts[row.name] = ahead + more, compared + more_compared
-    sentence = ""
-    for name, (ahead, compared) in counts.items():
-        if not sentence and compared:
-            sentence = f"{name} is ahead of Time only in {ahead} of {compared} columns of F1 and mAP"
-        elif compared:
-            sentence += f", {name} in {ahead}"
-    return sentence and f"{sentence}."
+            if row.name == only if only else row.origin.get("run") not in in_means:
+                columns = columns_ahead(row, *clocks)
+                ahead[row.name] += columns[0]
+                compared[row.name] += columns[1]
+    names = [name for name in compared if compared[name]]
+    if not names:
+        return ""
+    start = f"{names[0]} is ahead of Time only in {ahead[names[0]]} of {compared[names[0]]} columns of F1 and mAP"
+    return "".join([start, *(f", {name} in {ahead[name]}" for name in names[1:]), "."])
 
 
 def _is_trained(row: Row) -> bool:
