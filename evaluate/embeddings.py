@@ -79,7 +79,6 @@ class EmbeddingReader(ABC):
             labels,
             np.array([len(rows) for rows in embeddings]),
             np.array([segment.video.view == "ego" for segment in wanted]),
-            tuple(segment.name for segment in wanted),
             np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
             None if means else _progress(wanted, self.manifest),

@@ -26,7 +26,7 @@ def phase_progression(train: Frames, test: Frames, *, time_column: bool = False)
 
     Example:
         >>> x = np.arange(4, dtype=np.float32)[:, None]
-        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]), ("a",))
+        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]))
         >>> round(phase_progression(frames, frames), 6)
         1.0
     """

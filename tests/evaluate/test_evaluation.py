@@ -127,7 +127,7 @@ def test_phase_tasks_leave_out_unlabeled_frames(cached, save, protocol):
 def labeled_only(frames):
     kept = np.flatnonzero(frames.labels >= 0)
     lengths = np.bincount(frames.video_of_frame[kept], minlength=len(frames.lengths))
-    return Frames(frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.names, frames.recordings)
+    return Frames(frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.recordings)
 
 
 def test_training_videos_are_read_only_if_needed(cached):

@@ -20,8 +20,7 @@ def random_frames(lengths, labeled=True):
     labels = np.concatenate([np.sort(random.integers(3, size=length)) for length in lengths])
     embeddings = (random.normal(size=(count, 6)) + 0.7 * labels[:, None]).astype(np.float32)
     is_ego = np.arange(len(lengths)) < len(lengths) / 2
-    names = tuple(map(str, range(len(lengths))))
-    return Frames(embeddings, labels if labeled else np.full(count, -1), np.array(lengths), is_ego, names)
+    return Frames(embeddings, labels if labeled else np.full(count, -1), np.array(lengths), is_ego)
 
 
 def test_retrieval_needs_both_views_and_labels():
@@ -43,8 +42,8 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
         embeddings = [model.embed(store.read(video)[first : last + 1]).numpy() for video, first, last in clips]
         labels = [video.labels[first : last + 1] for video, first, last in clips]
         is_ego = np.array([video.view == "ego" for video, *_ in clips])
-        lengths, names = np.array([len(each) for each in labels]), tuple(video.id for video, *_ in clips)
-        return Frames(np.concatenate(embeddings), np.concatenate(labels), lengths, is_ego, names)
+        lengths = np.array([len(each) for each in labels])
+        return Frames(np.concatenate(embeddings), np.concatenate(labels), lengths, is_ego)
 
     whole = scored([(video, 0, video.frames - 1) for video in videos])
     clips = scored(
