@@ -33,9 +33,8 @@ def make_frames(videos: int, frames: int, seed: int, width: int = 256, grain: fl
     labels = np.tile(np.arange(frames) * PHASES // frames, videos)
     styles = 0.7 * random.standard_normal((videos, width))
     embeddings = phases[labels] + styles.repeat(frames, axis=0) + grain * random.standard_normal((len(labels), width))
-    names = tuple(f"video{video}" for video in range(videos))
     is_ego = np.arange(videos) % 2 == 0
-    return Frames(embeddings.astype(np.float32), labels, np.full(videos, frames), is_ego, names)
+    return Frames(embeddings.astype(np.float32), labels, np.full(videos, frames), is_ego)
 
 
 def bench_retrieval() -> None:

@@ -17,7 +17,7 @@ from byov.cli.common import UsageError, check_folder, is_writable, note_unfinish
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
-from byov.cluster.row_tasks import compare_in_processes, rows_at_once
+from byov.cluster.row_tasks import evaluate_in_processes, rows_at_once
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import (
@@ -163,8 +163,9 @@ def evaluate(
     if processes == 1:
         results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
     else:
-        in_processes = partial(compare_in_processes, manifest, readers, scope, processes, PROGRESS)
-        results = common.run_stoppable(in_processes, "interrupted")
+        in_processes = partial(evaluate_in_processes, readers, scope, processes, PROGRESS)
+        scored = common.run_stoppable(in_processes, "interrupted")
+        results = compare(manifest, readers, scope, scored=scored)
     document, stem = results.to_dict(), _stem(task, protocol, split)
     print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
 

@@ -1,20 +1,17 @@
-"""Estimated times of runs: from finished runs of the same kind, or from a few training steps."""
+"""Expected times of runs: from finished runs of the same kind, or from a few training steps."""
 
 import json
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from byov.cache.atomic import write_text
 from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun
-from byov.device import Device
-from byov.errors import Interrupted
+from byov.device import Device, pick_device
 from byov.evaluate.embeddings import read_manifest
-from byov.progress import Bar, Progress, track
+from byov.progress import Progress, track
 from byov.text import format_duration, pluralize
 
 TIMES_NAME = "times.json"  # in runs/.sweep/: seconds per epoch and training video, by kind
@@ -25,10 +22,9 @@ _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_s
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated time of a run."""
+    """Expected time of a run."""
 
-    seconds: float = 0.0
-    measured: bool = False  # over a few training steps, rather than taken from finished runs
+    seconds: float = 0.0  # 0 if unknown
     problem: str = ""  # why the run cannot be trained
 
 
@@ -45,32 +41,27 @@ def estimate_runs(
 
     Runs of a new kind are measured on this machine if `measure` is set; those that differ in seed or dataset only once.
     """
-    rates, measured = _read_rates(folders), set[str]()
-    problems: dict[tuple[str, str], str] = {}
+    rates, problems = _read_rates(folders), dict[tuple[str, str], str]()
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
         kind = _kind(run)
         if measure and kind not in rates and (run.dataset, kind) not in problems:
-            measured.add(kind)
             try:
-                rates[kind] = _measure(run, folders, device) / _size(run, folders)
+                rates[kind] = _measure(run, folders, device)
             except Exception as error:  # The sweep reports it, too.
                 problems[run.dataset, kind] = str(error)
         seconds = rates.get(kind, 0.0) * _size(run, folders)
-        estimates[run.name] = Estimate(seconds, kind in measured, problems.get((run.dataset, kind), ""))
+        estimates[run.name] = Estimate(seconds, problems.get((run.dataset, kind), ""))
     return estimates
 
 
 def total_time(estimates: Collection[Estimate], workers: int) -> str:
-    """Return "; about 3 min with 2 workers (...)", with how it was estimated; "" if nothing is known."""
-    known = [estimate for estimate in estimates if estimate.seconds]
+    """Return "; expected time: about 3 min with 2 workers"; "" if nothing is known."""
+    known = [estimate.seconds for estimate in estimates if estimate.seconds]
     if not known:
         return ""
-    workers, measured = min(workers, len(known)), sum(estimate.measured for estimate in known)
-    duration = format_duration(sum(estimate.seconds for estimate in known) / workers)
-    sources = {"from a few training steps, without scoring": measured, "from finished runs": len(known) - measured}
-    source = ", ".join(f"{count} {how}" for how, count in sources.items() if count)
-    return f"; about {duration} with {pluralize(workers, 'worker')} (estimated: {source})"
+    workers = min(workers, len(known))
+    return f"; expected time: about {format_duration(sum(known) / workers)} with {pluralize(workers, 'worker')}"
 
 
 def _kind(run: PlannedRun) -> str:
@@ -96,47 +87,28 @@ def _read_rates(folders: Folders) -> dict[str, float]:
     return {}
 
 
-class _StepTimer:
-    """Progress that counts the steps of a run; `stop` records when they end."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.total = 0
-
-    def bar(self, name: str, *, total: int | None = None, **_: Any) -> AbstractContextManager[Bar]:
-        if name == "training":
-            self.total = total or 0
-        return nullcontext(self)
-
-    def advance(self, count: int = 1, *, latest: str = "") -> None:
-        pass
-
-    def stop(self) -> bool:
-        self.times.append(time.monotonic())
-        return len(self.times) > STEPS
-
-
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
-    """Return the training time extrapolated from a few steps on one thread, as in a worker process."""
+    """Return the seconds per epoch and training video of a few training steps on one thread, as in a worker."""
     import torch
 
-    from byov.train.run import train_run
+    from byov.train.feature_store import FeatureStore, open_training_data
+    from byov.train.methods import build_method
+    from byov.train.sampling import BatchSource
 
-    timer, threads, started = _StepTimer(), torch.get_num_threads(), time.monotonic()
+    data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
+    torch_device = pick_device(device)
+    model = build_method(data.width, run.settings).to(torch_device)
+    sampler, store = model.sampler(data.of("train")), FeatureStore(data, (), 0)
+    model.start_training(sampler.videos, store.read)
+    batches, times, threads = BatchSource(model, sampler, store), list[float](), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with TemporaryDirectory() as scratch, suppress(Interrupted):
-            train_run(
-                run.name,
-                device=device,
-                features_dir=folders.features,
-                runs_dir=scratch,
-                progress=timer,
-                stop=timer.stop,
-                **run.training_options(),
-            )
+        for step in range(1 + STEPS):
+            batch = tuple(clips.to(torch_device) for clips in batches.batch(step))
+            loss = model(batch, torch.Generator())["loss"]
+            loss.backward()
+            loss.item()  # waits for the device
+            times.append(time.monotonic())
     finally:
         torch.set_num_threads(threads)
-    first, *later = timer.times
-    step = (later[-1] - first) / len(later) if later else 0.0
-    return first - started + step * (timer.total - 1)
+    return (times[-1] - times[0]) / STEPS * batches.steps_per_epoch / len(sampler.videos)

@@ -182,7 +182,7 @@ def _paper_result(
         frozen = [rows[STANDARD] for rows in sorted_baselines(result.baselines.get(dataset, []))]
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
-    counts = count_videos(read_manifest(folders.features, dataset), split, STANDARD)
+    counts = count_videos(read_manifest(folders.features, dataset), runs[0].scope)[STANDARD]
     videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
     title = f"{subject}: {dataset}, {split} split ({videos}, {frames})"
     notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()

@@ -9,9 +9,7 @@ from byov.cluster.worker_pool import local_workers, run_tasks
 from byov.device import computing_threads
 from byov.errors import EvaluationError, ProcessLost
 from byov.evaluate.embeddings import EmbeddingReader
-from byov.evaluate.evaluation import Results, Scope, evaluate_or_skip, join_results
-from byov.evaluate.protocols import Protocol
-from byov.evaluate.table import Row
+from byov.evaluate.evaluation import RowsOrError, Scope, evaluate_or_skip
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
 
 MIN_FRAMES = 10_000  # with fewer frames, starting the processes takes longer than scoring
@@ -26,7 +24,7 @@ class RowTask:
     reader: EmbeddingReader
     scope: Scope
 
-    def __call__(self, stop: Stop) -> dict[Protocol, Row] | Exception:
+    def __call__(self, stop: Stop) -> RowsOrError:
         return evaluate_or_skip(self.reader, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
@@ -39,10 +37,10 @@ def rows_at_once(manifest: Manifest, scope: Scope, rows: int) -> int:
     return max(1, min(rows, computing_threads(), memory // (frames * BYTES_PER_FRAME)))
 
 
-def compare_in_processes(
-    manifest: Manifest, readers: Sequence[EmbeddingReader], scope: Scope, processes: int, progress: Progress, stop: Stop
-) -> Results:
-    """Return the results of `evaluation.compare`. Once `stop` returns True, Interrupted is raised."""
+def evaluate_in_processes(
+    readers: Sequence[EmbeddingReader], scope: Scope, processes: int, progress: Progress, stop: Stop
+) -> list[RowsOrError]:
+    """Call `evaluate_or_skip` for each reader. Once `stop` returns True, Interrupted is raised."""
     tasks = [RowTask(f"row {index} ({reader.name})", reader, scope) for index, reader in enumerate(readers)]
     scored = {}
     with local_workers(processes) as workers, progress.bar("rows", unit="row", total=len(tasks), brief=True) as bar:
@@ -51,4 +49,4 @@ def compare_in_processes(
                 raise EvaluationError(f"{task.reader.name}: {error}") if isinstance(error, ProcessLost) else error
             scored[task.name] = rows
             bar.advance(latest=task.reader.name)
-    return join_results(manifest, readers, scope, [scored[task.name] for task in tasks])
+    return [scored[task.name] for task in tasks]

@@ -10,7 +10,6 @@ from byov.cluster.sweep import Rows, SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
-from byov.evaluate.protocols import Protocol
 from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
 
 LISTED_TITLES = 3  # an Untrained row of more methods names only the first
@@ -64,8 +63,7 @@ def sweep_results(
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
         groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
-        manifest = read_manifest(folders.features, dataset)
-        counts = {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols}
+        counts = count_videos(read_manifest(folders.features, dataset), scope)
         results = _with_rows(Results(dataset, scope, {}, counts), result.baselines.get(dataset, []), groups)
         single = [rows for group in groups if len(group.trained) > 1 for rows in group.trained]
         everything = {key: [*rows, *(one[key] for one in single)] for key, rows in results.rows.items()}
@@ -123,21 +121,11 @@ def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[Row
 def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     counts = {}
     for name, others in references.items():
-        if others and not any(rows is other for other in others):
+        if others and rows not in others:
             counted = [protocol for protocol in COUNTED_PROTOCOLS if protocol in rows]
-            ahead = sum(columns_ahead(rows[protocol], _best(others, protocol))[0] for protocol in counted)
-            counts[f"ahead/{name}"] = Score(ahead)
+            ahead = [columns_ahead(rows[key], *(other[key] for other in others if key in other)) for key in counted]
+            counts[f"ahead/{name}"] = Score(sum(columns for columns, _ in ahead))
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
-
-
-def _best(rows: Sequence[Rows], protocol: Protocol) -> Row:
-    """Return a row with the highest value of each score."""
-    best: dict[str, float] = {}
-    for row in (one[protocol] for one in rows if protocol in one):
-        for name, score in row.scores.items():
-            if score.value is not None:
-                best[name] = max(score.value, best.get(name, score.value))
-    return Row("", "frozen", {name: Score(value) for name, value in best.items()})
 
 
 def sorted_baselines(baselines: Sequence[Rows]) -> list[Rows]:

@@ -32,7 +32,7 @@ def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
 
     Example:
         >>> x = np.array([[0.0], [0.1], [1.0], [1.1]], np.float32)
-        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]), ("a",))
+        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]))
         >>> phase_f1(frames, frames)["regular"]
         1.0
         >>> phase_f1(frames, frames)["ego2exo"]

@@ -45,9 +45,9 @@ class EmbeddingReader(ABC):
     standardized: bool = False  # the embeddings of every segment have zero mean
     optional: bool = False  # the row is omitted if the embeddings cannot be read
 
-    @abstractmethod
-    def path(self, segment: Segment) -> Path | None:
+    def path(self, _segment: Segment, /) -> Path | None:
         """Return the file with a segment's embeddings; None if they need no file."""
+        return None
 
     @abstractmethod
     def rows(self, segment: Segment) -> NDArray[np.float32]:
@@ -77,11 +77,6 @@ class EmbeddingReader(ABC):
         for segment in track(wanted, progress, f"reading {self.name}", unit="video", brief=True):
             rows = self.rows(segment)
             require_finite(rows, segment.name)
-            if embeddings and rows.shape[1] != embeddings[0].shape[1]:
-                raise EvaluationError(
-                    f"{segment.name} has {rows.shape[1]} dimensions, other videos have {embeddings[0].shape[1]}; "
-                    f"{self.remedy}"
-                )
             mean = rows.mean(axis=0, keepdims=True, dtype=np.float64) if means else rows
             embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
@@ -92,7 +87,6 @@ class EmbeddingReader(ABC):
             labels,
             np.array([len(rows) for rows in embeddings]),
             np.array([segment.video.view == "ego" for segment in wanted]),
-            tuple(segment.name for segment in wanted),
             np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
             None if means else _progress(wanted, self.manifest),
@@ -132,8 +126,9 @@ class RunEmbeddings(EmbeddingReader):
         self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
 
-    def check_files(self, wanted: Sequence[Segment], split: str) -> None:
-        """Raise EvaluationError if some segments have no file, and StaleError if a file is not up to date."""
+    def check_files(self, split: str, protocol: Protocol = "standard") -> None:
+        """Raise EvaluationError if a video of the split has no file, and StaleError if a file is not up to date."""
+        wanted = segments(self.manifest, split, protocol)
         self.require_files(wanted, split)
         for segment in wanted:
             self.check(segment)
@@ -243,26 +238,14 @@ class TimeOnly(EmbeddingReader):
         seconds = [((video.frames or 0) - 1) / (video.fps or 1) for video in training]
         self._mean_seconds = (float(np.mean(seconds)) if seconds else 0.0) or 1.0
 
-    def path(self, _segment: Segment, /) -> None:
-        return None
-
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         if segment.protocol == "online":
             seconds = segment.frames / (segment.video.fps or 1)
             return (seconds / self._mean_seconds).astype(np.float32)[:, None]
-        return normalized_time(len(segment))
+        return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
         return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
-
-
-def normalized_time(frames: int) -> NDArray[np.float32]:
-    """Return (T, 1) normalized times.
-
-    >>> normalized_time(3).ravel().tolist()
-    [0.0, 0.5, 1.0]
-    """
-    return np.linspace(0, 1, frames, dtype=np.float32)[:, None]
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:

@@ -13,21 +13,22 @@ import numpy as np
 from byov import __version__
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import PREFIXES_PER_VIDEO, cached_files, encoder_folders
-from byov.cache.manifest import Manifest, VideoEntry
+from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.classification import svm_solver
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
-from byov.evaluate.frames import Frames, Score
+from byov.evaluate.frames import Frames
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import TRIMMED_CLIPS, Protocol, ScoredSplit, segments
 from byov.evaluate.published import published_rows
-from byov.evaluate.table import Kind, Row, Table, mean_row
+from byov.evaluate.table import Row, Table, mean_row
 from byov.evaluate.tasks import (
     TASKS,
     EvaluationOptions,
-    bootstrap_intervals,
+    Task,
     find_tasks,
+    score_frames,
     scored_protocols,
     table_columns,
 )
@@ -37,22 +38,23 @@ from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 
+RowsOrError = dict[Protocol, Row] | Exception
 SCHEMA_VERSION = 1
 ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
 SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"
-TRIMMED = (
-    "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
-    "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
-)
-LABELS_ELSEWHERE = "for files of byov-embed, --dataset NAME takes them from a cached dataset"
-ONLINE = (
-    f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it only; classifiers and "
-    "progress come from whole training videos, and Time only is the elapsed time / their mean duration; features with "
-    "merged tokens (STM) compare neighboring frames and are one frame late"
-)
-PROTOCOL_NOTES = {"trimmed": TRIMMED, "online": ONLINE}
+PROTOCOL_NOTES = {
+    "trimmed": (
+        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
+        "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
+    ),
+    "online": (
+        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it only; classifiers "
+        "and progress come from whole training videos, and Time only is the elapsed time / their mean duration; "
+        "features with merged tokens (STM) compare neighboring frames and are one frame late"
+    ),
+}
 STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or frames so far"
 
 
@@ -85,10 +87,11 @@ class Results:
         tables = []
         for protocol, rows in self.rows.items():
             shown = table_columns(self.scope.tasks, self.scope.options, protocol)
+            counts, noun = self.counts[protocol], "sub-clip" if protocol == "trimmed" else "video"
+            size = f"{pluralize(counts['videos'], noun)}, {counts['ego']} ego and {counts['exo']} exo"
+            size += f", {pluralize(counts['frames'], 'frame')}"
             for subject, columns in shown.items():
-                title = (
-                    f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({self._size(protocol)})"
-                )
+                title = f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({size})"
                 all_rows, is_main = (*rows, *self.published(protocol)), subject == next(iter(shown))
                 tables.append(Table(title, columns, all_rows, self._notes(protocol), is_main=is_main))
         return sorted(tables, key=lambda table: not table.is_main)
@@ -131,11 +134,6 @@ class Results:
             "versions": versions(),
         }
 
-    def _size(self, protocol: Protocol) -> str:
-        counts = self.counts[protocol]
-        videos = pluralize(counts["videos"], "sub-clip" if protocol == "trimmed" else "video")
-        return f"{videos}, {counts['ego']} ego and {counts['exo']} exo, {pluralize(counts['frames'], 'frame')}"
-
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
         rows, bootstrap = self.rows[protocol], self.scope.options.bootstrap
         notes = [note for row in rows for note in row.notes]
@@ -174,14 +172,15 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
     train = reader.frames("train", progress=progress, means=means) if needs_training else None
     rows = {}
     for protocol in scope.protocols:
-        scored = [task.name for task in tasks if protocol in task.protocols]
+        scored = [task for task in tasks if protocol in task.protocols]
         if not scored:
             raise EvaluationError(f"{', '.join(scope.tasks)}: not a task of the {protocol} protocol")
         test = reader.frames(scope.split, protocol, progress, means=means)
-        row = score_row(
-            reader.name, reader.kind, train, test, scored, options, phases=manifest.phases, progress=progress
-        )
-        rows[protocol] = replace(row, origin=reader.origin(), notes=(*reader.notes(), *row.notes))
+        scores = score_frames(train, test, scored, options, progress)
+        notes = reader.notes()
+        if any(task.needs_labels for task in scored):
+            notes += tuple(_label_notes(train, test, manifest.phases))
+        rows[protocol] = Row(reader.name, reader.kind, scores, reader.origin(), notes, options.time_column)
     return rows
 
 
@@ -190,60 +189,25 @@ def evaluate_file(
 ) -> Results:
     """Score embeddings from files and Time only. Without `tasks`: all that the files have labels and videos for."""
     manifest, name = reader.manifest, reader.name
-    usual = [task.name for task in TASKS.values() if task.in_all and "standard" in task.protocols]
-    wanted = find_tasks(tasks or [task for task in usual if not TASKS[task].needs_actions])
-    if any(task.needs_actions for task in wanted):
-        raise EvaluationError(f"{name}: embedding files have no action labels")
-    videos = {split: [video for video in manifest.videos if video.split == split] for split in ("train", "test")}
-    if not videos["test"]:
+    splits = {video.split for video in manifest.videos}
+    if "test" not in splits:
         raise EvaluationError(f"{name}: none of the files is a test video of {manifest.dataset}")
-    lacking = [] if videos["train"] else [("training videos", [task for task in wanted if task.needs_training])]
-    if not all(any(map(has_labels, of_split)) for of_split in videos.values() if of_split):
-        lacking.append(("phase labels", [task for task in wanted if task.needs_labels]))
-    for what, needed_by in lacking:
-        if affected := [task.name for task in wanted if task in needed_by]:
-            message = f"{name}: no {what}, needed by {', '.join(affected)} ({LABELS_ELSEWHERE})"
-            if tasks is not None:
-                raise EvaluationError(message)
-            LOGGER.info(f"{message}; skipped")
-        wanted = [task for task in wanted if task not in needed_by]
-    scope = Scope("test", ("standard",), tuple(task.name for task in wanted), options)
+    usual = [task for task in TASKS.values() if task.in_all and "standard" in task.protocols and not task.needs_actions]
+    scored = []
+    for task in usual if tasks is None else find_tasks(tasks):
+        lacking = missing_labels(manifest, "test", task)
+        if task.needs_training and "train" not in splits:
+            lacking = "training videos"
+        if not lacking:
+            scored.append(task.name)
+            continue
+        message = f"{name}: no {lacking}, needed by {task.name} (for files of byov-embed, pass --dataset NAME)"
+        if tasks is not None:
+            raise EvaluationError(message)
+        LOGGER.info(f"{message}; skipped")
+    scope = Scope("test", ("standard",), tuple(scored), options)
     rows = [evaluate(one, scope, progress)["standard"] for one in (reader, TimeOnly(manifest))]
-    return Results(name, scope, {"standard": rows}, {"standard": count_videos(manifest, "test", "standard")})
-
-
-def has_labels(video: VideoEntry) -> bool:
-    """Return whether a frame of the video has a phase label."""
-    return max(video.labels or (UNLABELED,)) > UNLABELED
-
-
-def score_row(
-    name: str,
-    kind: Kind,
-    train: Frames | None,
-    test: Frames,
-    tasks: Sequence[str],
-    options: EvaluationOptions,
-    *,
-    phases: Sequence[str] = (),
-    progress: Progress = NO_PROGRESS,
-) -> Row:
-    """Score frames on the given tasks, with 95% intervals if `options.bootstrap` is set."""
-    scores: dict[str, Score] = {}
-    wanted = find_tasks(tasks)
-    with progress.bar(f"scoring {name}", unit="task", total=len(wanted), brief=True) as bar:
-        for task in wanted:
-            bar.advance(0, latest=task.name)
-            if task.needs_training and train is None:
-                raise EvaluationError(f"{task.name} needs training videos")
-            scores |= task.score(task.select(train or test), task.select(test), options)
-            bar.advance()
-    if options.bootstrap:
-        for score, interval in bootstrap_intervals(train, test, tasks, options, progress).items():
-            if scores[score].value is not None:
-                scores[score] = replace(scores[score], interval=interval)
-    notes = tuple(_label_notes(train, test, phases)) if any(task.needs_labels for task in wanted) else ()
-    return Row(name, kind, scores, notes=notes, time_column=options.time_column)
+    return Results(name, scope, {"standard": rows}, count_videos(manifest, scope))
 
 
 def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
@@ -262,15 +226,7 @@ def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> It
             )
 
 
-def compare(
-    manifest: Manifest, readers: Sequence[EmbeddingReader], scope: Scope, progress: Progress = NO_PROGRESS
-) -> Results:
-    """Score several readers and add means over seeds. Optional readers that cannot be read are skipped."""
-    tracked = track(readers, progress, "rows", unit="row", brief=True)
-    return join_results(manifest, readers, scope, [evaluate_or_skip(reader, scope, progress) for reader in tracked])
-
-
-def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) -> dict[Protocol, Row] | Exception:
+def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) -> RowsOrError:
     """Return one row per protocol, or the reason why an optional reader cannot be scored."""
     try:
         return evaluate(reader, scope, progress)
@@ -280,13 +236,25 @@ def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) 
         return error
 
 
-def join_results(
+def compare(
     manifest: Manifest,
     readers: Sequence[EmbeddingReader],
     scope: Scope,
-    scored: Sequence[dict[Protocol, Row] | Exception],
+    progress: Progress = NO_PROGRESS,
+    scored: Sequence[RowsOrError] | None = None,
 ) -> Results:
-    """Return the results of readers that were scored by `evaluate_or_skip`."""
+    """Score several readers and add means over seeds. Optional readers that cannot be read are skipped.
+
+    Args:
+        manifest: Manifest of the dataset.
+        readers: Embeddings to score.
+        scope: What to score.
+        progress: Progress by reader.
+        scored: Results of `evaluate_or_skip` for each reader, if they are known already.
+    """
+    if scored is None:
+        tracked = track(readers, progress, "rows", unit="row", brief=True)
+        scored = [evaluate_or_skip(reader, scope, progress) for reader in tracked]
     rows: dict[Protocol, list[Row]] = {protocol: [] for protocol in scope.protocols}
     for reader, row_of in zip(readers, scored, strict=True):
         if isinstance(row_of, Exception):
@@ -294,18 +262,15 @@ def join_results(
             continue
         for protocol, row in row_of.items():
             rows[protocol].append(row)
-    left_out = tuple(
-        f"{video.view}/{video.id}"
-        for video in manifest.videos
-        if video.split in ("train", scope.split) and not video.frames
-    )
+    used = [video for video in manifest.videos if video.split in ("train", scope.split)]
+    left_out = tuple(f"{video.view}/{video.id}" for video in used if not video.frames)
     if left_out:
         LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped, never extracted: {', '.join(left_out[:3])}")
     return Results(
         manifest.dataset,
         scope,
         {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
-        {protocol: count_videos(manifest, scope.split, protocol) for protocol in scope.protocols},
+        count_videos(manifest, scope),
         left_out,
     )
 
@@ -387,10 +352,10 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue
         if any(TASKS[task].needs_training for task in scope.tasks):
-            reader.check_files(segments(reader.manifest, "train"), "train")
+            reader.check_files("train")
         for protocol in scope.protocols:
             try:
-                reader.check_files(segments(reader.manifest, scope.split, protocol), scope.split)
+                reader.check_files(scope.split, protocol)
             except EvaluationError as error:
                 if explicit or protocol == "standard":
                     raise
@@ -399,26 +364,34 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
     return scope
 
 
+def missing_labels(manifest: Manifest, split: str, task: Task) -> str:
+    """Return the labels that a task needs and the dataset lacks; "" if there are none."""
+    if task.needs_actions and not manifest.actions:
+        return "action labels"
+    for needed in (split, "train") if task.needs_training else (split,):
+        videos = [video for video in manifest.videos if video.split == needed and video.frames]
+        is_labeled = any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
+        if task.needs_labels and not (manifest.phases and is_labeled):
+            return f"phase labels for any {needed} video"
+    return ""
+
+
 def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
     """Raise EvaluationError if the dataset lacks the labels that one of the tasks needs."""
     for task in find_tasks(tasks):
-        if task.needs_actions and not manifest.actions:
-            raise EvaluationError(f"{manifest.dataset} has no action labels; {task.name} needs them")
-        if not task.needs_labels:
-            continue
-        for needed in (split, "train") if task.needs_training else (split,):
-            videos = [video for video in manifest.videos if video.split == needed and video.frames]
-            if not manifest.phases or (videos and not any(video.labels for video in videos)):
-                raise EvaluationError(
-                    f"{manifest.dataset} has no phase labels for any {needed} video; {task.name} needs them, tau not"
-                )
+        if lacking := missing_labels(manifest, split, task):
+            raise EvaluationError(f"{manifest.dataset} has no {lacking}; {task.name} needs them, tau does not")
 
 
-def count_videos(manifest: Manifest, split: ScoredSplit, protocol: Protocol) -> dict[str, int]:
-    """Count the scored videos or sub-clips, in total and by view, and their frames."""
-    scored = segments(manifest, split, protocol)
-    ego = sum(segment.video.view == "ego" for segment in scored)
-    return {"videos": len(scored), "ego": ego, "exo": len(scored) - ego, "frames": sum(map(len, scored))}
+def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
+    """Count the scored videos or sub-clips of each protocol, in total and by view, and their frames."""
+    counts: dict[Protocol, dict[str, int]] = {}
+    for protocol in scope.protocols:
+        scored = segments(manifest, scope.split, protocol)
+        ego = sum(segment.video.view == "ego" for segment in scored)
+        frames = sum(map(len, scored))
+        counts[protocol] = {"videos": len(scored), "ego": ego, "exo": len(scored) - ego, "frames": frames}
+    return counts
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:

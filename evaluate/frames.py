@@ -56,7 +56,6 @@ class Frames:
     labels: NDArray[np.int64] | None  # (F,) phase index, UNLABELED for frames without one; None if no frame has one
     lengths: NDArray[np.int64]  # (V,) number of frames of each video, at least 1
     is_ego: NDArray[np.bool_]  # (V,)
-    names: tuple[str, ...]  # V names
     # (V,) non-decreasing index of the recording each sub-clip was cut from; None: every video is its own recording.
     # Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
@@ -68,8 +67,8 @@ class Frames:
         total = sum(self.lengths.tolist())  # Python integers do not overflow
         if self.embeddings.ndim != 2 or total != frames or (self.lengths < 1).any():
             raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos of {total} frames")
-        if len(self.is_ego) != videos or len(self.names) != videos:
-            raise ValueError(f"{videos} lengths, {len(self.is_ego)} views, {len(self.names)} names")
+        if len(self.is_ego) != videos:
+            raise ValueError(f"{videos} lengths, {len(self.is_ego)} views")
         if self.labels is not None and self.labels.shape != (frames,):
             raise ValueError(f"{len(self.labels)} labels for {frames} frames")
 
@@ -143,7 +142,6 @@ class Frames:
             labels=None if self.labels is None else self.labels[frames],
             lengths=self.lengths[chosen],
             is_ego=self.is_ego[chosen],
-            names=tuple(self.names[v] for v in chosen),
             recordings=None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
             actions=None if self.actions is None else self.actions[chosen],
             progress=None if self.progress is None else self.progress[frames],
@@ -155,8 +153,7 @@ class Frames:
             return self
         first = np.flatnonzero(np.diff(self.recordings, prepend=-1))
         lengths = np.add.reduceat(self.lengths, first)
-        names = tuple(self.names[v] for v in first)
-        return type(self)(self.embeddings, self.labels, lengths, self.is_ego[first], names)
+        return type(self)(self.embeddings, self.labels, lengths, self.is_ego[first])
 
     def _keep(self, frames: NDArray[np.bool_]) -> Self:
         """Return the frames of an (F,) mask that keeps at least one frame of each video."""

@@ -31,7 +31,7 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
 
     Example:
         >>> x = np.array([0, 1, 2, 0, 1, 2], np.float32)[:, None]
-        >>> frames = Frames(x, None, np.array([3, 3]), np.array([True, False]), ("a", "b"))
+        >>> frames = Frames(x, None, np.array([3, 3]), np.array([True, False]))
         >>> kendalls_tau(frames, stride=1)["ego-exo"].value
         1.0
     """

@@ -1,4 +1,4 @@
-"""Progress of an action while it is going on: reference, prediction from the nearest training frames, and its error.
+"""Progress of an action while it is going on: reference, and prediction from the nearest training frames.
 
 The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the
 starts of the phases, each at its mean fraction over the training videos. Without labels it is normalized time.
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-from byov.evaluate.frames import Frames
 
 NEIGHBORS = 10
 
@@ -87,15 +85,3 @@ def predict_progress(
     regressor = KNeighborsRegressor(min(neighbors, len(training)), algorithm="brute").fit(training, progress)
     predicted: NDArray[np.float64] = regressor.predict(queries)
     return predicted
-
-
-def errors_at(errors: NDArray[np.float64], frames: Frames, fraction: float) -> NDArray[np.float64]:
-    """Return the (V,) error of each video at a fraction of its duration, given those of evenly spaced (F,) frames.
-
-    >>> frames = Frames(np.zeros((4, 1), np.float32), None, np.array([4]), np.array([True]), ("a",))
-    >>> errors_at(np.array([0.4, 0.3, 0.2, 0.1]), frames, 0.5)
-    array([0.3])
-    """
-    index = np.maximum(np.rint(fraction * frames.lengths).astype(np.int64) - 1, 0)
-    chosen: NDArray[np.float64] = errors[frames.starts + index]
-    return chosen

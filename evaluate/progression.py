@@ -26,7 +26,7 @@ def phase_progression(train: Frames, test: Frames, *, time_column: bool = False)
 
     Example:
         >>> x = np.arange(4, dtype=np.float32)[:, None]
-        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]), ("a",))
+        >>> frames = Frames(x, np.array([0, 0, 1, 1]), np.array([4]), np.array([True]))
         >>> round(phase_progression(frames, frames), 6)
         1.0
     """
@@ -82,16 +82,10 @@ def progression_targets(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np
     targets = np.full((len(frames.phases), len(phases)), np.nan)
     for start, length in zip(frames.starts, frames.lengths, strict=True):
         video = slice(start, start + length)
+        labels = frames.phases[video]
         for i, phase in enumerate(phases):
-            last = _last_frame(frames.phases[video], phase)
-            if last is not None:
-                targets[video, i] = (np.arange(length) - last) / length
+            of_phase = np.flatnonzero(labels == phase)
+            # If unlabeled frames follow, the phase may go on.
+            if len(of_phase) and UNLABELED not in labels[of_phase[-1] + 1 :][:1]:
+                targets[video, i] = (np.arange(length) - of_phase[-1]) / length
     return targets
-
-
-def _last_frame(labels: NDArray[np.int64], phase: int) -> int | None:
-    """Return the last frame of a phase; None if it is absent, or if unlabeled frames follow and it may go on."""
-    of_phase = np.flatnonzero(labels == phase)
-    if not len(of_phase) or UNLABELED in labels[of_phase[-1] + 1 :][:1]:
-        return None
-    return int(of_phase[-1])

@@ -28,7 +28,7 @@ def mean_average_precision(
 
     Example:
         >>> x = np.array([[0.0], [1.0], [0.1], [1.1]], np.float32)
-        >>> frames = Frames(x, np.array([0, 1, 0, 1]), np.array([2, 2]), np.array([True, False]), ("a", "b"))
+        >>> frames = Frames(x, np.array([0, 1, 0, 1]), np.array([2, 2]), np.array([True, False]))
         >>> mean_average_precision(frames, ks=(1,))["ego2exo"]
         {1: 1.0}
     """

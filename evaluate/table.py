@@ -1,12 +1,12 @@
-"""Rows of scores, and one table type that renders them as Markdown, LaTeX and HTML.
+"""Rows of scores, and one table type that renders them as Markdown and LaTeX.
 
 The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
 kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
-import html
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -104,14 +104,18 @@ def _mean(scores: Sequence[Score]) -> Score:
 # Comparison with Time only
 
 
-def columns_ahead(row: Row, baseline: Row) -> tuple[int, int]:
-    """Return in how many columns of F1 and mAP `row` is ahead of `baseline`, and how many columns both have.
+def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
+    """Return in how many columns of F1 and mAP `row` is ahead of all baselines, and how many could be compared.
 
     Progression and Kendall's tau are not counted: time itself can reach their maximum.
     """
-    pairs = [(row.value(name), baseline.value(name)) for name in row.scores if name.startswith(COUNTED)]
-    known = [(own, other) for own, other in pairs if own is not None and other is not None]
-    return sum(own > other for own, other in known), len(known)
+    ahead = compared = 0
+    for name in (name for name in row.scores if name.startswith(COUNTED)):
+        own, others = row.value(name), [value for one in baselines if (value := one.value(name)) is not None]
+        if own is not None and others:
+            ahead += own > max(others)
+            compared += 1
+    return ahead, compared
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
@@ -124,22 +128,21 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
     Returns:
         "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
     """
-    counts: dict[str, tuple[int, int]] = {}
+    ahead, compared = Counter[str](), Counter[str]()
     for of_protocol in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
-        clock = next((row for row in of_protocol if row.kind == "time"), None)
+        clocks = [row for row in of_protocol if row.kind == "time"]
         trained = [row for row in of_protocol if _is_trained(row)]
         in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
         for row in trained:
-            if clock and (row.name == only if only else row.origin.get("run") not in in_means):
-                (ahead, compared), (more, more_compared) = counts.get(row.name, (0, 0)), columns_ahead(row, clock)
-                counts[row.name] = ahead + more, compared + more_compared
-    sentence = ""
-    for name, (ahead, compared) in counts.items():
-        if not sentence and compared:
-            sentence = f"{name} is ahead of Time only in {ahead} of {compared} columns of F1 and mAP"
-        elif compared:
-            sentence += f", {name} in {ahead}"
-    return sentence and f"{sentence}."
+            if row.name == only if only else row.origin.get("run") not in in_means:
+                columns = columns_ahead(row, *clocks)
+                ahead[row.name] += columns[0]
+                compared[row.name] += columns[1]
+    names = [name for name in compared if compared[name]]
+    if not names:
+        return ""
+    start = f"{names[0]} is ahead of Time only in {ahead[names[0]]} of {compared[names[0]]} columns of F1 and mAP"
+    return "".join([start, *(f", {name} in {ahead[name]}" for name in names[1:]), "."])
 
 
 def _is_trained(row: Row) -> bool:
@@ -286,35 +289,6 @@ class Table:
         lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
-    def to_html(self, highlight: Collection[str] = ()) -> str:
-        """Return a scrollable table and its notes; the best measured value of each column is bold.
-
-        Args:
-            highlight: Names of rows to emphasize (CSS class "own").
-        """
-        label = _html_text(self.title)
-        groups = "".join(
-            f'<th colspan="{width}" scope="colgroup"><span>{_html_text(group)}</span></th>'
-            for group, width in self.column_groups
-        )
-        headings = "".join(f'<th scope="col">{_html_text(column.heading)}</th>' for column in self.columns)
-        body = "".join(_html_row(row.name, cells, own=row.name in highlight) for row, cells in self.measured)
-        if self.published:
-            width = 1 + len(self.columns)
-            rows = "".join(_html_row(row.name, cells) for row, cells in self.published)
-            body += (
-                f'</tbody><tbody class="published"><tr><th scope="rowgroup" colspan="{width}" class="apart">'
-                f"<span>{PUBLISHED}</span></th></tr>{rows}"
-            )
-        notes = [f"<p>{_sup(mark)} {_html_text(text)}</p>" for text, mark in self.footnotes.items()]
-        notes += [f"<p>{_html_text(note)}</p>" for note in self.notes]
-        return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table aria-label="{label}">'
-            f'<thead><tr class="groups"><td></td>{groups}</tr>'
-            f'<tr><th scope="col">Method</th>{headings}</tr></thead><tbody>{body}</tbody></table></div>'
-            + (f'<div class="notes">{"".join(notes)}</div>' if notes else "")
-        )
-
 
 def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
     """Write <stem>.json, .md and .tex, each atomically, and return their paths."""
@@ -353,18 +327,3 @@ def _markdown_text(text: str) -> str:
 
 def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in printable(text))
-
-
-def _html_row(name: str, cells: Sequence[Cell], *, own: bool = False) -> str:
-    heading = _html_text(name) + ('<span class="unseen"> (this run)</span>' if own else "")
-    row = '<tr class="own">' if own else "<tr>"
-    row += f'<th scope="row">{heading}</th>'
-    for cell in cells:
-        text = f"<b>{_html_text(cell.text)}</b>" if cell.is_best else _html_text(cell.text)
-        extra = "".join(f"<small>{_html_text(line)}</small>" for line in cell.extra)
-        row += f"<td>{text}{_sup(cell.mark)}{extra}</td>"
-    return f"{row}</tr>"
-
-
-def _html_text(text: str) -> str:
-    return html.escape(printable(text), quote=True)

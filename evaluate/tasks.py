@@ -5,7 +5,7 @@ Other packages add tasks, instances of `Task`, through the entry-point group "by
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
-from byov.evaluate.online import errors_at, predict_progress
+from byov.evaluate.online import predict_progress
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
 from byov.evaluate.protocols import PROTOCOLS, Protocol, chosen_protocols
 from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
@@ -26,8 +26,6 @@ from byov.progress import NO_PROGRESS, Progress, track
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
-MAIN_TASKS = ("classification", "retrieval", "progression", "tau")  # paper, Table 1
-ONLINE_TASKS = ("classification", "retrieval", "progress-error")
 PROGRESS_PERCENTS = (30, 50, 70, 90)  # of the video, where the error of progress is also scored
 MAIN_K = 10  # paper, Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
@@ -251,9 +249,10 @@ class ProgressError(Task):
     protocols = ("online",)
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        if train.labels is None or test.labels is None:
+        errors = self._errors(train, test)
+        if not errors:
             return {column.score: Score.of(Missing("no phase labels")) for column in self.columns(options)}
-        return {name: Score.of(errors.mean()) for name, errors in self._errors(train, test).items()}
+        return {name: Score.of(of_videos.mean()) for name, of_videos in errors.items()}
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         headings = {"mean": "mean", **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS}}
@@ -266,13 +265,14 @@ class ProgressError(Task):
         return {name: (weights @ errors) / weights.sum(axis=1) for name, errors in self._errors(train, test).items()}
 
     def _errors(self, train: Frames, test: Frames) -> Estimates:
-        """(V,) error of each video, by score."""
-        if train.progress is None or test.progress is None:
+        """(V,) error of each video, by score; empty without phase labels."""
+        if train.labels is None or test.labels is None or train.progress is None or test.progress is None:
             return {}
         errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
         by_score = {"progress_error/mean": np.add.reduceat(errors, test.starts) / test.lengths}
-        for percent in PROGRESS_PERCENTS:
-            by_score[f"progress_error/{percent}%"] = errors_at(errors, test, percent / 100)
+        for percent in PROGRESS_PERCENTS:  # The scored frames of a video are evenly spaced.
+            index = np.maximum(np.rint(percent / 100 * test.lengths).astype(np.int64) - 1, 0)
+            by_score[f"progress_error/{percent}%"] = errors[test.starts + index]
         return by_score
 
 
@@ -307,23 +307,15 @@ def task_of(score: str) -> Task:
     return next(task for task in TASKS.values() if task.prefix == prefix)
 
 
-def main_columns(options: EvaluationOptions) -> tuple[Column, ...]:
-    """Return the columns of the paper's main table."""
-    return (
+def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") -> tuple[Column, ...]:
+    """Return the columns of a protocol's main table, those of the paper's Table 1 except for the online protocol."""
+    shared = (
         *TASKS["classification"].columns(options),
         *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
-        *TASKS["progression"].columns(options),
-        *TASKS["tau"].columns(options)[:1],
     )
-
-
-def online_columns(options: EvaluationOptions) -> tuple[Column, ...]:
-    """Return the columns of the table of the online protocol."""
-    return (
-        *TASKS["classification"].columns(options),
-        *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
-        *TASKS["progress-error"].columns(options)[:1],
-    )
+    if protocol == "online":
+        return (*shared, *TASKS["progress-error"].columns(options)[:1])
+    return (*shared, *TASKS["progression"].columns(options), *TASKS["tau"].columns(options)[:1])
 
 
 def table_columns(
@@ -332,10 +324,9 @@ def table_columns(
     """Return the columns of each table by title: the main table if all its tasks were scored, then one per task."""
     scored = [task for task in TASKS.values() if task.name in tasks and protocol in task.protocols]
     tables = {task.title: task.columns(options) for task in scored}
-    main_tasks = ONLINE_TASKS if protocol == "online" else MAIN_TASKS
-    if not set(main_tasks) <= {task.name for task in scored}:
+    main = main_columns(options, protocol)
+    if not {task_of(column.score) for column in main} <= set(scored):
         return tables
-    main = online_columns(options) if protocol == "online" else main_columns(options)
     others = {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
     return {"Phase tasks": main} | others
 
@@ -345,27 +336,37 @@ def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protoco
     return tuple(one for one in chosen_protocols(choice) if any(one in TASKS[task].protocols for task in tasks))
 
 
-def bootstrap_intervals(
+def score_frames(
     train: Frames | None,
     test: Frames,
-    tasks: Sequence[str],
+    tasks: Sequence[Task],
     options: EvaluationOptions,
     progress: Progress = NO_PROGRESS,
-) -> dict[str, tuple[float, float]]:
-    """Compute 95% intervals (low, high) of the scores by resampling the test videos within each view."""
-    estimates: Estimates = {}
-    for task in track([TASKS[name] for name in tasks], progress, "resampling", unit="task", brief=True):
+) -> dict[str, Score]:
+    """Score test frames on tasks, with 95% intervals if `options.bootstrap` is set.
+
+    Args:
+        train: Frames to fit; None if no task needs training.
+        test: Frames to score.
+        tasks: Tasks to score.
+        options: Options of the tasks.
+        progress: Progress by task.
+
+    Returns:
+        Scores by name.
+    """
+    scores: dict[str, Score] = {}
+    for task in track(tasks, progress, "scoring", unit="task", brief=True):
         fitted, scored = task.select(train or test), task.select(test)
-        if task.needs_labels and (fitted.labels is None or scored.labels is None):
+        scores |= task.score(fitted, scored, options)
+        if not options.bootstrap or (task.needs_labels and (fitted.labels is None or scored.labels is None)):
             continue
         weights = draw_weights(scored, options.bootstrap, options.seed)
-        estimates |= task.resample(fitted, scored, weights, options)
-    intervals = {}
-    for name, values in estimates.items():
-        if np.isfinite(values).any():
-            low, high = np.nanpercentile(values, (2.5, 97.5)).tolist()
-            intervals[name] = (low, high)
-    return intervals
+        for name, estimates in task.resample(fitted, scored, weights, options).items():
+            if scores[name].value is not None and np.isfinite(estimates).any():
+                low, high = np.nanpercentile(estimates, (2.5, 97.5)).tolist()
+                scores[name] = replace(scores[name], interval=(low, high))
+    return scores
 
 
 def draw_weights(test: Frames, count: int, seed: int) -> Weights:

@@ -59,7 +59,6 @@ class Validator:
             np.concatenate(labels),
             np.array([len(embedding) for embedding in embeddings]),
             np.array([video.view == "ego" for video, _, _ in clips]),
-            tuple(video.id for video, _, _ in clips),
         )
 
 

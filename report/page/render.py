@@ -3,6 +3,7 @@
 import csv
 import io
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise, product
@@ -18,6 +19,7 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
+from byov.evaluate.table import PUBLISHED, Table
 from byov.records import UNLABELED
 from byov.report import figures
 from byov.report.analysis import fit_points, quantize
@@ -74,7 +76,8 @@ def render_page(content: Content) -> str:
     page = environment.get_template("page.html.j2").render(
         content=content,
         videos=content.videos,
-        tables=_tables(content),
+        main_tables=_main_tables(content),
+        published=PUBLISHED,
         missing_paths=sum(not row["path"] for row in content.manifest_rows),
         charts=charts,
         policy=policy,
@@ -109,14 +112,11 @@ def _data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{_base64(content)}"
 
 
-def _tables(content: Content) -> list[dict[str, Any]]:
-    """Return the tables as HTML. Tables of several tasks are expanded, or else the first; the others are folded."""
+def _main_tables(content: Content) -> Sequence[Table]:
+    """Return the tables that are not folded: those of several tasks, or else the first."""
     tables = content.tables or ()
     main = [table for table in tables if len({column.score.partition("/")[0] for column in table.columns}) > 1]
-    return [
-        {"title": table.title, "html": table.to_html((content.own_row,)), "is_main": table in (main or tables[:1])}
-        for table in tables
-    ]
+    return main or tables[:1]
 
 
 def _chart(figure: Figure) -> dict[str, Any]:

@@ -61,11 +61,6 @@ def test_missing_datasets_are_named_with_the_command_to_type(byov_sweep, tmp_pat
     ran = byov_sweep()
     assert ran.code == 2
     assert ran.err.count(command) == 1
-    dry = byov_sweep("--dry-run")
-    assert dry.code == 0
-    assert dry.err.count(command) == 1
-    assert dry.out.count("cannot run (features are missing)") == 4
-    assert dry.out.count("to train (about ") == 4
 
 
 @pytest.mark.slow
@@ -74,7 +69,7 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
         make_cache(tmp_path / "features", dataset, CLIP)
     ran = byov_sweep("--out", tmp_path / "out", "--json")
     assert ran.code == 0, ran.err
-    assert "8 from a few training steps" in ran.err
+    assert "expected time: about " in ran.err
     mean, *of_dataset = ran.json["datasets"].values()
     assert list(ran.json["datasets"]) == ["Mean of 2 datasets", *DATASETS]
     ahead = 0
@@ -114,4 +109,3 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
     one = byov_sweep("--dataset", DATASETS[1], "--seeds", 3, "--dry-run")
     assert one.out.count(": finished") == 4
     assert one.out.count("to train (about ") == 2
-    assert "2 from finished runs" in one.err

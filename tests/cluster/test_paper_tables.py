@@ -79,7 +79,7 @@ def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
     assert ran.err.count(f"byov-extract --dataset charades_ego --encoder {CLIP}") == 1
     assert ran.err.count("byov-extract --dataset break_eggs --encoder microsoft/resnet-50") == 1
     assert "r0.3-small-s0: cannot run (features are missing)" in ran.out
-    assert "; about " in ran.err
+    assert "expected time: about " in ran.err
 
 
 def test_another_dataset_replaces_those_of_the_paper(features):

@@ -59,7 +59,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_pa
     ran = byov_sweep(path, "--dry-run")
     assert ran.code == 0
     assert [line.partition(" (about ")[0] for line in ran.out.splitlines()] == [f"{name}: to train" for name in NAMES]
-    assert "from a few training steps" in ran.err
+    assert "expected time: about " in ran.err
     assert not folders.runs.exists()
     shown = byov_sweep(path, "--dry-run", "--json").json
     assert [(run["run"], run["settings"]["seed"]) for run in shown] == [(NAMES[0], 0), (NAMES[1], 1)]

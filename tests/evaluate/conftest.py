@@ -49,7 +49,6 @@ def join():
             None if labels is None else np.concatenate([np.asarray(video, np.int64) for video in labels]),
             np.array([len(video) for video in embeddings]),
             np.array(is_ego, bool),
-            tuple(f"video{index}" for index in range(len(embeddings))),
             **more,
         )
 

@@ -1,6 +1,5 @@
 """Embedding files: .npz of many videos, and the files of byov-embed."""
 
-import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -73,11 +72,6 @@ def test_labels_and_training_videos_are_optional(write):
         ({"test_is_ego": np.array([1, 2])}, r"1 \(ego\) or 0 \(exo\)"),
         ({"test_is_ego": np.array([1])}, r"test_is_ego \(1,\)"),
         ({"test_embeddings": np.zeros(3, np.float32)}, "expected 2 dimensions"),
-        (
-            {"test_embeddings": np.array([[0.0, 0], [1, 1], [np.nan, 1]])},
-            r"exo/test-1: NaN or infinite values in 1 of 2",
-        ),
-        ({"test_embeddings": np.array([[1e300, 1], [1, 1], [1, 1]])}, "ego/test-0: NaN or infinite"),
         ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: 2, 5"),
     ],
 )
@@ -86,11 +80,11 @@ def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
         open_embeddings(write(**changes))
 
 
-def test_files_larger_than_memory_are_not_loaded(write, monkeypatch):
-    path = write()
-    monkeypatch.setattr(os, "sysconf", lambda _: 10)
-    with pytest.raises(EvaluationError, match=r"own\.npz: .* this machine has 100 B of memory"):
-        read_npz(path)
+def test_infinite_values_are_rejected(write):
+    for value in (np.nan, 1e300):
+        reader = read_npz(write(test_embeddings=np.array([[0.0, 0], [1, 1], [value, 1]])))
+        with pytest.raises(EvaluationError, match="exo/test-1: NaN or infinite values in 1 of 2"):
+            reader.frames("test")
 
 
 def test_objects_are_never_unpickled(write, tmp_path):
@@ -131,7 +125,7 @@ def test_tasks_follow_from_what_a_file_has(write, caplog):
     caplog.set_level("INFO")
     bare = evaluate_file(read_npz(write(test_labels=None, train_labels=None)), None, OPTIONS)
     assert bare.scope.tasks == ("tau",)
-    assert "no phase labels, needed by classification, retrieval, progression" in caplog.text
+    assert "no phase labels for any test video, needed by retrieval" in caplog.text
     untrained = evaluate_file(read_npz(write(**dict.fromkeys(TRAIN))), None, OPTIONS)
     assert untrained.scope.tasks == ("retrieval", "tau")
     row, time = untrained.rows["standard"]
@@ -186,7 +180,7 @@ def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
     results = evaluate_file(open_embeddings(path), None, OPTIONS)
     assert results.scope.tasks == ("tau",)
     assert results.counts["standard"] == {"videos": 6, "ego": 3, "exo": 3, "frames": 285}
-    assert "--dataset NAME takes them from a cached dataset" in caplog.text
+    assert "--dataset NAME" in caplog.text
     for task, message in (("retrieval", "no phase labels"), ("classification", "no training videos")):
         with pytest.raises(EvaluationError, match=message):
             evaluate_file(open_embeddings(path), [task], OPTIONS)
@@ -215,7 +209,6 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
         ({"video": np.array("../a")}, "cannot be a file name"),
         ({"video": np.array("a")}, "two files of ego video 'a'"),
         ({"embedding": np.zeros(3, np.float32)}, r"embedding has shape \(3,\)"),
-        ({"embedding": np.full((3, 2), np.nan, np.float32)}, "NaN or infinite values"),
         ({"embedding": np.arange(4)}, "embedding is int64, expected floating-point numbers"),
     ],
 )

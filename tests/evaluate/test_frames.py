@@ -23,7 +23,6 @@ def test_select_by_index_keeps_the_given_order(frames):
     assert chosen.embeddings[:, 0].tolist() == [4, 5, 0, 1, 2]
     assert chosen.labels.tolist() == [0, 1, 0, 0, 1]
     assert chosen.lengths.tolist() == [2, 3]
-    assert chosen.names == ("video2", "video0")
     assert chosen.actions.argmax(axis=1).tolist() == [2, 0]
     assert frames.select(np.zeros(3, bool)).embeddings.shape == (0, 1)
 
@@ -41,9 +40,7 @@ def test_stride_starts_at_the_first_frame_of_each_video(frames, stride, kept):
 )
 def test_inconsistent_arrays_are_rejected(lengths, labels, is_ego):
     with pytest.raises(ValueError, match=r"embeddings|lengths|labels"):
-        Frames(
-            np.zeros((5, 2), np.float32), np.zeros(labels, np.int64), np.array(lengths), np.array(is_ego), ("a", "b")
-        )
+        Frames(np.zeros((5, 2), np.float32), np.zeros(labels, np.int64), np.array(lengths), np.array(is_ego))
 
 
 def test_unlabeled_frames_and_videos(frames):

@@ -65,16 +65,6 @@ def test_nearest_of_many_close_points_is_exact():
     np.testing.assert_array_equal(points.nearest(rows, distances, 0, 15), expected)
 
 
-def test_fewer_points_than_neighbors():
-    points, rows = Points(embeddings("walk", points=5)), np.array([0, 4])
-    distances = points.distances(rows)
-    distances[0, 0] = distances[1] = np.inf
-    found = points.nearest(rows, distances, 0, 15)
-    assert set(found[0, :4]) == {1, 2, 3, 4}
-    assert (found[0, 4:] == -1).all()
-    assert (found[1] == -1).all()
-
-
 def assert_matches_naive(naive, frames, ks=(1, 5, 15)):
     for k in ks[:2]:  # alone as well, where K is the last rank searched for
         score = mean_average_precision(frames, (k,))["regular"][k]

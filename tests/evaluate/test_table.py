@@ -57,8 +57,6 @@ def test_published_rows_are_set_apart():
     assert [cell.text for cell in shown.published[0][1]] == ["66.23"] + [ABSENT] * 7
     for text in (shown.to_markdown(), shown.to_latex()):
         assert text.index(PUBLISHED) < text.index("AE2 (published)")
-    html = shown.to_html()
-    assert html.index(PUBLISHED) < html.index('<th scope="row">AE2</th><td>66.23<sup>a</sup></td>')
 
 
 def test_notes_of_columns_come_first_and_once():
@@ -108,18 +106,9 @@ def test_latex_has_equal_cells_in_every_line_and_escapes_names():
     assert text.count("{") == text.count("}")
 
 
-def test_html_marks_own_rows_and_best_values_and_escapes_names():
-    html = table(row("<b>&", value=0.6), row("other"), notes=("1 < 2",)).to_html(["<b>&"])
-    assert html.count('class="own"') == 1
-    assert "&lt;b&gt;&amp;" in html
-    assert html.count("<b>60.00</b>") == 6
-    assert '<div class="notes"><p>1 &lt; 2</p></div>' in html
-    assert html.count("<td>") == 17
-
-
 def test_control_characters_are_not_printed():
     shown = table(row("evil\x1b]0;x\x07\n"), title="t\x1b[2J")
-    for text in (shown.to_markdown(), shown.to_latex(), shown.to_html()):
+    for text in (shown.to_markdown(), shown.to_latex()):
         assert "\x1b" not in text
         assert "\x07" not in text
 

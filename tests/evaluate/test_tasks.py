@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from byov.errors import EvaluationError
-from byov.evaluate.evaluation import score_row
 from byov.evaluate.tasks import (
     TASKS,
     EvaluationOptions,
-    bootstrap_intervals,
     draw_weights,
+    find_tasks,
     main_columns,
+    score_frames,
     table_columns,
     task_of,
 )
 
-OPTIONS = EvaluationOptions(ks=(3, 10), fractions=(0.5, 1.0), bootstrap=200)
+OPTIONS = EvaluationOptions(ks=(3, 10), fractions=(0.5, 1.0))
+BOOTSTRAP = replace(OPTIONS, bootstrap=200)
 RESAMPLED = ("classification", "retrieval", "progression", "tau", "progress-error")
 
 
@@ -29,13 +30,9 @@ def frames(make_frames):
     return tuple(replace(frames, progress=frames.index_in_video / frames.lengths.max()) for frames in both)
 
 
-def scores_of(train, test, tasks, options=OPTIONS):
-    return score_row("a", "npz", train, test, tasks, replace(options, bootstrap=0)).scores
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_fill_the_columns_of_their_task(name, frames):
-    task, scores = TASKS[name], scores_of(*frames, [name])
+    task, scores = TASKS[name], score_frames(*frames, [TASKS[name]], OPTIONS)
     columns = [column.score for column in task.columns(OPTIONS)]
     assert set(columns) == set(scores)
     assert all(task_of(score) is task and scores[score].value is not None for score in scores)
@@ -46,15 +43,13 @@ def test_tasks_use_only_what_they_need(name, frames):
     task, (train, test) = TASKS[name], frames
     if not task.needs_actions:
         train, test = replace(train, actions=None), replace(test, actions=None)
-    assert scores_of(train if task.needs_training else None, test, [name]) == scores_of(*frames, [name])
-    if task.needs_training:
-        with pytest.raises(EvaluationError, match="needs training videos"):
-            scores_of(None, test, [name])
+    train = train if task.needs_training else None
+    assert score_frames(train, test, [task], OPTIONS) == score_frames(*frames, [task], OPTIONS)
 
 
-def test_unknown_tasks_are_rejected(frames):
+def test_unknown_tasks_are_rejected():
     with pytest.raises(EvaluationError, match="unknown task retreival; choose from classification, retrieval"):
-        scores_of(*frames, ["retreival"])
+        find_tasks(["retreival"])
 
 
 def test_tables_depend_on_the_tasks():
@@ -76,7 +71,7 @@ def test_tables_depend_on_the_tasks():
 def test_drawing_each_video_once_gives_the_scores_themselves(frames, recordings):
     train, test = frames[0], replace(frames[1], recordings=recordings)
     once = np.ones((1, len(test.lengths)))
-    scores = scores_of(train, test, RESAMPLED)
+    scores = score_frames(train, test, find_tasks(RESAMPLED), OPTIONS)
     estimates = {}
     for name in RESAMPLED:
         estimates |= TASKS[name].resample(train, test, once, OPTIONS)
@@ -86,16 +81,14 @@ def test_drawing_each_video_once_gives_the_scores_themselves(frames, recordings)
 
 
 def test_intervals_contain_the_scores_and_repeat_with_the_seed(frames):
-    scores = scores_of(*frames, RESAMPLED)
-    intervals = bootstrap_intervals(*frames, RESAMPLED, OPTIONS)
-    assert intervals.keys() == scores.keys()
-    for name, (low, high) in intervals.items():
+    tasks = find_tasks(RESAMPLED)
+    scores = score_frames(*frames, tasks, BOOTSTRAP)
+    for score in scores.values():
+        low, high = score.interval
         assert low <= high
-        assert low - 0.1 <= scores[name].value <= high + 0.1
-    assert intervals == bootstrap_intervals(*frames, RESAMPLED, OPTIONS)
-    assert intervals != bootstrap_intervals(*frames, RESAMPLED, replace(OPTIONS, seed=1))
-    row = score_row("a", "npz", *frames, ["tau"], OPTIONS)
-    assert row.scores["kendalls_tau/all"].interval == intervals["kendalls_tau/all"]
+        assert low - 0.1 <= score.value <= high + 0.1
+    assert scores == score_frames(*frames, tasks, BOOTSTRAP)
+    assert scores != score_frames(*frames, tasks, replace(BOOTSTRAP, seed=1))
 
 
 def test_videos_are_drawn_within_their_view_and_sub_clips_together(frames):
@@ -110,7 +103,7 @@ def test_videos_are_drawn_within_their_view_and_sub_clips_together(frames):
 
 def test_one_video_has_no_spread_and_no_tau(frames):
     train, test = frames
-    intervals = bootstrap_intervals(train, test.select(np.array([0])), RESAMPLED, OPTIONS)
-    low, high = intervals["classification/regular"]
+    scores = score_frames(train, test.select(np.array([0])), find_tasks(RESAMPLED), BOOTSTRAP)
+    low, high = scores["classification/regular"].interval
     assert low == high
-    assert not any(name.startswith("kendalls_tau") for name in intervals)
+    assert scores["kendalls_tau/all"].interval is None

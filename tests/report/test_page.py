@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
 
+from byov.evaluate.table import PUBLISHED
 from byov.report.content import TokenSelection
 from byov.report.page.render import opening_frame, render_page
 
@@ -146,3 +147,14 @@ def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(cont
 def _mean_color(uri):
     with Image.open(io.BytesIO(b64decode(uri.partition(",")[2]))) as image:
         return np.asarray(image.convert("RGB")).mean(axis=(0, 1))
+
+
+def test_score_tables_shade_the_own_row_and_set_published_rows_apart(page, content):
+    first, second = section(page, "scores").iter("table")
+    for table, shown in zip((first, second), content.tables, strict=True):
+        assert [text(row[0]) for row in table.iterfind(".//tr[@class='own']")] == ["this run (this run)"]
+        heading, row = table.iterfind("tbody[@class='published']/tr")
+        assert (text(heading), text(row[0])) == (PUBLISHED, "BYOV")
+        assert len(row) == 1 + len(shown.columns)
+        assert [text(cell) for cell in table.iterfind(".//td/b")] == ["60.25"] * len(shown.columns)
+        assert [text(cell) for cell in table.iterfind(".//td/small")] == ["[50.00, 70.00]"] * len(shown.columns)
