@@ -171,7 +171,8 @@ def test_the_player_shows_a_frame_its_nearest_and_the_clock(tab, content):
 
 def test_nearest_samples_and_warp_paths_are_those_of_byov_align(tab, content):
     found = tab.value(
-        "(run => data.videos.map((_, i) => data.videos.map((_, j) => run.compare(i, j).nearest)))(new Run(data.runs[0]))"
+        "(run => data.videos.map((_, i) => data.videos.map((_, j) => run.compare(i, j).nearest)))"
+        "(new Run(data.runs[0]))"
     )
     exact = content.vectors[0].of_video
     gaps = [
