@@ -166,8 +166,8 @@ def _page_data(content: Content) -> dict[str, Any]:
 def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
     """Return the sample that the page opens on, and the video it is compared with.
 
-    It is one for which the nearest sample has the right phase and the clock's has not, of the two videos of different
-    views with most of these; if there is none, the first sample of the first ego video.
+    The nearest sample has the right phase and the clock's sample a wrong one. Of all pairs of an ego and an exo video,
+    the one with most of these samples is chosen. If there are none, it is the first sample of the first ego video.
     """
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
