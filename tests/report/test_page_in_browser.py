@@ -327,7 +327,7 @@ def test_a_click_on_a_point_selects_the_hovered_frame(tab, content, size, index)
     assert tab.hidden("#card")
 
 
-def test_a_cell_of_the_matrix_shows_its_frames_and_moves_the_player(tab, content):
+def test_the_matrix_shows_distances_clock_and_tau_and_moves_the_player(tab, content):
     tab.reload(START)
     rows, columns = len(content.videos[0].samples), len(content.videos[2].samples)
     tab.center("#matrix-0 .cells")
@@ -342,11 +342,6 @@ def test_a_cell_of_the_matrix_shows_its_frames_and_moves_the_player(tab, content
     tab.click_at(*position)
     assert_at(tab, content, 0, 36, 2)
     assert tab.each("#matrix-0 .here line", "each.y1.baseVal.value")[0] == 12.5
-
-
-def test_the_matrix_shows_distances_clock_and_tau(tab, content):
-    tab.reload(START)
-    exact = content.vectors[0].of_video
     distances = cdist(exact[0], exact[2])
     for pick, color in ((np.argmin, [253, 231, 37, 255]), (np.argmax, [68, 1, 84, 255])):
         row, column = np.unravel_index(pick(distances), distances.shape)
