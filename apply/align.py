@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
-from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo
 from byov.apply.run import Run
-from byov.apply.video_writer import Side, draw_captions, write_video
+from byov.apply.video_writer import draw_captions, read_panels, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError
@@ -115,30 +114,36 @@ class AlignedVideos:
 
         `policy` must be that of `align_videos`.
         """
-        side_a = Side("A", self.a.path, self.a.pts_seconds, self.a_events)
-        side_b = Side("B", self.b.path, self.b.pts_seconds, self.b_events)
         frames = self.frames.tolist()
-        with TemporaryFile() as panels_b:  # frames of B can repeat or go back in time
-            stored, wanted = {}, set(frames)
-            for frame, panel in enumerate(side_b.panels(height, policy)):
-                if frame in wanted:
-                    jpeg = BytesIO()
-                    panel.save(jpeg, "jpeg", quality=JPEG_QUALITY)
-                    stored[frame] = panels_b.tell(), panels_b.write(jpeg.getvalue())
+        panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
+        panels_b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
+        with TemporaryDirectory() as folder:  # frames of B can repeat or go back in time
+            for frame, panel in enumerate(panels_b):
+                if frame in self.frames:
+                    panel.save(Path(folder) / f"{frame}.jpg", quality=JPEG_QUALITY)
 
             def images() -> Iterator[NDArray[np.uint8]]:
-                panels_a = track(side_a.panels(height, policy), progress, "drawing", unit="frame", total=len(frames))
-                for frame, (left, matched) in enumerate(zip(panels_a, frames, strict=True)):
-                    start, size = stored[matched]
-                    panels_b.seek(start)
-                    right = Image.open(BytesIO(panels_b.read(size)))
-                    image = Image.new("RGB", (left.width + GAP + right.width, height))
+                panels = track(panels_a, progress, "drawing", unit="frame", total=len(frames))
+                for frame, (left, matched) in enumerate(zip(panels, frames, strict=True)):
+                    right = Image.open(Path(folder) / f"{matched}.jpg")
+                    edge = left.width + GAP
+                    image = Image.new("RGB", (edge + right.width, height))
                     image.paste(left, (0, 0))
-                    image.paste(right, (left.width + GAP, 0))
-                    draw_captions(image, [(0, side_a.caption(frame)), (left.width + GAP, side_b.caption(matched))])
+                    image.paste(right, (edge, 0))
+                    captions = (
+                        (0, caption("A", self.a.pts_seconds[frame], self.a_events)),
+                        (edge, caption("B", self.b.pts_seconds[matched], self.b_events)),
+                    )
+                    draw_captions(image, captions)
                     yield np.asarray(image)
 
             write_video(path, images(), self.a.pts_seconds)
+
+
+def caption(letter: str, seconds: float, event_seconds: Sequence[float] | None) -> str:
+    """Return the text below a frame, with its phase if the events are known."""
+    phase = "" if event_seconds is None else f"   phase {np.searchsorted(event_seconds, seconds, side='right')}"
+    return f"{letter}   {seconds:.2f} s{phase}"
 
 
 def align_videos(

@@ -19,7 +19,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class StreamedFrame(NamedTuple):
-    """What is known of a frame when it arrives."""
+    """Result of `Stream.push` for one frame."""
 
     embedding: NDArray[np.float32]  # (D,)
     progress: float  # of the action, from 0 to 1
@@ -67,7 +67,7 @@ class Stream:
         """Embed the next frame, uint8 (H, W, 3), RGB.
 
         Raises:
-            ApplyError: If it is no such array, or has another size than the frames before it.
+            ApplyError: If the array has another type or shape, or not the size of the previous frames.
         """
         frame = np.asarray(frame)
         check_frames(frame, "(H, W, 3)")

@@ -1,7 +1,6 @@
 """Write H.264 videos, and draw the panels of videos shown side by side."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -63,38 +62,22 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
             raise ApplyError(f"{path}: FFmpeg cannot write it ({error.strerror}).") from error
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of two videos to show side by side."""
-
-    letter: str
-    path: Path
-    pts_seconds: NDArray[np.float64]  # (T,)
-    event_seconds: Sequence[float] | None  # ascending; None if the phases are unknown
-
-    def caption(self, frame: int) -> str:
-        seconds = float(self.pts_seconds[frame])
-        text = f"{self.letter}   {seconds:.2f} s"
-        if self.event_seconds is None:
-            return text
-        return f"{text}   phase {np.searchsorted(self.event_seconds, seconds, side='right')}"
-
-    def panels(self, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
-        """Decode the video and fit all frames into panels of the first frame's shape."""
-        count, size = 0, None
-        reader = FrameReader(self.path, threads=usable_cores(), policy=policy)
-        for block in reader.blocks():
-            for pixels in block.pixels:
-                image = Image.fromarray(pixels)
-                if reader.pixel_aspect != 1:
-                    image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
-                if size is None:  # the width is even, as H.264 requires
-                    aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
-                    size = 2 * round(height * aspect / 2), height
-                count += 1
-                yield ImageOps.pad(image, size)
-        if count != len(self.pts_seconds):
-            raise ApplyError(f"{self.path} changed: it had {len(self.pts_seconds)} frames, now {count}.")
+def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
+    """Decode a video, which must have this many frames, and fit them into panels of the first frame's shape."""
+    count, size = 0, None
+    reader = FrameReader(path, threads=usable_cores(), policy=policy)
+    for block in reader.blocks():
+        for pixels in block.pixels:
+            image = Image.fromarray(pixels)
+            if reader.pixel_aspect != 1:
+                image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
+            if size is None:  # the width is even, as H.264 requires
+                aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
+                size = 2 * round(height * aspect / 2), height
+            count += 1
+            yield ImageOps.pad(image, size)
+    if count != frames:
+        raise ApplyError(f"{path} changed: it had {frames} frames, now {count}.")
 
 
 def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> None:

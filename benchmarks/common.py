@@ -1,13 +1,16 @@
-"""Ratios of alternating measurements, peak memory, and made-up videos."""
+"""Ratios of alternating measurements, peak memory, and synthetic videos."""
 
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from tests.factories import write_video
+
+DISTINCT_FRAMES = 120
 
 
 def compare(
@@ -40,23 +43,36 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+def in_process(work: Callable[..., float], *arguments: object, **options: object) -> float:
+    """Return the result of a function that runs in a new process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments, options)
+
+
 def peak_mib() -> float:
     """Return the peak memory of this process; that of getrusage would include its parent's."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
 
-def write_videos(
-    root: Path, names: list[str], frames: int, width: int = 640, height: int = 480, distinct: int = 120
-) -> None:
-    """Write H.264 videos of drifting textures with camera-like grain; frames repeat after `distinct`."""
-    for seed, name in enumerate(names):
+def write_dataset(
+    root: Path, splits: Sequence[str], frames: int, width: int = 640, height: int = 480, events: str = ""
+) -> Path:
+    """Write an H.264 video for each split, ego and exo in turn, and return their CSV.
+
+    The videos show drifting textures with camera-like grain; frames repeat after DISTINCT_FRAMES.
+    """
+    table, lines = root / "bench.csv", ["path,view,split,events"]
+    for seed, split in enumerate(splits):
+        lines.append(f"v{seed:05d}.mp4,{('ego', 'exo')[seed % 2]},{split},{events}")
         random = np.random.default_rng(seed)
-        wall = np.full((height + distinct, width + 2 * distinct, 3), 128.0)
+        wall = np.full((height + DISTINCT_FRAMES, width + 2 * DISTINCT_FRAMES, 3), 128.0)
         for cell in (160, 40, 10, 3):
             coarse = random.normal(0, 22, (-(-wall.shape[0] // cell), -(-wall.shape[1] // cell), 3))
             wall += coarse.repeat(cell, axis=0).repeat(cell, axis=1)[: wall.shape[0], : wall.shape[1]]
-        views = (wall[at : at + height, 2 * at : 2 * at + width] for at in range(min(frames, distinct)))
+        views = (wall[at : at + height, 2 * at : 2 * at + width] for at in range(min(frames, DISTINCT_FRAMES)))
         images = [np.clip(view + random.normal(0, 6, (height, width, 1)), 0, 255).astype(np.uint8) for view in views]
         repeated = (images * -(-frames // len(images)))[:frames]
-        write_video(root / name, repeated, fps=30, options={"preset": "veryfast", "crf": "24"})
+        write_video(root / f"v{seed:05d}.mp4", repeated, fps=30, options={"preset": "veryfast", "crf": "24"})
+    table.write_text("\n".join(lines) + "\n")
+    return table

@@ -4,8 +4,8 @@ python benchmarks/evaluate.py             everything, about fifteen minutes on t
 python benchmarks/evaluate.py retrieval   one of: retrieval tau classification collapsed memory
 """
 
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from byov.evaluate.retrieval import mean_average_precision
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.common import compare_times, peak_mib, seconds
+from benchmarks.common import compare, compare_times, in_process, peak_mib, seconds
 from tests.evaluate import naive
 
 PHASES = 4
@@ -77,27 +77,30 @@ def bench_collapsed() -> None:
         "classification": phase_f1,
         "tau": lambda _, test: kendalls_tau(test),
     }
+
+    def measure(work: Callable[..., object], *frames: Frames) -> float:
+        fit_classifiers.cache_clear()
+        return seconds(partial(work, *frames))
+
     for task, work in tasks.items():
         for distinct in (1, 3):
-            times = []
-            for pair in ((train, test), (collapse(train, distinct), collapse(test, distinct))):
-                fit_classifiers.cache_clear()
-                times.append(seconds(partial(work, *pair)))
-            print(f"{task}, {distinct} distinct frames / ordinary: {times[1] / times[0]:.2f} (want <= 3)", flush=True)
+            collapsed = partial(measure, work, collapse(train, distinct), collapse(test, distinct))
+            ordinary = partial(measure, work, train, test)
+            compare(f"{task}: {distinct} distinct frames / ordinary", collapsed, ordinary, "<= 3", 1, "s")
 
 
 def bench_memory() -> None:
-    """Peak memory of a new process that runs four tasks on 100,000 test frames."""
-    subprocess.run([sys.executable, __file__, "peak"], check=True)
+    peak = in_process(measure_peak)
+    print(f"peak memory of four tasks on 100,000 test frames: {peak:.0f} MiB (want <= 2048)")
 
 
-def bench_peak() -> None:
+def measure_peak() -> float:
     train, test = make_frames(118, 149, seed=1), make_frames(400, 250, seed=3)
     kendalls_tau(test)
     phase_progression(train, test, time_column=True)
     phase_f1(train, test)
     mean_average_precision(test)
-    print(f"peak memory of four tasks on 100,000 test frames: {peak_mib():.0f} MiB (want <= 2048)")
+    return peak_mib()
 
 
 if __name__ == "__main__":

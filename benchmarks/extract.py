@@ -4,7 +4,6 @@ python benchmarks/extract.py            everything, about twenty minutes on two 
 python benchmarks/extract.py decode     one of: compute light decode memory rerun stream
 """
 
-import multiprocessing
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from byov.extract.preprocess import Preprocessing
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.common import compare, peak_mib, write_videos
+from benchmarks.common import compare, in_process, peak_mib, seconds, write_dataset
 
 VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -48,15 +47,6 @@ class FreeEncoder(FrameEncoder):
 
     def encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._constant[: len(images)], None
-
-
-def write_dataset(root: Path, count: int, frames: int, width: int = 640, height: int = 480) -> Path:
-    """Write videos and return their CSV."""
-    names, table = [f"v{index:05d}.mp4" for index in range(count)], root / "videos.csv"
-    write_videos(root, names, frames, width, height)
-    lines = [f"{name},{('ego', 'exo')[index % 2]},train" for index, name in enumerate(names)]
-    table.write_text("\n".join(["path,view,split", *lines]) + "\n")
-    return table
 
 
 def pipeline_fps(
@@ -81,24 +71,21 @@ def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
         blocks = (block.pixels for block in FrameReader(path, threads=threads).blocks())
         return sum(len(preprocessing.resized(torch.from_numpy(pixels))) for pixels in blocks)
 
-    started = time.perf_counter()
+    counts: list[int] = []
     with ThreadPoolExecutor(workers) as pool:
-        frames = sum(pool.map(decode, paths))
-    return frames / (time.perf_counter() - started)
+        elapsed = seconds(lambda: counts.extend(pool.map(decode, paths)))
+    return sum(counts) / elapsed
 
 
 def network_fps(network: Callable[[torch.Tensor], object], batches: int) -> float:
     """Frames per second of a network fed from memory, after a first batch."""
     images = torch.randint(0, 256, (CPU_BATCH, 3, 224, 224), dtype=torch.uint8)
     network(images)
-    started = time.perf_counter()
-    for _ in range(batches):
-        network(images)
-    return batches * len(images) / (time.perf_counter() - started)
+    return batches * len(images) / seconds(lambda: [network(images) for _ in range(batches)])
 
 
 def bench_compute(root: Path) -> None:
-    encoder, table = load_encoder(parse_encoder(VIT), device="cpu"), write_dataset(root, 2, 64)
+    encoder, table = load_encoder(parse_encoder(VIT), device="cpu"), write_dataset(root, ("train",) * 2, 64)
     six, one = partial(pipeline_fps, table, encoder), partial(pipeline_fps, table, encoder, (0.3,))
     compare("pipeline / bare ViT-B/16", six, partial(network_fps, encoder.encode, 2), ">= 0.95", 3)
     compare("one STM ratio / six", one, six, ">= 0.97", 3)
@@ -107,7 +94,7 @@ def bench_compute(root: Path) -> None:
 def bench_decode(root: Path) -> None:
     encoder = FreeEncoder(Shape(16, 64, has_cls=False))
     for width, height, frames in ((640, 480, 240), (1280, 720, 120)):
-        table = write_dataset(root / f"{height}p", 8, frames, width, height)
+        table = write_dataset(root / f"{height}p", ("train",) * 8, frames, width, height)
         pipeline = partial(pipeline_fps, table, encoder, batch_size=CUDA_BATCH)
         alone = partial(decode_and_resize_fps, table, encoder.preprocessing)
         compare(f"no-op encoder, {height}p: pipeline / decoding and resizing", pipeline, alone, ">= 0.90", 9)
@@ -115,7 +102,7 @@ def bench_decode(root: Path) -> None:
 
 def bench_light(root: Path) -> None:
     """Measure EfficientNet-Lite0, each variant in its own process, because the allocator is set up per process."""
-    table = write_dataset(root, 4, 128)
+    table = write_dataset(root, ("train",) * 4, 128)
     bare, pipeline = (partial(in_process, measure_lite, keep=True, table=each) for each in (None, table))
     compare("Lite0: allocator keeps / returns freed memory", bare, partial(in_process, measure_lite), ">= 1.3", 5)
     compare("Lite0: pipeline / bare network", pipeline, bare, ">= 0.95", 5)
@@ -124,25 +111,20 @@ def bench_light(root: Path) -> None:
 def bench_memory(root: Path) -> None:
     """Peak memory of processes that extract two videos with tokens as large as those of ViT-B/16."""
     for frames in (2_000, 20_000):
-        table = write_dataset(root / str(frames), 2, frames // 2, 320, 240)
+        table = write_dataset(root / str(frames), ("train",) * 2, frames // 2, 320, 240)
         peak = median(in_process(measure_peak, table) for _ in range(3))
         print(f"peak memory, {frames:,} frames: {peak:.0f} MiB (want <= + 64 from 2,000 to 20,000)", flush=True)
 
 
 def bench_rerun(root: Path, count: int = 10_000) -> None:
     """Time an extraction that finds all videos in the cache."""
-    table = write_dataset(root, count, 1, 32, 32)
+    table = write_dataset(root, ("train",) * count, 1, 32, 32)
     extract = partial(extract_features, manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=root)
     extract()
     started = time.process_time()
     assert extract().cached == count
     elapsed = time.process_time() - started
     print(f"nothing to do, {count:,} videos: {elapsed / count * 1e3:.3f} ms of processor time per video (want <= 0.5)")
-
-
-def in_process(work: Callable[..., float], *arguments: object, **options: object) -> float:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments, options)
 
 
 def measure_lite(table: Path | None = None, *, keep: bool = False) -> float:
@@ -161,20 +143,17 @@ def measure_peak(table: Path) -> float:
 
 def bench_stream(root: Path) -> None:
     """Measure live video: a frame at a time with a window of 150 frames, against the same encoder in batches."""
-    table = write_videos(root / "stream", 4, 150)
+    table = write_dataset(root, ("train",) * 4, 150)
     byov.extract_features(manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features")
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}
     run = byov.train_run("live", method="timeline", online=True, epochs=1, device="cpu", **folders)
-    frames = np.concatenate([block.pixels for block in FrameReader(root / "stream/v0000.mp4").blocks()])
+    frames = np.concatenate([block.pixels for block in FrameReader(root / "v00000.mp4").blocks()])
     stream = run.stream()
     for frame in frames:  # fill the window
         stream.push(frame)
 
     def pushed() -> float:
-        started = time.perf_counter()
-        for frame in frames[:50]:
-            stream.push(frame)
-        return 50 / (time.perf_counter() - started)
+        return 50 / seconds(lambda: [stream.push(frame) for frame in frames[:50]])
 
     batched = partial(network_fps, run.frame_encoder().encode, 2)
     compare("live video: frames pushed / encoded in batches", pushed, batched, ">= 0.15", 5)

@@ -1,15 +1,12 @@
-"""Numerics of a report: frame sampling, t-SNE, alignment, failures, token selection, quantization."""
+"""Numerics of a report: frame sampling, t-SNE, token selection, quantization."""
 
-from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.special import softmax
 
 from byov.cache.layout import selected_tokens
-from byov.report.content import FrameRef
 
 PERPLEXITY = 30.0
 DARKENED = 0.15  # brightness of excluded patches
@@ -53,54 +50,28 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
 
 def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArray[np.float64]:
-    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards; NaN becomes 0."""
-    finite = np.where(np.isfinite(points), points, 0.0)
-    low, high = finite.min(axis=0), finite.max(axis=0)
+    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards."""
+    low, high = points.min(axis=0), points.max(axis=0)
     scale = (size - 2 * margin) / max(float((high - low).max()), 1e-12)
-    fitted: NDArray[np.float64] = size / 2 + (finite - (low + high) / 2) * scale * np.array([1.0, -1.0])
+    fitted: NDArray[np.float64] = size / 2 + (points - (low + high) / 2) * scale * np.array([1.0, -1.0])
     return fitted
 
 
-def nearest_of_each(
-    query: NDArray[np.float32], candidates: Sequence[tuple[int, NDArray[np.float32]]], limit: int
-) -> tuple[FrameRef, ...]:
-    """Return the nearest frame of each candidate, given by index and (T, D) embeddings, nearest video first."""
-    found = []
-    for video, embeddings in candidates:
-        distances = np.linalg.norm(embeddings - query.astype(np.float64), axis=1)
-        found.append((float(distances.min()), video, int(distances.argmin())))
-    return tuple(FrameRef(video, frame) for _, video, frame in sorted(found)[:limit])
+def darken_excluded(
+    pixels: NDArray[np.uint8], order: NDArray[np.uint16], ratio: float, *, cropped: bool
+) -> NDArray[np.uint8]:
+    """Darken the patches of an (H, W, 3) picture that token merging excludes at a ratio.
 
-
-def mean_taus(taus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average (V, V) taus over the pairs of each video, as query and as candidate; NaN if it has none."""
-    known = np.ma.masked_invalid(np.concatenate([taus, taus.T], axis=1))
-    means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
-    return means
-
-
-def softmax_similarity(embeddings: NDArray[np.float32], reference: int) -> NDArray[np.float64]:
-    """Return (T,) softmax over the frames of z_ref · z_t / sqrt(D), for (T, D) embeddings."""
-    exact = embeddings.astype(np.float64)
-    similarity: NDArray[np.float64] = softmax(exact @ exact[reference] / np.sqrt(exact.shape[1]))
-    return similarity
-
-
-def selected_patches(order: NDArray[np.uint16], ratio: float) -> NDArray[np.bool_]:
-    """Return the (side, side) mask of selected patches, given (N,) token indices by decreasing change."""
-    side = isqrt(len(order))
+    `order` has the (N,) token indices by decreasing change. If cropped, patches cover only the central square.
+    """
     selected = np.zeros(len(order), np.bool_)
     selected[order[: selected_tokens(len(order), ratio)]] = True
-    return selected.reshape(side, side)
-
-
-def darken_excluded(pixels: NDArray[np.uint8], patches: NDArray[np.bool_], *, cropped: bool) -> NDArray[np.uint8]:
-    """Darken the excluded patches of an (H, W, 3) picture; if cropped, patches cover only its central square."""
     height, width = pixels.shape[:2]
     covered = (min(height, width),) * 2 if cropped else (height, width)
     top, left = (height - covered[0]) // 2, (width - covered[1]) // 2
     bright = np.zeros((height, width, 1), np.bool_)
-    mask = Image.fromarray(patches).resize(covered[::-1], Image.Resampling.NEAREST)
+    patches = Image.fromarray(selected.reshape(isqrt(len(order)), -1))
+    mask = patches.resize(covered[::-1], Image.Resampling.NEAREST)
     bright[top : top + covered[0], left : left + covered[1], 0] = mask
     return np.where(bright, pixels, np.round(pixels * DARKENED)).astype(np.uint8)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from byov.apply.align import nearest
 from byov.cache.features import Header, video_header
@@ -45,7 +46,7 @@ from byov.records import UNLABELED
 from byov.report import analysis, content, provenance
 from byov.report.analysis import centers, evenly_spaced
 from byov.report.content import FrameRef, Unavailable
-from byov.report.pictures import Pixels, SourceVideos, decode_frames, encode_pictures, thumbnail_area
+from byov.report.pictures import Pixels, SourceVideos, encode_pictures, thumbnail_area
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.progress import aligned_progress
 
@@ -82,6 +83,20 @@ class SplitEmbeddings:
     @property
     def feature_folder(self) -> Path:
         return self.features_dir / self.reader.run.dataset / self.reader.run.encoder_folder
+
+    @cached_property
+    def taus(self) -> NDArray[np.float64]:
+        """(V, V) Kendall's tau of query and candidate video; NaN if undefined."""
+        return tau_of_each_pair(self.frames.every(TAU_STRIDE))
+
+    @cached_property
+    def mean_taus(self) -> NDArray[np.float64]:
+        """(V,) tau averaged over the pairs of a video, as query and as candidate; NaN if it has none."""
+        if "tau" not in tasks_of(self.reader.manifest):
+            return np.full(len(self.segments), np.nan)
+        known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
+        means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
+        return means
 
     def of_view(self, view: str) -> list[int]:
         return [index for index, segment in enumerate(self.segments) if segment.video.view == view]
@@ -132,18 +147,11 @@ def collect(
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
-        runs = [data]
-        for record in compared[:1]:
-            other = attempt(SplitEmbeddings.by_run, data, record.name)
-            if isinstance(other, Unavailable):
-                LOGGER.info(f"{record.name} is in the tables only: {other.reason}")
-            else:
-                runs.append(other)
+        runs = [data, *(data.by_run(record.name) for record in compared[:1])]
         steps.advance(latest="tables")
         results = attempt(_evaluate, data, (run, *compared), progress)
-        taus = [tau_of_each_pair(one.frames.every(TAU_STRIDE)) for one in runs]
         strips = attempt(choose_strips, data)
-        failures = attempt(find_failures, data, taus[0])
+        failures = attempt(find_failures, data)
         token_frames = {
             video: centers(len(data.segments[video]), TOKEN_FRAMES)
             for view in VIEWS
@@ -153,11 +161,11 @@ def collect(
         max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
         sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
-        points = choose_points(sampled)
-        projection = attempt(project, data, runs, points, seed)
+        projection = attempt(project, data, runs, choose_points(sampled), seed)
         steps.advance(latest="frames")
         shown_frames = [{*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)]
-        for ref in _referenced_frames(strips, failures):
+        pairs = [pair for worst in (failures.worst if failures else ()) for pair in worst.pairs]
+        for ref in chain(*(strips or ()), *pairs):
             shown_frames[ref.video].add(ref.frame)
         samples = [tuple(sorted(frames)) for frames in shown_frames]
         sources = SourceVideos(data.feature_folder.parent, videos)
@@ -175,7 +183,7 @@ def collect(
         attempt(token_selection, data, video, frames, samples[video], pixels[video])
         for video, frames in token_frames.items()
     ]
-    shown = _shown_videos(data, samples, pictures, taus[0])
+    shown = _shown_videos(data, samples, pictures)
     return content.Content(
         run=run.name,
         dataset=run.dataset,
@@ -186,13 +194,13 @@ def collect(
         verdict=verdict(results.rows, data.reader.name) if results else "",
         tables=results if isinstance(results, Unavailable) else tuple(results.tables()),
         own_row=data.reader.name,
-        curves=read_curves(run),
+        curves=attempt(lambda _: read_curves(run), data),
         projection=projection,
         strips=strips,
         tokens=tuple(one for one in tokens if one) or next(one for one in tokens if isinstance(one, Unavailable)),
         failures=failures,
         progress=attempt(progress_labels, data, sources),
-        vectors=attempt(_vectors, data, runs, samples, taus),
+        vectors=attempt(_vectors, data, runs, samples),
         manifest_rows=manifest_rows(data.reader.manifest, data.feature_folder.parent),
         provenance=provenance.provenance(data.reader),
     )
@@ -253,22 +261,24 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
     strips = {}
     for query_view, candidate_view in (VIEWS, VIEWS[::-1]):
         queries = data.of_view(query_view)
-        others = [(other, data.embeddings(other)) for other in data.of_view(candidate_view)]
         for part in range(QUERIES):
             video = queries[(2 * part + 1) * len(queries) // (2 * QUERIES)]
             frame = (2 * part + 1) * len(data.segments[video]) // (2 * QUERIES)
-            retrieved = analysis.nearest_of_each(data.embeddings(video)[frame], others, RETRIEVED)
-            strips[video, frame] = (FrameRef(video, frame), *retrieved)
+            query, found = data.embeddings(video)[frame].astype(np.float64), []
+            for other in data.of_view(candidate_view):
+                distances = np.linalg.norm(data.embeddings(other) - query, axis=1)
+                found.append((distances.min(), FrameRef(other, int(distances.argmin()))))
+            strips[video, frame] = (FrameRef(video, frame), *(ref for _, ref in sorted(found)[:RETRIEVED]))
     return tuple(strips.values())
 
 
-def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64]) -> content.Failures:
-    """Find the videos with the lowest mean tau, given (V, V) taus."""
+def find_failures(data: SplitEmbeddings) -> content.Failures:
+    """Find the videos with the lowest mean tau."""
     _require_two_videos(data)
     manifest = data.reader.manifest
     if "tau" not in tasks_of(manifest):
         raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
-    means = analysis.mean_taus(taus)
+    taus, means = data.taus, data.mean_taus
     ascending = np.argsort(means, kind="stable")  # NaN last
     chosen = [int(video) for video in ascending[:WORST_VIDEOS] if not np.isnan(means[video])]
     if not chosen:
@@ -283,9 +293,9 @@ def find_failures(data: SplitEmbeddings, taus: NDArray[np.float64]) -> content.F
         tau = float(taus[video, partner])
         worst.append(content.WorstVideo(video, float(means[video]), partner, tau, tuple(pairs)))
     reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
-    embeddings = data.embeddings(reference.video)
-    is_unit = np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-2)  # their softmax is flat in any case
-    similarity = None if is_unit else analysis.softmax_similarity(embeddings, reference.frame)
+    z = data.embeddings(reference.video).astype(np.float64)
+    is_unit = np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-2)  # their softmax is flat in any case
+    similarity = None if is_unit else softmax(z @ z[reference.frame] / np.sqrt(z.shape[1]))
     return content.Failures(tuple(worst), reference, similarity)
 
 
@@ -321,28 +331,11 @@ def project(
         rows = [one.embeddings(ref.video)[ref.frame] for ref in points]
         embeddings[f"Trained: {one.reader.run.name}"] = np.stack(rows)
     maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
-    return content.Projection(tuple(points), maps, len(data.frames.embeddings))
-
-
-def _referenced_frames(
-    strips: tuple[content.Strip, ...] | Unavailable, failures: content.Failures | Unavailable
-) -> Iterator[FrameRef]:
-    """Yield the frames that the examples and the failures show."""
-    for strip in strips or ():
-        yield from strip
-    if failures:
-        yield failures.reference
-        for worst in failures.worst:
-            yield from chain.from_iterable(worst.pairs)
+    return content.Projection(tuple(points), maps)
 
 
 def _decode(data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]) -> Pixels:
-    return _decode_source(sources, data.segments[video].video.id, data.feature_header(video), frames, area)
-
-
-def _decode_source(sources: SourceVideos, video_id: str, header: Header, frames: Sequence[int], area: int) -> Pixels:
-    path, segment = sources.find(video_id, header.provenance), parse_source(header.provenance.source_name)[1]
-    return decode_frames(path, frames, area, truncated=header.truncated, segment=segment)
+    return sources.decode(data.feature_header(video), frames, area)
 
 
 def token_selection(
@@ -357,53 +350,37 @@ def token_selection(
     if not tokens or isqrt(tokens) ** 2 != tokens or order.max() >= tokens:
         raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
     cropped = header.provenance.preprocessing.startswith("crop")
-    pictures = [
-        [
-            analysis.darken_excluded(
-                pixels[samples.index(frame)], analysis.selected_patches(order[frame], ratio), cropped=cropped
-            )
-            for frame in frames
-        ]
-        for ratio in TOKEN_RATIOS
-    ]
+    shown = [(pixels[samples.index(frame)], order[frame]) for frame in frames]
+    pictures = [[analysis.darken_excluded(*each, ratio, cropped=cropped) for each in shown] for ratio in TOKEN_RATIOS]
     return content.TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
 
 def _shown_videos(
-    data: SplitEmbeddings,
-    samples: Sequence[tuple[int, ...]],
-    pictures: Sequence[content.Pictures | Unavailable],
-    taus: NDArray[np.float64],
+    data: SplitEmbeddings, samples: Sequence[tuple[int, ...]], pictures: Sequence[content.Pictures | Unavailable]
 ) -> tuple[content.ShownVideo, ...]:
-    manifest, videos = data.reader.manifest, []
-    means = analysis.mean_taus(taus) if "tau" in tasks_of(manifest) else np.full(len(taus), np.nan)
-    for video, segment in enumerate(data.segments):
-        seconds = read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy)
-        shown = content.ShownVideo(
+    return tuple(
+        content.ShownVideo(
             name=segment.name,
             view=segment.video.view,
             frames=len(segment),
-            pts_seconds=np.nan_to_num(seconds, posinf=0, neginf=0),
-            labels=segment.video.labels if manifest.phases else None,
+            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
+            labels=segment.video.labels if data.reader.manifest.phases else None,
             samples=samples[video],
-            tau=None if np.isnan(means[video]) else float(means[video]),
+            tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
             pictures=pictures[video],
         )
-        videos.append(shown)
-    return tuple(videos)
+        for video, segment in enumerate(data.segments)
+    )
 
 
 def _vectors(
-    data: SplitEmbeddings,
-    runs: Sequence[SplitEmbeddings],
-    samples: Sequence[tuple[int, ...]],
-    taus: Sequence[NDArray[np.float64]],
+    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], samples: Sequence[tuple[int, ...]]
 ) -> tuple[content.RunVectors, ...]:
     _require_two_videos(data)
     vectors = []
-    for run, of_run in zip(runs, taus, strict=True):
+    for run in runs:
         of_video = tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples))
-        vectors.append(content.RunVectors(run.reader.run.name, of_video, of_run))
+        vectors.append(content.RunVectors(run.reader.run.name, of_video, run.taus))
     return tuple(vectors)
 
 
@@ -426,23 +403,18 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
         frames, header = centers(len(label), PROGRESS_FRAMES), video_header(training.folder, view, video.id)
         pictures = None
         with suppress(CacheError):
-            pictures = _decode_source(sources, video.id, header, frames, PROGRESS_PICTURE_PX)
+            pictures = sources.decode(header, frames, PROGRESS_PICTURE_PX)
         shown.append(content.ProgressLabels(f"{view}/{video.id}", label, frames, pictures))
     return tuple(shown)
 
 
-def read_curves(run: RunRecord) -> content.Curves | Unavailable:
+def read_curves(run: RunRecord) -> content.Curves:
     """Read a run's losses and validation scores from metrics.jsonl."""
-    try:
-        records = read_metrics(run)
-    except CacheError as error:
-        return Unavailable(f"{METRICS_NAME} is damaged ({error})")
-    if not records:
-        return Unavailable(f"the run has no {METRICS_NAME}, or it is damaged")
+    records = read_metrics(run)
     names = dict.fromkeys(name for record in records for name in record)
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
     if not losses and not names.keys() & VALIDATION:
-        return Unavailable(f"{METRICS_NAME} has no losses or scores")
+        raise CacheError(f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged")
     # The record has the validation scores of the saved model, of the last one if it was not selected by them.
     saved = run.settings.get("select") != "last" and run.training.get("validation")
     kept = [record["epoch"] for record in records if saved and saved.items() <= record.items()]

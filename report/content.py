@@ -98,7 +98,6 @@ class Projection:
 
     frames: tuple[FrameRef, ...]  # (n,) in the order of the points
     maps: tuple[tuple[str, NDArray[np.float64]], ...]  # title and (n, 2) points
-    frames_in_split: int
 
 
 @dataclass(frozen=True)

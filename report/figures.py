@@ -32,11 +32,10 @@ Entries = list[tuple[Artist, str]]  # of a legend
 Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
-    *("curves", "tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo"),
-    *("alignment", "failures", "softmax", "progress"),
+    *("tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo", "alignment", "failures"),
+    *("curves", "softmax", "progress"),
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
-TIME_COLORS = "viridis"
 
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
@@ -100,8 +99,6 @@ def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     """Yield the figures one at a time to save memory."""
-    if content.curves:
-        yield "curves", draw_curves(content.curves)
     if content.projection:
         yield "tsne", draw_projection(content, content.projection)
     for query, candidate in (("ego", "exo"), ("exo", "ego")):
@@ -116,13 +113,21 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
         yield "alignment", draw_alignment(content, content.vectors[0], views.index("ego"), views.index("exo"))
     if content.failures:
         yield "failures", draw_failures(content, content.failures)
-        if content.failures.similarity is not None:
-            yield "softmax", draw_softmax(content, content.failures.reference, content.failures.similarity)
-    if content.progress:
-        yield "progress", draw_progress(content.progress)
+    yield from draw_charts(content)
 
 
 # Plots
+
+
+def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures that are also on the page."""
+    if content.curves:
+        yield "curves", draw_curves(content.curves)
+    if content.failures and content.failures.similarity is not None:
+        name, frame = content.videos[content.failures.reference.video].name, content.failures.reference.frame
+        yield "softmax", draw_softmax(name, frame, content.failures.similarity)
+    if content.progress:
+        yield "progress", draw_progress(content.progress)
 
 
 def draw_curves(curves: parts.Curves) -> Figure:
@@ -158,9 +163,8 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         keys = [(phase_color(phase), name) for phase, name in enumerate(content.phases) if phase in phases]
         keys += [(style.NO_PHASE, "no label")] if None in phases else []
     else:
-        shade = matplotlib.colormaps[TIME_COLORS]
-        colors = [shade(frame / max(video.frames - 1, 1)) for video, frame in frames]
-        keys = [(to_hex(shade(0.0)), "start of the video"), (to_hex(shade(1.0)), "end")]
+        colors = [style.TIME_COLORS(frame / max(video.frames - 1, 1)) for video, frame in frames]
+        keys = [(to_hex(style.TIME_COLORS(0.0)), "start of the video"), (to_hex(style.TIME_COLORS(1.0)), "end")]
     entries: Entries = [
         (Line2D([], [], color=INK, marker=marker, markersize=4, linestyle=""), view)
         for view, marker in VIEW_MARKERS.items()
@@ -213,19 +217,18 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
     return figure
 
 
-def draw_softmax(content: Content, reference: FrameRef, similarity: NDArray[np.float64]) -> Figure:
+def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) -> Figure:
     """Draw the similarity of a reference frame to all frames of its video."""
     figure = Figure(figsize=(PAGE_INCHES, 1.9), layout="constrained")
     axes = figure.add_subplot()
     count = len(similarity)
     axes.plot(range(count), similarity, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
-    (marker,) = axes.plot([reference.frame], [similarity[reference.frame]], "o", color=style.WRONG, markersize=4)
+    (marker,) = axes.plot([reference], [similarity[reference]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
     axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # small differences should look small
     axes.set_ylabel("softmax similarity\nto the reference")
-    name = content.videos[reference.video].name
-    axes.set_xlabel(f"frame of {fit_text(name, COLUMN_INCHES, style.TEXT_POINTS)}")
+    axes.set_xlabel(f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}")
     axes.xaxis.set_major_locator(style.integer_ticks())
     style.tidy(axes)
     entries: Entries = [(marker, "reference frame"), (uniform, f"uniform (1/{count})")]

@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from math import sqrt
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from byov.cache.digests import fingerprint, segment_digest
-from byov.cache.features import Provenance
+from byov.cache.features import Header, Provenance
 from byov.cache.manifest import read_sources
 from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
@@ -51,6 +52,12 @@ class SourceVideos:
                     return path
                 problem = "has changed since it was extracted. Extract it again with byov-extract."
         raise CacheError(f"{name} {problem}")
+
+    def decode(self, header: Header, frames: Sequence[int], area: int) -> Pixels:
+        """Decode frames of the video that a feature file was extracted from; see `decode_frames`."""
+        source = header.provenance
+        path, segment = self.find(source.video, source), parse_source(source.source_name)[1]
+        return decode_frames(path, frames, area, truncated=header.truncated, segment=segment)
 
 
 def decode_frames(
@@ -105,8 +112,8 @@ def encode_pictures(videos: Sequence[Pixels | Unavailable], picture_bytes: int) 
     scale = 1.0
     while True:
         with ThreadPoolExecutor(usable_cores()) as pool:
-            encoded = list(pool.map(lambda pixels, by=scale: _encode(pixels, by), videos))
-        total = sum(map(len, (jpeg for pictures in encoded if pictures for jpeg in pictures)))
+            encoded = list(pool.map(partial(_encode, scale=scale), videos))
+        total = sum(len(jpeg) for pictures in encoded for jpeg in pictures or ())
         if total <= picture_bytes or scale < MIN_SCALE:
             return encoded
         scale *= 0.95 * sqrt(picture_bytes / total)

@@ -1,6 +1,5 @@
 """Header and provenance of a report, without paths and timestamps."""
 
-from contextlib import suppress
 from math import prod
 
 from byov import __version__
@@ -8,6 +7,7 @@ from byov.cache.runs import MODEL_NAME, RunRecord, unfinished_text
 from byov.errors import TrainError
 from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.frames import Frames
+from byov.text import pluralize
 from byov.train.checkpoint import tensor_shapes
 from byov.train.settings import differences, resolve_settings, settings_of
 
@@ -27,7 +27,7 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
         ("Seed", str(run.seed)),
-        ("Model", _model(run)),
+        ("Model", f"{_network(run)}, embedding width {frames.embeddings.shape[1]}"),
         ("Split", f"{split}: {videos}, {len(frames.embeddings):,} frames"),
     )
 
@@ -45,15 +45,12 @@ def provenance(reader: RunEmbeddings) -> Lines:
     )
 
 
-def _model(run: RunRecord) -> str:
+def _network(run: RunRecord) -> str:
     """Describe the network. Only the encoder backbone has the `depth` of the settings."""
     networks = {"frame": "frame head", "transformer": "transformer"}
-    depth = f"{run.settings['depth']} blocks" if "depth" in run.settings else "network"
-    text = f"{networks.get(str(run.settings.get('backbone')), depth)}, latent width {run.settings.get('latent')}"
-    with suppress(TrainError):
-        shapes = tensor_shapes(run.folder / MODEL_NAME)
-        return f"{sum(map(prod, shapes.values())) / 1e6:.2f} million parameters, {text}"
-    return text
+    depth = pluralize(run.settings["depth"], "block") if "depth" in run.settings else "network"
+    millions = sum(map(prod, tensor_shapes(run.folder / MODEL_NAME).values())) / 1e6
+    return f"{millions:.2f} million parameters, {networks.get(str(run.settings.get('backbone')), depth)}"
 
 
 def _changed_settings(run: RunRecord) -> str:

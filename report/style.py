@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -22,6 +23,7 @@ INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Okabe and Ito's palette, adapted; the same as --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
+TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # start to end, as .ramp in page.css
 QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
@@ -40,11 +42,8 @@ _STYLE: dict[Any, Any] = {
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Apply matplotlib's defaults and the style above, ignoring the user's matplotlibrc."""
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with matplotlib.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
-        del defaults["backend"]
-        matplotlib.rcParams.update({**defaults, **_STYLE})
         yield
 
 

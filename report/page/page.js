@@ -6,6 +6,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+const argmin = (values) => values.indexOf(Math.min(...values));
 const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
 /** Create an HTML element. */
@@ -30,10 +31,7 @@ const sampleText = (video, sample) => `${data.videos[video].seconds[sample].toFi
 const lastSample = (video) => data.videos[video].frames.length - 1;
 
 /** The sample nearest to a frame number, which may be fractional. */
-function sampleAt(video, frame) {
-  const gaps = data.videos[video].frames.map((each) => Math.abs(each - frame));
-  return gaps.indexOf(Math.min(...gaps));
-}
+const sampleAt = (video, frame) => argmin(data.videos[video].frames.map((each) => Math.abs(each - frame)));
 
 /** The sample of another video at the same relative time. */
 function clockSample(video, sample, other) {
@@ -56,69 +54,58 @@ function showFrame(image, video, sample) {
   if (picture) image.src = `data:image/jpeg;base64,${picture}`;
 }
 
-function showVerdict(element, same) {
-  element.textContent = same === null ? "" : same ? "✓ same phase" : "✗ other phase";
-  element.className = same === null ? "" : same ? "same" : "other";
+/** Text and class that say whether two frames have the same phase. */
+function verdict(same) {
+  if (same === null) return { textContent: "", className: "plain" };
+  return same ? { textContent: "✓ same phase", className: "right" } : { textContent: "✗ other phase", className: "wrong" };
 }
 
 /* Embeddings */
 
 class Run {
   constructor({ name, width, step, numbers, taus }) {
-    Object.assign(this, { name, width, step, taus });
-    this.numbers = new Int8Array(decodeBytes(numbers).buffer);
-    let first = 0;
-    this.starts = data.videos.map(({ frames }) => (first += frames.length) - frames.length);
-    this.pair = { key: null };
+    Object.assign(this, { name, step, taus, pair: null });
+    const values = new Int8Array(decodeBytes(numbers).buffer);
+    let end = 0;
+    this.vectors = data.videos.map(({ frames }) => frames.map(() => values.subarray(end, end += width)));
   }
 
-  distance(video, sample, other, otherSample) {
-    const { numbers, width } = this;
-    const a = (this.starts[video] + sample) * width;
-    const b = (this.starts[other] + otherSample) * width;
-    let sum = 0;
-    for (let at = 0; at < width; at += 1) sum += (numbers[a + at] - numbers[b + at]) ** 2;
-    return this.step * Math.sqrt(sum);
-  }
-
-  nearest(video, sample, other) {
-    const distances = data.videos[other].frames.map((_, at) => this.distance(video, sample, other, at));
-    const distance = Math.min(...distances);
-    return { sample: distances.indexOf(distance), distance };
+  /** Distances of a sample to all samples of another video. */
+  distances(video, sample, other) {
+    const query = this.vectors[video][sample];
+    return this.vectors[other].map((vector) => {
+      let sum = 0;
+      for (let at = 0; at < query.length; at += 1) sum += (query[at] - vector[at]) ** 2;
+      return this.step * Math.sqrt(sum);
+    });
   }
 
   /** All distances between two videos, the nearest and the aligned column of each row, and the warp path. */
   compare(video, other) {
     const key = `${video} ${other}`;
-    if (this.pair.key !== key) {
-      const [rows, columns] = [lastSample(video) + 1, lastSample(other) + 1];
-      const distances = new Float64Array(rows * columns)
-        .map((_, cell) => this.distance(video, Math.floor(cell / columns), other, cell % columns));
-      const path = warpPath(distances, rows, columns);
-      const [nearest, aligned] = [[], []];
-      for (let row = 0; row < rows; row += 1) {
-        const ofRow = distances.subarray(row * columns, (row + 1) * columns);
+    if (this.pair?.key !== key) {
+      const distances = this.vectors[video].map((_, sample) => this.distances(video, sample, other));
+      const path = warpPath(distances);
+      const aligned = distances.map((_, row) => {
         const steps = path.filter(([each]) => each === row);
-        nearest.push(ofRow.indexOf(Math.min(...ofRow)));
-        aligned.push(steps[(steps.length - 1) >> 1][1]);
-      }
-      this.pair = { key, rows, columns, distances, nearest, aligned, path };
+        return steps[(steps.length - 1) >> 1][1];
+      });
+      this.pair = { key, distances, nearest: distances.map(argmin), aligned, path };
     }
     return this.pair;
   }
 }
 
 /** Dynamic time warping as in byov-align, in the browser because any two videos can be compared. */
-function warpPath(distances, rows, columns) {
-  const costs = new Float64Array(rows * columns);
-  const cost = ([row, column]) => (row < 0 || column < 0 ? Infinity : costs[row * columns + column]);
+function warpPath(distances) {
+  const costs = distances.map(() => []);
+  const cost = ([row, column]) => costs[row]?.[column] ?? Infinity;
   const before = ([row, column]) => [[row - 1, column - 1], [row - 1, column], [row, column - 1]]
     .reduce((best, cell) => (cost(cell) < cost(best) ? cell : best));
-  costs.forEach((_, index) => {
-    const cheapest = index ? cost(before([Math.floor(index / columns), index % columns])) : 0;
-    costs[index] = distances[index] + cheapest;
-  });
-  const path = [[rows - 1, columns - 1]];
+  distances.forEach((ofRow, row) => ofRow.forEach((distance, column) => {
+    costs[row].push(distance + (row || column ? cost(before([row, column])) : 0));
+  }));
+  const path = [[distances.length - 1, distances[0].length - 1]];
   while (path[0][0] || path[0][1]) path.unshift(before(path[0]));
   return path;
 }
@@ -129,7 +116,6 @@ const SETTLED_MS = 300;  // browsers reject frequent changes of the address
 const watchers = [];
 let now = { ...data.start, mode: "nearest" };
 let settled = null;
-let shownAddress = "";
 
 function watch(watcher) {
   watchers.push(watcher);
@@ -148,17 +134,17 @@ function setState(change) {
   watchers.forEach((watcher) => watcher());
 }
 
-/** Change the state by a click, which adds a history entry. */
+/** Change the state and add a history entry. */
 function go(change) {
   setState(change);
-  writeAddress("assign");
+  if (location.hash !== currentAddress()) history.pushState(null, "", currentAddress());
 }
 
-/** Change the state while playing or dragging the slider. */
+/** Change the state while playing or dragging the slider, without a history entry. */
 function pass(change) {
   setState(change);
   clearTimeout(settled);
-  settled = setTimeout(() => writeAddress("replace"), SETTLED_MS);
+  settled = setTimeout(() => history.replaceState(null, "", currentAddress()), SETTLED_MS);
 }
 
 function addressOf(video, sample, other = null) {
@@ -166,17 +152,10 @@ function addressOf(video, sample, other = null) {
   return `#video=${encoded(video)}&frame=${frameOf(video, sample)}${other === null ? "" : `&with=${encoded(other)}`}`;
 }
 
-/** `method` is "assign", which adds a history entry, or "replace". */
-function writeAddress(method) {
-  clearTimeout(settled);
-  shownAddress = addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
-  if (location.hash !== shownAddress) location[method](shownAddress);
-}
+const currentAddress = () => addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
 
 /** Addresses that name no video, such as those of sections, change nothing. */
 function readAddress() {
-  if (location.hash === shownAddress) return;
-  shownAddress = location.hash;
   const read = Object.fromEntries(new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")));
   const find = (name) => data.videos.findIndex((video) => video.name === name);
   const video = find(read.video);
@@ -197,7 +176,7 @@ function showSide(id, video, sample, same = null) {
   part("line").dataset.video = video;
   part("time").textContent = sampleText(video, sample);
   part("phase").textContent = phaseName(video, sample);
-  showVerdict(part("verdict"), same);
+  Object.assign(part("verdict"), verdict(same));
 }
 
 function startPlayer(runs) {
@@ -244,10 +223,13 @@ function startPlayer(runs) {
   button.addEventListener("click", press);
   // Arrow keys step and Space plays, unless the focused element uses these keys itself.
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, input, .scroll")) return;
+    const isIn = (selector) => event.target.closest(selector) !== null;
     const steps = { ArrowRight: 1, ArrowLeft: -1 };
-    if (event.key in steps) step(steps[event.key]);
-    else if (event.key === " " && !event.target.closest("button, a, summary")) press();
+    if (event.ctrlKey || event.altKey || event.metaKey || isIn("select")) return;
+    if (event.key.toLowerCase() === "m") byId("mark").click();
+    else if (isIn("input, .scroll")) return;
+    else if (event.key in steps) step(steps[event.key]);
+    else if (event.key === " " && !isIn("button, a, summary")) press();
     else return;
     event.preventDefault();
   });
@@ -284,17 +266,15 @@ document.addEventListener("click", ({ target, clientX }) => {
 const RETRIEVED = 5;
 
 /** A click shows the query in the player, compared with the video `other`. */
-function still(frame, query, other, title, kind) {
-  const same = frame === query ? null : samePhase(query, frame);
-  const [tile, verdict] = [html("img"), html("span")];
+function still(frame, query, other, title, kind = null) {
+  const { textContent, className } = verdict(frame === query ? null : samePhase(query, frame));
+  const tile = html("img");
   showFrame(tile, ...frame);
-  showVerdict(verdict, same);
   const lines = [data.videos[frame[0]].name, sampleText(...frame), phaseName(...frame)];
-  const texts = lines.filter(Boolean).map((textContent) => html("span", { textContent }));
-  const caption = html("figcaption", {}, html("b", { textContent: title }), ...texts, verdict);
+  const texts = lines.filter(Boolean).map((line) => html("span", { textContent: line }));
+  const caption = html("figcaption", {}, html("b", { textContent: title }), ...texts, html("span", { textContent, className }));
   const link = html("a", { className: "window", href: addressOf(...query, other) }, tile);
-  const border = same === null ? "plain" : same ? "right" : "wrong";
-  return html("figure", { className: `still ${kind ?? border}` }, link, caption);
+  return html("figure", { className: `still ${kind ?? className}` }, link, caption);
 }
 
 function strip(query, found) {
@@ -304,10 +284,13 @@ function strip(query, found) {
 
 /** The nearest frames of the videos of the other view, nearest video first. */
 function retrieve(run, video, sample) {
-  const others = data.videos.flatMap(({ view }, other) => (view === data.videos[video].view ? [] : [other]));
-  const found = others.map((other) => ({ other, ...run.nearest(video, sample, other) }));
+  const others = [...data.videos.keys()].filter((other) => data.videos[other].view !== data.videos[video].view);
+  const found = others.map((other) => {
+    const distances = run.distances(video, sample, other);
+    return { frame: [other, argmin(distances)], distance: Math.min(...distances) };
+  });
   found.sort((one, two) => one.distance - two.distance);
-  return found.slice(0, RETRIEVED).map(({ other, sample: at }) => [other, at]);
+  return found.slice(0, RETRIEVED).map(({ frame }) => frame);
 }
 
 function startStrips(runs) {
@@ -340,13 +323,13 @@ function showVideoTable() {
 
 function startMarks() {
   const key = `byov marks of ${data.dataset}`;
-  let marks = {};
+  let storage = {};
   try {
-    const stored = Object.entries(JSON.parse(localStorage.getItem(key)) ?? {});
-    marks = Object.fromEntries(stored.filter(([, frames]) => Array.isArray(frames) && frames.every(Number.isInteger)));
+    storage = localStorage;
   } catch {
-    // Without storage, marks last until the page is closed.
+    // Marks last until the page is closed.
   }
+  let marks = JSON.parse(storage[key] ?? "{}");
 
   function show() {
     const marked = Object.entries(marks).flatMap(([name, frames]) => frames.map((frame) => ({ name, frame })));
@@ -356,8 +339,8 @@ function startMarks() {
       const href = video < 0 ? "#marks" : addressOf(video, sampleAt(video, frame));
       return html("li", {}, html("a", { href, textContent: `${name}, frame ${frame}` }));
     }));
-    const lines = data.rows.map(({ name, before, events, after }) => (
-      `${before},${marks[name]?.map((frame) => `${frame}f`).join(";") ?? events},${after}\n`));
+    const lines = data.rows.map(({ name, before, events }) => (
+      `${before},${marks[name]?.map((frame) => `${frame}f`).join(";") ?? events}\n`));
     byId("mark-save").href = `data:text/csv;charset=utf-8,${encodeURIComponent(data.header + lines.join(""))}`;
     const counts = new Set(data.rows.map((row) => marks[row.name]?.length ?? row.count));
     counts.delete(null);
@@ -368,11 +351,7 @@ function startMarks() {
 
   function save(changed) {
     marks = changed;
-    try {
-      localStorage.setItem(key, JSON.stringify(marks));
-    } catch {
-      // As above.
-    }
+    storage[key] = JSON.stringify(marks);
     show();
   }
 
@@ -386,10 +365,6 @@ function startMarks() {
 
   byId("mark").addEventListener("click", toggle);
   byId("mark-forget").addEventListener("click", () => save({}));
-  document.addEventListener("keydown", (event) => {
-    const busy = event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select");
-    if (event.key.toLowerCase() === "m" && !busy) toggle();
-  });
   show();
 }
 
@@ -422,16 +397,13 @@ function showCard(element, describe) {
 const REACH_PX = 18;
 
 function startMaps() {
-  const ring = (index) => all(".cloud .ring").forEach((circle, map) => (
-    circle.setAttribute("transform", `translate(${data.maps[map][index].join(" ")})`)));
   all(".cloud").forEach((element, map) => {
     /** The point nearest to the pointer, if it is close enough. */
     const nearest = ({ clientX, clientY }) => {
       const box = element.getBoundingClientRect();
       const scale = box.width / element.viewBox.baseVal.width;
       const distances = data.maps[map].map(([x, y]) => Math.hypot(box.left + x * scale - clientX, box.top + y * scale - clientY));
-      const least = Math.min(...distances);
-      return least <= REACH_PX ? data.points[distances.indexOf(least)] : null;
+      return Math.min(...distances) <= REACH_PX ? data.points[argmin(distances)] : null;
     };
     showCard(element, (event) => {
       const frame = nearest(event);
@@ -444,9 +416,10 @@ function startMaps() {
   });
   // Ring the point nearest to the player's frame.
   watch(() => {
-    const gaps = data.points.map(([video, sample]) => (
-      video === now.video ? Math.abs(frameOf(video, sample) - frameOf(now.video, now.sample)) : Infinity));
-    ring(gaps.indexOf(Math.min(...gaps)));
+    const index = argmin(data.points.map(([video, sample]) => (
+      video === now.video ? Math.abs(frameOf(video, sample) - frameOf(now.video, now.sample)) : Infinity)));
+    all(".cloud .ring").forEach((circle, map) => (
+      circle.setAttribute("transform", `translate(${data.maps[map][index].join(" ")})`)));
   });
 }
 
@@ -460,19 +433,20 @@ function startMatrix(run, figure) {
   const line = (kind, attributes) => svg("line", { class: kind, ...attributes });
   let pair = null;
 
-  function paint({ rows, columns, distances }) {
-    const [low, high] = [Math.min, Math.max].map((pick) => distances.reduce((a, b) => pick(a, b)));
-    Object.assign(canvas, { width: columns, height: rows });
+  function paint({ distances }) {
+    const values = distances.flat();
+    const low = Math.min(...values);
+    const scale = (SHADES.length - 1) / Math.max(Math.max(...values) - low, 1e-12);
+    Object.assign(canvas, { width: distances[0].length, height: distances.length });
     const drawing = canvas.getContext("2d");
-    const image = drawing.createImageData(columns, rows);
-    const scale = (SHADES.length - 1) / Math.max(high - low, 1e-12);
-    const shades = Uint32Array.from(distances, (distance) => SHADES[Math.round((distance - low) * scale)]);
-    new Uint32Array(image.data.buffer).set(shades);
+    const image = drawing.createImageData(canvas.width, canvas.height);
+    new Uint32Array(image.data.buffer).set(values.map((value) => SHADES[Math.round((value - low) * scale)]));
     drawing.putImageData(image, 0, 0);
   }
 
-  function draw({ rows, columns, path, nearest }) {
+  function draw({ path, nearest }) {
     const { video, other } = now;
+    const [rows, columns] = [canvas.height, canvas.width];
     const names = [video, other].map((index) => `${data.videos[index].name}, to ${data.videos[index].seconds.at(-1).toFixed(2)} s`);
     figure.querySelector(".down").textContent = names[0];
     figure.querySelector(".across").textContent = names[1];
@@ -498,15 +472,14 @@ function startMatrix(run, figure) {
   function cellAt({ clientX, clientY }) {
     const box = cells.getBoundingClientRect();
     const at = (fraction, count) => clamp(Math.floor(fraction * count), 0, count - 1);
-    return [at((clientY - box.top) / box.height, pair.rows), at((clientX - box.left) / box.width, pair.columns)];
+    return [at((clientY - box.top) / box.height, canvas.height), at((clientX - box.left) / box.width, canvas.width)];
   }
 
   showCard(cells, (event) => {
     const [row, column] = cellAt(event);
     const frames = [[now.video, row], [now.other, column]];
-    const distance = pair.distances[row * pair.columns + column];
     const names = frames.map((frame) => `${data.videos[frame[0]].name}: ${sampleText(...frame)}`);
-    return { frames, lines: [...names, `distance ${distance.toPrecision(3)}`] };
+    return { frames, lines: [...names, `distance ${pair.distances[row][column].toPrecision(3)}`] };
   });
   cells.addEventListener("click", (event) => go({ sample: cellAt(event)[0] }));
   watch(() => {
@@ -517,7 +490,7 @@ function startMatrix(run, figure) {
       draw(pair);
     }
     const [x, y] = [pair.nearest[now.sample] + 0.5, now.sample + 0.5];
-    here.replaceChildren(line("", { y1: y, y2: y, x2: pair.columns }), line("", { x1: x, x2: x, y2: pair.rows }));
+    here.replaceChildren(line("", { y1: y, y2: y, x2: canvas.width }), line("", { x1: x, x2: x, y2: canvas.height }));
   });
 }
 
@@ -526,7 +499,7 @@ function startMatrix(run, figure) {
 all(".scripted").forEach((element) => element.classList.remove("scripted"));
 setState({});
 readAddress();
-for (const name of ["popstate", "hashchange"]) addEventListener(name, readAddress);
+addEventListener("popstate", readAddress);
 const runs = data.runs.map((run) => new Run(run));
 if (byId("stage")) {
   startPlayer(runs);

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.colors import LinearSegmentedColormap, to_hex
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,13 +26,13 @@ from byov.report.analysis import fit_points, quantize
 from byov.report.collect import TAU_STRIDE
 from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
 from byov.report.pictures import jpeg_bytes
-from byov.report.style import PHASES, paper_style
+from byov.report.style import PHASES, TIME_COLORS, paper_style
 from byov.text import printable
 
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
-TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # as .ramp in page.css
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 OPENING_VIDEOS = 8  # per view, among which the frame that the page opens on is searched
+CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # and the events
 MEANINGS = {
     "loss": "what training minimizes: the weighted sum of the other losses, if there are any",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
@@ -64,15 +64,8 @@ def render_page(content: Content) -> str:
         f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src '{_csp_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    charts = {}
     with paper_style():
-        if content.curves:
-            charts["curves"] = _chart(figures.draw_curves(content.curves))
-        if content.failures and content.failures.similarity is not None:
-            drawn = figures.draw_softmax(content, content.failures.reference, content.failures.similarity)
-            charts["softmax"] = _chart(drawn)
-        if content.progress:
-            charts["progress"] = _chart(figures.draw_progress(content.progress))
+        charts = {name: _chart(figure) for name, figure in figures.draw_charts(content)}
     page = environment.get_template("page.html.j2").render(
         content=content,
         videos=content.videos,
@@ -165,7 +158,7 @@ def _page_data(content: Content) -> dict[str, Any]:
         "reference": sample(found.reference) if found and found.similarity is not None else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
-        "header": "path,view,split,id,events,pair,start,end\n",
+        "header": ",".join((*CSV_COLUMNS, "events\n")),
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
 
@@ -173,19 +166,20 @@ def _page_data(content: Content) -> dict[str, Any]:
 def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
     """Return the sample that the page opens on, and the video it is compared with.
 
-    It is one for which the nearest sample has the right phase and the clock's has not, of the two videos of different
-    views with most of these; if there is none, the first sample of the first ego video.
+    The nearest sample has the right phase and the clock's sample a wrong one. Of all pairs of an ego and an exo video,
+    the one with most of these samples is chosen. If there are none, it is the first sample of the first ego video.
     """
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
     if numbers is None:
         return start
-    starts, most = np.cumsum([0, *(len(video.samples) for video in videos)]), 0
+    vectors = np.split(numbers.astype(np.float64), np.cumsum([len(video.samples) for video in videos])[:-1])
+    most = 0
     for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]):
         video, partner = videos[index], videos[other]
-        a, b = (numbers[starts[each] : starts[each + 1]].astype(np.float64) for each in (index, other))
         times = np.array(video.samples) / max(video.frames - 1, 1) * (partner.frames - 1)
-        nearest, clock = cdist(a, b).argmin(axis=1), np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
+        nearest = cdist(vectors[index], vectors[other]).argmin(axis=1)
+        clock = np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
         phases, theirs = ([each.phase(frame) for frame in each.samples] for each in (video, partner))
         right = [
             at
@@ -213,21 +207,16 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
 
 
 def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
-    """Return a row of the CSV around its events, and their number, or None if there are no labels or they end early."""
+    """Return a row of the CSV, its events, and their number, or None if there are no labels or they end early."""
+    before = io.StringIO()
+    csv.writer(before, lineterminator="").writerow(printable(row[name]) for name in CSV_COLUMNS)
     events, known = row["events"].split(";"), row["events"] and not row["events"].endswith(UNLABELED_MARK)
     return {
         "name": printable(f"{row['view']}/{row['id']}"),
-        "before": _csv_line(row["path"], row["view"], row["split"], row["id"]),
+        "before": before.getvalue(),
         "events": printable(row["events"]),
-        "after": _csv_line(row["pair"], row["start"], row["end"]),
         "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
     }
-
-
-def _csv_line(*fields: str) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(map(printable, fields))
-    return line.getvalue()
 
 
 def _run_data(run: RunVectors, numbers: NDArray[np.int8], step: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tests.processes import Ran
 import byov
 from byov.cli.align import main as align_main
 from byov.cli.embed import main as embed_main
+from byov.cli.export import main as export_main
 
 FPS = 10
 FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # frames of each video in the dataset
@@ -65,18 +66,20 @@ def runs(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def byov_embed(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
-    """byov_embed(*arguments): the command, with the run `toy`."""
-    monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
-    return lambda *arguments: call(embed_main, "byov-embed", *arguments)
+def command(main: Callable[[], None], name: str) -> Any:
+    """Return a fixture that runs a command with the run `toy`: byov_embed(*arguments)."""
+
+    @pytest.fixture
+    def run(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
+        monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
+        return lambda *arguments: call(main, name, *arguments)
+
+    return run
 
 
-@pytest.fixture
-def byov_align(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
-    """byov_align(*arguments): the command, with the run `toy`."""
-    monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
-    return lambda *arguments: call(align_main, "byov-align", *arguments)
+byov_align = command(align_main, "byov-align")
+byov_embed = command(embed_main, "byov-embed")
+byov_export = command(export_main, "byov-export")
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from byov.cli.evaluate import main as evaluate_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
 from byov.data.video import FrameReader
-from byov.errors import ApplyError
 
 VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # views of the videos the run was trained on
 
@@ -86,20 +85,6 @@ def test_frame_arrays_get_the_embeddings_of_the_file(trained, videos):
     expected = run.embed(videos / "two.mp4")
     np.testing.assert_array_equal(run.embed(frames), expected)
     np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)  # not contiguous
-
-
-@pytest.mark.parametrize(
-    ("video", "fact"),
-    [
-        ([[1, 2], [3, 4]], "a list"),
-        (np.zeros((2, 8, 8, 3)), "float64"),
-        (np.zeros((2, 8, 8, 4), np.uint8), "(2, 8, 8, 4)"),
-        (np.zeros((0, 8, 8, 3), np.uint8), "(0, 8, 8, 3)"),
-    ],
-)
-def test_arrays_that_cannot_be_embedded(trained, video, fact):
-    with pytest.raises(ApplyError, match=re.escape(fact)):
-        byov.load_run("toy", runs_dir=trained / "runs").embed(video)
 
 
 def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, videos, tmp_path):

@@ -6,18 +6,11 @@ import torch
 
 import byov
 from byov.apply import export
-from byov.cli.export import main as export_main
 from byov.train.methods import build_method
 from byov.train.settings import resolve_settings
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated parts of itself
-
-
-@pytest.fixture
-def byov_export(call, trained, monkeypatch):
-    monkeypatch.setenv("BYOV_RUNS", str(trained / "runs"))
-    return lambda *arguments: call(export_main, "byov-export", *arguments)
 
 
 def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):

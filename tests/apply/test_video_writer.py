@@ -1,14 +1,13 @@
 import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from tests.apply.conftest import write_video as write_colors
 
-from byov.apply.align import GAP, AlignedVideos
+from byov.apply.align import GAP, AlignedVideos, caption
 from byov.apply.embedder import EmbeddedVideo
-from byov.apply.video_writer import Side, draw_captions, write_video
+from byov.apply.video_writer import draw_captions, write_video
 from byov.data.video import FrameReader
 
 HEIGHT, WIDTH, GRAY = 240, 320, 90
@@ -54,10 +53,10 @@ def test_a_full_disk_leaves_nothing(tmp_path, suffix, fraction):
 
 
 def test_captions_have_the_time_and_the_phase():
-    side = Side("B", Path("b.mp4"), np.array([0, 0.2, 0.25, 12.346]), (0.25, 0.5))
-    captions = ["B   0.00 s   phase 0", "B   0.20 s   phase 0", "B   0.25 s   phase 1", "B   12.35 s   phase 2"]
-    assert [side.caption(frame) for frame in range(4)] == captions
-    assert Side("A", Path("a.mp4"), np.array([0, 1.5]), None).caption(1) == "A   1.50 s"
+    captions = [caption("B", seconds, (0.25, 0.5)) for seconds in (0, 0.2, 0.25, 12.346)]
+    expected = ["0.00 s   phase 0", "0.20 s   phase 0", "0.25 s   phase 1", "12.35 s   phase 2"]
+    assert captions == [f"B   {text}" for text in expected]
+    assert caption("A", 1.5, None) == "A   1.50 s"
 
 
 def read_captions(panels, texts):
@@ -73,15 +72,15 @@ def read_captions(panels, texts):
 def test_each_panel_has_the_caption_of_its_frame(tmp_path):
     seconds = {"A": np.array([0.0, 1.1, 2.2, 3.3]), "B": np.array([0.0, 4.4, 5.5, 6.6, 7.7])}
     events = {"A": (1.1, 3.0), "B": (5.5, 7.0)}
-    sides, videos = [], []
+    videos, captions = [], []
     for letter, times in seconds.items():
         path = write_colors(tmp_path / f"{letter}.mkv", np.full((len(times), 3), GRAY), seconds=times)
-        sides.append(Side(letter, path, times, events[letter]))
         videos.append(EmbeddedVideo(path, np.zeros((len(times), 2)), times, None))
+        captions.append([caption(letter, second, events[letter]) for second in times])
     matched = [4, 2, 0, 0]
     aligned = AlignedVideos(*videos, np.array(matched), None, None, *events.values())
     aligned.write_video(tmp_path / "out.mkv", height=HEIGHT)
     pixels = np.concatenate([block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()])
-    of_a, of_b = ([side.caption(frame) for frame in range(len(side.pts_seconds))] for side in sides)
+    of_a, of_b = captions
     assert read_captions(pixels[:, :, :WIDTH], of_a + of_b) == of_a
     assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [of_b[frame] for frame in matched]

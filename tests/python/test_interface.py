@@ -78,6 +78,10 @@ def test_embed_equals_the_embeddings_of_the_run(project):
         (np.zeros((0, 128)), r"\(0, 128\)"),
         (np.zeros(128), r"\(128,\)"),
         (torch.zeros(1, 5, 128), r"\(1, 5, 128\)"),
+        (np.zeros((2, 8, 8, 3)), "float64"),
+        (np.zeros((2, 8, 8, 4), np.uint8), r"\(2, 8, 8, 4\)"),
+        (np.zeros((0, 8, 8, 3), np.uint8), r"\(0, 8, 8, 3\)"),
+        ([[1, 2], [3, 4]], "a list"),
         (np.full((5, 128), np.nan), "finite"),
         ("nowhere.mp4", "nowhere.mp4"),
         ("datasets", "datasets"),
@@ -110,19 +114,6 @@ def test_evaluate_without_a_task_scores_all():
 def test_evaluate_rejects_a_task(task, message):
     with pytest.raises(byov.ByovError, match=message):
         byov.load_run().evaluate(task)
-
-
-def test_extraction_continues_after_a_failure_and_retries(project):
-    damaged = project / "datasets/demo/train/ego/train_ego_00.mp4"
-    content = damaged.read_bytes()
-    damaged.write_bytes(b"no video")
-    first = byov.extract_features("demo", encoder="random/tiny", features_dir="new", ratios=(0.3,))
-    assert (first.videos, first.cached, list(first.failures)) == (7, 0, ["train_ego_00"])
-    damaged.write_bytes(content)
-    second = byov.extract_features("demo", encoder="random/tiny", features_dir="new", ratios=(0.3,))
-    assert (second.videos, second.frames, second.cached, second.failures) == (1, 12, 7, {})
-    old, new = (byov.load_features(features_dir=folder)["train_ego_00"] for folder in ("features", "new"))
-    assert np.array_equal(old, new)
 
 
 def test_extraction_of_own_videos(project):

@@ -92,7 +92,7 @@ class Browser:
 class Tab:
     """A page in the browser, offline, with its messages and requests."""
 
-    def __init__(self, browser: Browser, path: Path, **emulated: Any) -> None:
+    def __init__(self, browser: Browser, path: Path) -> None:
         self._browser = browser
         self.target = browser.send("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.send("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
@@ -102,7 +102,7 @@ class Tab:
         self.send("Network.emulateNetworkConditions", offline=True, **speed)
         self.send("Page.setLifecycleEventsEnabled", enabled=True)
         self.url = path.as_uri()
-        self.emulate(**emulated)
+        self.emulate()
         self.reload()
 
     def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light") -> None:

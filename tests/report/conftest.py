@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +40,13 @@ TINY = (
 )
 
 
-@dataclass(frozen=True)
 class Project:
     """videos/, features/ and runs/ below one folder."""
 
-    root: Path
-
-    @property
-    def features_dir(self) -> Path:
-        return self.root / "features"
-
-    @property
-    def runs_dir(self) -> Path:
-        return self.root / "runs"
-
-    @property
-    def run(self) -> Path:
-        return self.runs_dir / RUN
-
-    @property
-    def manifest_path(self) -> Path:
-        return self.features_dir / DATASET / "manifest.json"
+    def __init__(self, root: Path) -> None:
+        self.root, self.features_dir, self.runs_dir = root, root / "features", root / "runs"
+        self.run = self.runs_dir / RUN
+        self.manifest_path = self.features_dir / DATASET / "manifest.json"
 
     def video(self, video_id: str) -> Path:
         return self.root / "videos" / f"{video_id}.mp4"

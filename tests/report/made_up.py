@@ -131,9 +131,7 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
             kept_epoch=21,
         ),
         projection=parts.Projection(
-            points,
-            tuple((title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained")),
-            222,
+            points, tuple((title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained"))
         ),
         strips=strips,
         tokens=tokens,
