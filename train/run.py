@@ -127,7 +127,8 @@ def train_run(
         model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
         training = training_record(data, model)
         if torch_device.type == "cpu" and isinstance(chosen, ByovSettings) and chosen.depth >= PAPER_DEPTH:
-            LOGGER.info("the paper's model is slow on a CPU; --size small trains a smaller one in minutes")
+            command = f"byov-train --dataset {data.dataset} --ratio {data.column.removeprefix('merged/')} --size small"
+            LOGGER.info(f"the paper's model is slow on a CPU; a smaller one takes minutes: {command}")
     trackers = [name for name, is_used in (("tensorboard", tensorboard), ("wandb", wandb)) if is_used]
     check_installed(trackers)
     lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"

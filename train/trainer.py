@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from byov.cache.digests import check_weights
 from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.text import format_duration
 from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
@@ -27,6 +29,7 @@ from byov.train.trackers import Tracker
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
+TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # the time left is logged if it is longer
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
@@ -98,7 +101,7 @@ class Trainer:
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
             self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
-        first, steps_per_epoch = self.state.step, self._batches.steps_per_epoch
+        first, steps_per_epoch, started = self.state.step, self._batches.steps_per_epoch, 0.0
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
                 self._train_step(batch)
@@ -109,6 +112,12 @@ class Trainer:
                     score = self._end_epoch(epoch)
                     if score is not None:
                         bar.advance(0, latest=f"epoch={epoch}, val {self._select}={score:.4f}")
+                if self.state.step == first + 1:  # the first step is slow, so it is not timed
+                    started = time.monotonic()
+                elif self.state.step == first + 1 + TIMED_STEPS and self._processes.is_main:
+                    left = (time.monotonic() - started) / TIMED_STEPS * (self.total_steps - self.state.step)
+                    if left > SHORTEST_ESTIMATE_SECONDS:
+                        LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
                     self._processes.barrier()  # torchrun ends all processes as soon as one has ended

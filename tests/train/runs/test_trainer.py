@@ -51,6 +51,17 @@ def test_interrupted_after_every_step_a_run_ends_the_same(train, tmp_path, metho
     assert contents(train("toy", resume=True)) == contents(whole)
 
 
+def test_the_time_left_is_logged_once_also_by_a_resumed_run(train, monkeypatch, caplog):
+    monkeypatch.setattr("byov.train.trainer.SHORTEST_ESTIMATE_SECONDS", 0.0)
+    caplog.set_level("INFO", "byov")
+    options = tiny_options("tcn") | {"epochs": 20}
+    calls = iter(range(15))
+    with pytest.raises(Interrupted):
+        train("toy", stop=lambda: next(calls, None) is None, **options)
+    train("toy", resume=True)
+    assert sum(text.endswith(" left") for text in caplog.messages) == 2
+
+
 def test_learning_rate_schedules():
     settings = ByovSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
     rates = [learning_rate(settings, step, 4) for step in range(41)]
