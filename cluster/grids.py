@@ -1,15 +1,4 @@
-"""Grids of runs: a TOML file of settings. Each combination of the values in its lists is one run.
-
-    dataset = "demo"
-    ratio = [0.1, 0.3]
-    seed = [0, 1, 2]
-
-    [[runs]]                        # optional blocks with settings for some of the runs
-    method = "tcc"
-    lr = [1e-4, 1e-3]
-
-Keys are dataset, encoder, ratio, method, title and the settings of byov-train.
-"""
+"""Grids of runs: a TOML file of settings (docs/sweeps.md). Each combination of the values in its lists is one run."""
 
 import hashlib
 import json

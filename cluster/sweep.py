@@ -4,6 +4,7 @@ runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its mo
 runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
 """
 
+import hashlib
 import json
 import logging
 import time
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from byov.cache.atomic import exclusive, write_bytes, write_text
-from byov.cache.digests import file_sha256, json_sha256, read_sealed_json, seal_json
+from byov.cache.digests import json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path, ratio_key
 from byov.cache.runs import (
@@ -119,7 +120,7 @@ class RunTask:
         # The scores of the trained model come last: they mark the run as finished.
         for untrained in (True, False) if self.run.untrained else (False,):
             path, reader = run_scores(self.run, self.folders, untrained=untrained)
-            score(path, reader, self.folders.features, self.run.scope, Stoppable(NO_PROGRESS, stop))
+            score(path, reader, self.run.scope, Stoppable(NO_PROGRESS, stop))
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class BaselineTask:
 
     def __call__(self, stop: Stop) -> Rows:
         path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
-        return score(path, self.reader, self.folders.features, self.scope, Stoppable(NO_PROGRESS, stop))
+        return score(path, self.reader, self.scope, Stoppable(NO_PROGRESS, stop))
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
@@ -305,16 +306,16 @@ def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) ->
 
 def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
     """Return the scores of a run; None if they are missing or outdated."""
-    return cached_scores(*run_scores(run, folders, untrained=untrained), folders.features, run.scope)
+    return cached_scores(*run_scores(run, folders, untrained=untrained), run.scope)
 
 
-def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope) -> Rows | None:
+def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | None:
     """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
     try:
         file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
     except (OSError, ValueError):
         return None
-    if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, features_dir, scope):
+    if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, scope):
         return None
     if not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
         return None
@@ -326,21 +327,21 @@ def cached_scores(path: Path, reader: EmbeddingReader, features_dir: Path, scope
     return rows
 
 
-def score(path: Path, reader: EmbeddingReader, features_dir: Path, scope: Scope, progress: Progress) -> Rows:
+def score(path: Path, reader: EmbeddingReader, scope: Scope, progress: Progress) -> Rows:
     """Return the rows of a score file, computing and writing them if needed."""
-    cached = cached_scores(path, reader, features_dir, scope)
+    cached = cached_scores(path, reader, scope)
     if cached is not None:
         return cached
     rows = evaluate(reader, scope, progress)
-    record = asdict(ScoreFile(SCHEMA_VERSION, _inputs(reader, features_dir, scope), scope.tasks, rows))
+    record = asdict(ScoreFile(SCHEMA_VERSION, _inputs(reader, scope), scope.tasks, rows))
     write_bytes(path, seal_json(record))
     return rows
 
 
-def _inputs(reader: EmbeddingReader, features_dir: Path, scope: Scope) -> dict[str, Any]:
+def _inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
     inputs = {
         "embeddings_sha256": _embeddings_digest(reader, scope),
-        "manifest_sha256": file_sha256(manifest_path(features_dir, reader.manifest.dataset)),
+        "manifest_sha256": hashlib.sha256(reader.manifest.to_json().encode()).hexdigest(),
         "split": scope.split,
         "options": asdict(scope.options),
         "versions": versions(),

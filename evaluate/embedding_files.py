@@ -80,14 +80,13 @@ def read_npz(path: Path) -> FileEmbeddings:
     arrays, videos, embeddings = _read_arrays(path, ARRAYS), list[VideoEntry](), dict[str, NDArray[np.float32]]()
     for split in ("train", "test"):
         if split == "test" or any(key.startswith("train_") for key in arrays):
-            of_split = {part: arrays[f"{split}_{part}"] for part in PARTS if f"{split}_{part}" in arrays}
             try:
-                for video, rows in _npz_videos(split, **of_split):
+                for video, rows in _npz_videos(split, arrays):
                     videos.append(video)
                     embeddings[f"{video.view}/{video.id}"] = rows
-            except (TypeError, ValueError) as error:
-                shapes = ", ".join(f"{split}_{part} {array.shape}" for part, array in of_split.items())
-                reason = error if isinstance(error, ValueError) else "an array is missing"
+            except (KeyError, ValueError) as error:
+                shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+                reason = error if isinstance(error, ValueError) else f"an array is missing: {error}"
                 raise EvaluationError(f"{path}: {reason}; it has {shapes or 'no arrays'}; {LAYOUT}") from None
     phases = range(1 + max(max(video.labels or (UNLABELED,)) for video in videos))
     manifest = Manifest("embeddings", tuple(map(str, phases)), (), tuple(videos))
@@ -95,12 +94,11 @@ def read_npz(path: Path) -> FileEmbeddings:
 
 
 def _npz_videos(
-    split: Literal["train", "test"],
-    embeddings: NDArray[Any],
-    lengths: NDArray[Any],
-    is_ego: NDArray[Any],
-    labels: NDArray[Any] | None = None,
+    split: Literal["train", "test"], arrays: Mapping[str, NDArray[Any]]
 ) -> Iterator[tuple[VideoEntry, NDArray[np.float32]]]:
+    """Yield the videos of a split. Raises KeyError if an array is missing, and ValueError if one does not fit."""
+    embeddings, lengths, is_ego = (arrays[f"{split}_{part}"] for part in ("embeddings", "lengths", "is_ego"))
+    labels = arrays.get(f"{split}_labels")
     frames = sum(lengths.tolist())  # Python integers do not overflow
     if min(lengths) < 1 or frames != len(embeddings) or len(is_ego) != len(lengths):
         raise ValueError(f"lengths of {frames} frames in total")

@@ -64,7 +64,7 @@ def test_labels_and_training_videos_are_optional(write):
         ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, "lengths of 18446744073709551619 frames"),
         ({"test_lengths": np.array([3, 0])}, "lengths of 3 frames"),
         ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected {train,test}_{embeddings"),
-        ({"test_lengths": None}, "an array is missing; it has test_embeddings .*; expected {train,test}_{embeddings"),
+        ({"test_lengths": None}, "an array is missing: 'test_lengths'; it has .*; expected {train,test}_{embeddings"),
         ({"test_labels": np.array([0, 1])}, r"test_labels \(2,\)"),
         ({"test_labels": np.array([0, -2, 1])}, "labels from -2 to 1"),
         ({"test_labels": np.array([0, 10**12, 1])}, "labels from 0 to 1000000000000"),
