@@ -62,13 +62,13 @@ def test_repeated_actions_count_once(read):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"columns": COLUMNS[1:]}, "columns 'subject,.* Expected id,egocentric,actions"),
+        ({"columns": COLUMNS[1:]}, "first line is 'subject,.* columns id,egocentric,actions"),
         ({"test": [TEST[0], row("PLAIN", "yes")]}, r"_test\.csv:\d+: egocentric is 'yes'"),
         ({"train": TRAIN[:1]}, "train split of charades_ego has no exo"),
         ({"test": []}, "test split of charades_ego has no ego"),
         ({"train": [*TRAIN, row("absent", "Yes")]}, "absent.mp4: listed in the train split"),
         ({"test": [*TEST, TRAIN[0]]}, "'EGO01EGO' is not unique"),
-        ({"test": b""}, r"_test\.csv: columns ''"),
+        ({"test": b""}, r"_test\.csv: the first line is ''"),
         ({"test": table(TEST).encode() + b"\xff,"}, r"_test\.csv: not a readable CSV"),
         *(
             ({"train": [row("EGO01EGO", "Yes", actions), TRAIN[1]]}, f"action '{actions}'")

@@ -65,7 +65,7 @@ def links(text):
 
 @cache
 def find_command(name):
-    return typer.main.get_command(import_module(PROJECT["scripts"][name].partition(":")[0]).app)
+    return typer.main.get_command(import_module(PROJECT["scripts"][name].partition(":")[0]).main)
 
 
 def option_names(command):
