@@ -65,7 +65,12 @@ def links(text):
 
 @cache
 def find_command(name):
-    return typer.main.get_command(import_module(PROJECT["scripts"][name].partition(":")[0]).main)
+    module = import_module(PROJECT["scripts"][name].partition(":")[0])
+    command = typer.main.get_command(getattr(module, "app", module.main))
+    for parameter in command.params:
+        if getattr(parameter.type, "exists", False):  # the files of an example do not
+            parameter.type.exists = False
+    return command
 
 
 def option_names(command):
