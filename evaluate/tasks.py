@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
@@ -17,11 +18,12 @@ from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_m
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.online import predict_progress
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
-from byov.evaluate.protocols import PROTOCOLS, Protocol, chosen_protocols
+from byov.evaluate.protocols import CHOICES, PROTOCOLS, Protocol
 from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
 from byov.evaluate.table import Column
 from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import UNLABELED
 
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
@@ -75,6 +77,17 @@ class Task(ABC):
         if not self.needs_labels:
             return frames
         return frames.labeled if self.needs_all_frames else frames.labeled_frames
+
+    def missing_labels(self, manifest: Manifest, split: str) -> str:
+        """Return the labels that the task needs and a dataset lacks; "" if there are none."""
+        if self.needs_actions and not manifest.actions:
+            return "action labels"
+        for needed in (split, "train") if self.needs_training else (split,):
+            videos = [video for video in manifest.videos if video.split == needed and video.frames]
+            is_labeled = any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
+            if self.needs_labels and not (manifest.phases and is_labeled):
+                return f"phase labels for any {needed} video"
+        return ""
 
 
 class Classification(Task):
@@ -150,10 +163,8 @@ class Progression(Task):
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         note = TIME_COLUMN if options.time_column else ""
-        progression = Column(
-            "progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note
-        )
-        return (progression,)
+        column = Column("progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note)
+        return (column,)
 
     def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         inputs, scores = regressor_inputs(test, options.time_column), []
@@ -333,7 +344,8 @@ def table_columns(
 
 def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
     """Return the protocols of a choice that some of the tasks are scored under."""
-    return tuple(one for one in chosen_protocols(choice) if any(one in TASKS[task].protocols for task in tasks))
+    chosen = CHOICES.get(choice, (choice,))
+    return tuple(one for one in PROTOCOLS if one in chosen and any(one in TASKS[task].protocols for task in tasks))
 
 
 def score_frames(
