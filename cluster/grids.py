@@ -13,7 +13,6 @@ from typing import Any, get_args, get_origin
 
 from pydantic import Field, ValidationError
 
-from byov.cache.features import Header
 from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
@@ -32,6 +31,7 @@ _FIELDS = [field for cls in shared.settings_classes().values() for field in cls.
 _PAIRS = {name for name, info in _FIELDS if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
+_first_header = cache(first_header)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _planned(
         raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
     try:
         folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
-        header = _first_header(folder)
+        header = _first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
     except ByovError:
         if not allow_missing:
             raise
@@ -217,11 +217,6 @@ def _planned(
     run = _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values)
     untrained = grid.evaluation.untrained
     return PlannedRun(run, dataset, folder.name, float(ratio), settings, encoder, scope, untrained, title, missing)
-
-
-@cache
-def _first_header(folder: Path) -> Header:
-    return first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
 
 
 @cache

@@ -24,8 +24,6 @@ from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
 
-TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
-
 
 class EmbeddingReader(ABC):
     """Reads embeddings of a dataset's videos and joins them into `Frames`."""
@@ -237,7 +235,8 @@ class TimeOnly(EmbeddingReader):
         return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
-        return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
+        embedding = "one dimension: 0 at the first frame of a video, 1 at its last"
+        return {"dataset": self.manifest.dataset, "embedding": embedding}
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:

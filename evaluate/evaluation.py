@@ -31,7 +31,6 @@ LOGGER = logging.getLogger(__name__)
 
 RowsOrError = dict[Protocol, Row] | Exception
 SCHEMA_VERSION = 1
-ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
 SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"
@@ -305,7 +304,7 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
         except CacheError as error:
             LOGGER.info(f"{folder.name}: skipped ({error})")
             continue
-        plain = "cls" if "cls" in columns else ALL_TOKENS
+        plain = "cls" if "cls" in columns else "merged/1.0"  # all tokens
         found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
     return sorted(found, key=lambda one: not one[0].startswith("random--"))
 

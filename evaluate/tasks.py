@@ -107,9 +107,11 @@ class Classification(Task):
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
                 view = VIEWS[setting][1]
-                confusion = _confusion(test.of_view(view), predicted)
-                of_view = weights[:, view_mask(test.is_ego, view)]
-                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(of_view, confusion, 1))
+                scored, weights_of_view = test.of_view(view), weights[:, view_mask(test.is_ego, view)]
+                phases = np.union1d(scored.phases, predicted)
+                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))  # of each video: true, predicted
+                np.add.at(counts, (scored.video_of_frame, *np.searchsorted(phases, (scored.phases, predicted))), 1)
+                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(weights_of_view, counts, 1))
         return estimates
 
 
@@ -400,11 +402,3 @@ def _retrieval_columns(k: int) -> tuple[Column, ...]:
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
     return tuple(Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items())
-
-
-def _confusion(test: Frames, predicted: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(V, P, P) number of frames of each video by true and predicted phase."""
-    phases = np.union1d(test.phases, predicted)
-    counts = np.zeros((len(test.lengths), len(phases), len(phases)))
-    np.add.at(counts, (test.video_of_frame, *np.searchsorted(phases, (test.phases, predicted))), 1)
-    return counts
