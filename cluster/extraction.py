@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from math import ceil
 
 from byov.cache.atomic import remove_abandoned
+from byov.cache.features import identity_difference
 from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
 from byov.cluster.worker_pool import run_tasks
 from byov.errors import ClusterError, ProcessLost
@@ -37,7 +38,11 @@ def extract_on_cluster(
     one; a video fails after its worker has died three times. Once `stop` returns True, Interrupted is raised; finished
     videos are kept.
     """
-    jobs = [_absolute(job) for job in jobs]
+    # Workers need absolute paths, but not the manifest entries.
+    jobs = [
+        replace(job, video=replace(job.video, path=job.video.path.absolute()), path=job.path.absolute(), found=None)
+        for job in jobs
+    ]
     options = replace(options, cores=cluster.cpus_per_worker)
     one_per_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
     outcome = Outcome()
@@ -100,12 +105,6 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     return [largest_first[first::chunks] for first in range(chunks)]
 
 
-def _absolute(job: Job) -> Job:
-    """Return a job for a worker: with absolute paths and without its manifest entry."""
-    video = replace(job.video, path=job.video.path.absolute())
-    return replace(job, video=video, path=job.path.absolute(), found=None)
-
-
 @lru_cache(maxsize=1)
 def _load(name: EncoderName, options: ExtractionOptions) -> FrameEncoder:
     if name.is_imagenet:
@@ -121,8 +120,5 @@ def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) ->
 
 
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
-    for what, value in expected.items():
-        if found[what] != value:
-            raise ClusterError(
-                f"workers differ in {what}: {value!r} and {found[what]!r}. Use the same software and hardware."
-            )
+    if difference := identity_difference(found, expected):
+        raise ClusterError(f"workers differ in {difference}. Use the same software and hardware.")

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
-from byov.cache.features import Header
 from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.embeddings import first_header, read_manifest, row_title
@@ -21,28 +20,18 @@ from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
 from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
 from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
 from byov.records import Record, problem
+from byov.train import settings as shared
 from byov.train.feature_store import choose_folder
-from byov.train.settings import (
-    DEFAULT_METHOD,
-    DEFAULT_RATIO,
-    SHORT_OPTIONS,
-    TrainSettings,
-    option_name,
-    resolve_settings,
-    settings_classes,
-)
 
 SWEEP_FOLDER = ".sweep"  # in the folder of runs
 MAX_NAME_LENGTH = 120
 ALL = "all"
-_NOT_SETTINGS = ("dataset", "encoder", "ratio", "method", "title")
-_LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
-_FIELDS = {
-    name: info for cls in settings_classes().values() for name, info in cls.model_fields.items() if name != "method"
-}
-_PAIRS = {name for name, info in _FIELDS.items() if get_origin(info.annotation) is tuple}
-_OPTIONAL = {name for name, info in _FIELDS.items() if NoneType in get_args(info.annotation)}
+_LONG_NAMES = {short: name for name, short in shared.SHORT_OPTIONS.items()}
+_FIELDS = [field for cls in shared.settings_classes().values() for field in cls.model_fields.items()]
+_PAIRS = {name for name, info in _FIELDS if get_origin(info.annotation) is tuple}
+_OPTIONAL = {name for name, info in _FIELDS if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
+_first_header = cache(first_header)
 
 
 @dataclass(frozen=True)
@@ -60,14 +49,6 @@ class EvaluationChoice(Record):
     split: ScoredSplit = "test"
     protocol: ProtocolChoice = "all"
     untrained: bool = True  # also score the model at initialization
-
-    @field_validator("tasks")
-    @classmethod
-    def _check_tasks(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
-        for task in tasks:
-            if task not in (ALL, *TASKS):
-                raise ValueError(f"no task {task!r}; choose from {', '.join((ALL, *TASKS))}")
-        return tasks
 
 
 class GridFile(Record, extra="allow"):
@@ -104,7 +85,7 @@ class PlannedRun:
     dataset: str
     encoder_folder: str
     ratio: float
-    settings: TrainSettings
+    settings: shared.TrainSettings
     encoder: str
     scope: Scope
     untrained: bool  # also score the model at initialization
@@ -141,26 +122,24 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
         single = {key: values[0] for key, values in common.items() if file.name and len(values) == 1}
         blocks = tuple(GridBlock(common | _alternatives(block), single) for block in file.runs)
         return RunGrid(source, check_name(file.name, "name") if file.name else "", blocks, file.evaluation)
-    except ValidationError as error:
-        raise SweepError(f"{source}: {problem(error)}") from None
-    except ByovError as error:
-        raise SweepError(f"{source}: {error}") from None
+    except (ByovError, ValidationError) as error:
+        reason = problem(error) if isinstance(error, ValidationError) else error
+        raise SweepError(f"{source}: {reason}") from None
 
 
 def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
-    names = {key: _LONG_NAMES.get(key, key.replace("-", "_")) for key in settings}
-    return {names[key]: _values(names[key], value) for key, value in settings.items()}
-
-
-def _values(name: str, value: Any) -> list[Any]:
-    """Return the alternative values of a setting. If the setting is a pair, a list of two numbers is one value."""
-    is_pair = name in _PAIRS and isinstance(value, list) and not any(isinstance(item, list) for item in value)
-    values = value if isinstance(value, list) and not is_pair else [value]
-    if not values:
-        raise SweepError(f"{name} is an empty list")
-    if name in _OPTIONAL:
-        values = [None if item == "none" else item for item in values]
-    return [tuple(item) if isinstance(item, list) else item for item in values]
+    """Return the alternative values of each setting. If the setting is a pair, a list of two numbers is one value."""
+    found = {}
+    for key, value in settings.items():
+        name = _LONG_NAMES.get(key, key.replace("-", "_"))
+        is_pair = name in _PAIRS and isinstance(value, list) and not any(isinstance(item, list) for item in value)
+        values = value if isinstance(value, list) and not is_pair else [value]
+        if not values:
+            raise SweepError(f"{name} is an empty list")
+        if name in _OPTIONAL:
+            values = [None if item == "none" else item for item in values]
+        found[name] = [tuple(item) if isinstance(item, list) else item for item in values]
+    return found
 
 
 def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bool = False) -> list[PlannedRun]:
@@ -172,7 +151,15 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bo
     _scope.cache_clear()
     runs: dict[str, PlannedRun] = {}
     for grid in grids:
-        for run in _titled(_grid_runs(grid, features_dir, allow_missing=allow_missing)):
+        try:
+            planned = [
+                _planned(grid, block, dict(zip(block.values, combination, strict=True)), features_dir, allow_missing)
+                for block in grid.blocks
+                for combination in product(*block.values.values())
+            ]
+        except ByovError as error:
+            raise SweepError(f"{grid.source}: {error}") from None
+        for run in _titled(planned):
             other = runs.setdefault(run.name, run)
             if (other.settings, other.ratio) != (run.settings, run.ratio):
                 raise SweepError(f"{grid.source}: two runs are called {run.name}. Rename the grid, or leave name out.")
@@ -192,68 +179,44 @@ def joint_scope(scopes: Sequence[Scope]) -> Scope:
     )
 
 
-def _grid_runs(grid: RunGrid, features_dir: Path, *, allow_missing: bool) -> list[PlannedRun]:
-    try:
-        return [
-            _planned(grid, block, dict(zip(block.values, combination, strict=True)), features_dir, allow_missing)
-            for block in grid.blocks
-            for combination in product(*block.values.values())
-        ]
-    except ByovError as error:
-        raise SweepError(f"{grid.source}: {error}") from None
-
-
 def _planned(
     grid: RunGrid, block: GridBlock, values: Mapping[str, Any], features_dir: Path, allow_missing: bool
 ) -> PlannedRun:
     for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
-    ratio, missing, header = values.get("ratio", DEFAULT_RATIO), "", None
+    ratio, missing, header = values.get("ratio", shared.DEFAULT_RATIO), "", None
     if type(ratio) not in (int, float) or not 0 < ratio <= 1:
         raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
     try:
         folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
-        header = _first_header(folder)
+        header = _first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
     except ByovError:
         if not allow_missing:
             raise
         folder = features_dir / values["dataset"] / encoder_slug(values["encoder"])
-    encoder = header.provenance.encoder if header else values["encoder"]
+    dataset, encoder = folder.parent.name, header.provenance.encoder if header else values["encoder"]
     scope = Scope(grid.evaluation.split, PROTOCOLS, tuple(TASKS), EvaluationOptions())
     if header is None or ratio_key(ratio) not in header.ratios:
-        missing = f"byov-extract --dataset {folder.parent.name.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
+        missing = f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
         missing += f" --ratios {ratio_key(ratio)}" if header else ""
     else:
-        scope = _scope(grid.evaluation, features_dir, folder.parent.name)
+        scope = _scope(grid.evaluation, features_dir, dataset)
     if missing and header and not allow_missing:
         ratios = ", ".join(sorted(header.ratios, key=float))
         raise SweepError(
             f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract --ratios "
             f"{ratio_key(ratio)}."
         )
-    given = {key: value for key, value in values.items() if key not in _NOT_SETTINGS}
-    settings = resolve_settings(values.get("method", DEFAULT_METHOD), folder.parent.name, given)
+    other_keys = ("dataset", "encoder", "ratio", "method", "title")
+    given = {key: value for key, value in values.items() if key not in other_keys}
+    settings = shared.resolve_settings(values.get("method", shared.DEFAULT_METHOD), dataset, given)
     title = values.get("title", "")
     for name, value in {"ratio": ratio_key(ratio), **settings.model_dump()}.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
-    return PlannedRun(
-        _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values),
-        folder.parent.name,
-        folder.name,
-        float(ratio),
-        settings,
-        encoder,
-        scope,
-        grid.evaluation.untrained,
-        title,
-        missing,
-    )
-
-
-@cache
-def _first_header(folder: Path) -> Header:
-    return first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
+    run = _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values)
+    untrained = grid.evaluation.untrained
+    return PlannedRun(run, dataset, folder.name, float(ratio), settings, encoder, scope, untrained, title, missing)
 
 
 @cache
@@ -268,7 +231,7 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
 
 
 def _run_name(
-    grid: RunGrid, block: GridBlock, settings: TrainSettings, folder: Path, ratio: float, *, has_encoder: bool
+    grid: RunGrid, block: GridBlock, settings: shared.TrainSettings, folder: Path, ratio: float, *, has_encoder: bool
 ) -> str:
     """Return DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
 
@@ -312,7 +275,7 @@ def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 def _setting_text(name: str, value: Any, separator: str) -> str:
     """Format a setting: "decoder-depth2" and "no-causal", or "decoder depth 2" and "no causal" if separator is " "."""
-    shown = option_name(name).replace("-", separator)
+    shown = shared.option_name(name).replace("-", separator)
     if isinstance(value, bool):
         return shown if value else f"no{separator}{shown}"
     return shown + separator.strip("-") + _value_text(value)

@@ -60,16 +60,15 @@ class ClusterOptions:
 def ray_session(cluster: ClusterOptions) -> Iterator[None]:
     """Connect this process to a Ray cluster. A local cluster is started and shut down."""
     cluster.check()
+    options: dict[str, Any] = {}
     if cluster.address == LOCAL:
         _configure_local_ray()
+        cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
+        options = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     elif cluster.address != AUTO:
         _check_connection(cluster.address)
     import ray
 
-    options: dict[str, Any] = {}
-    if cluster.address == LOCAL:
-        cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
-        options = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="critical", **options)
     except Exception as error:  # Ray raises various types with multi-line messages.

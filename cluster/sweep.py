@@ -22,15 +22,7 @@ from byov.cache.atomic import exclusive, write_bytes, write_text
 from byov.cache.digests import json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path, ratio_key
-from byov.cache.runs import (
-    CHECKPOINTS_NAME,
-    CONFIG_NAME,
-    LAST_MODEL_NAME,
-    RunRecord,
-    is_training,
-    read_progress,
-    read_run,
-)
+from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training, read_progress, read_run
 from byov.cluster.estimates import estimate_runs, record_time, total_time
 from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
 from byov.cluster.ray_pool import ClusterOptions, ray_workers
@@ -49,7 +41,6 @@ from byov.train.settings import differences, settings_of
 LOGGER = logging.getLogger(__name__)
 SCORES_NAME, UNTRAINED_NAME = "scores.json", "scores-untrained.json"
 FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
-SCHEMA_VERSION = 1
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 GRACE_SECONDS = 60.0  # time to write checkpoints after a stop
 RunState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
@@ -248,31 +239,27 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
 def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     """Return the status of a run. Raises SweepError if the run exists with other settings."""
     folder = folders.runs / run.name
-    exists = (folder / CONFIG_NAME).exists()
-    if exists:
-        _refuse_other_settings(run, read_run(folders.runs, run.name))
+    record = read_run(folders.runs, run.name) if (folder / CONFIG_NAME).exists() else None
+    if record is not None:
+        found = (record.dataset, record.encoder_folder, record.column, record.method)
+        wanted = (run.dataset, run.encoder_folder, f"merged/{ratio_key(run.ratio)}", run.settings.method)
+        other = [", ".join(found)] if found != wanted else differences(run.settings, settings_of(record))
+        if other:
+            raise SweepError(
+                f"{folder} exists with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir."
+            )
     failure = read_failure(folder)
     if failure is not None:
         return RunStatus(run.name, "failed", failure)
-    if not exists:
+    if record is None:
         return RunStatus(run.name, "to train")
     models = (False, True) if run.untrained else (False,)
     with suppress(CacheError):  # The model does not exist yet, or is damaged, which training reports.
         if all(finished_rows(run, folders, untrained=untrained) is not None for untrained in models):
             return RunStatus(run.name, "finished")
-    progress = read_progress(read_run(folders.runs, run.name))
+    progress = read_progress(record)
     detail = "trained, not scored" if progress.state == "finished" else progress.description
     return RunStatus(run.name, "to resume", detail)
-
-
-def _refuse_other_settings(run: PlannedRun, record: RunRecord) -> None:
-    found = (record.dataset, record.encoder_folder, record.column, record.method)
-    wanted = (run.dataset, run.encoder_folder, f"merged/{ratio_key(run.ratio)}", run.settings.method)
-    other = [", ".join(found)] if found != wanted else differences(run.settings, settings_of(record))
-    if other:
-        raise SweepError(
-            f"{record.folder} exists with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir."
-        )
 
 
 def read_failure(run: Path) -> str | None:
@@ -289,8 +276,7 @@ def read_failure(run: Path) -> str | None:
 class ScoreFile:
     """Contents of a score file."""
 
-    schema_version: int
-    inputs: dict[str, Any]  # digests and options that the scores depend on
+    inputs: dict[str, Any]  # digests, options and versions that the scores depend on
     tasks: tuple[str, ...]
     rows: Rows
 
@@ -315,9 +301,8 @@ def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | N
         file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
     except (OSError, ValueError):
         return None
-    if file.schema_version != SCHEMA_VERSION or file.inputs != _inputs(reader, scope):
-        return None
-    if not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
+    is_current = file.inputs == _inputs(reader, scope)
+    if not is_current or not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
         return None
     rows = {}
     for protocol in scope.protocols:
@@ -333,8 +318,7 @@ def score(path: Path, reader: EmbeddingReader, scope: Scope, progress: Progress)
     if cached is not None:
         return cached
     rows = evaluate(reader, scope, progress)
-    record = asdict(ScoreFile(SCHEMA_VERSION, _inputs(reader, scope), scope.tasks, rows))
-    write_bytes(path, seal_json(record))
+    write_bytes(path, seal_json(asdict(ScoreFile(_inputs(reader, scope), scope.tasks, rows))))
     return rows
 
 

@@ -44,11 +44,6 @@ def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, 
     return videos
 
 
-def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> "FileEmbeddings":
-    """Read an .npz of many videos, or a file or folder of byov-embed."""
-    return read_embedded(path, manifest, sources) if is_embedded(path) else read_npz(path)
-
-
 class FileEmbeddings(EmbeddingReader):
     """Embeddings from files, by view/id of the video."""
 
@@ -139,11 +134,14 @@ def _read_arrays(
     return arrays
 
 
-def read_embedded(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> FileEmbeddings:
-    """Read files of byov-embed: unlabeled test videos, or with a manifest, videos of that dataset.
+def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> FileEmbeddings:
+    """Read an .npz of many videos, or a file or folder of byov-embed.
 
-    Videos are matched by the digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
+    Files of byov-embed are unlabeled test videos, or with a manifest, videos of that dataset. They are matched by the
+    digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
     """
+    if not is_embedded(path):
+        return read_npz(path)
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())

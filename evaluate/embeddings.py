@@ -15,15 +15,7 @@ from byov.cache.features import Header, check_same_identity, read_header, standa
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import (
-    BEING_TRAINED,
-    check_model,
-    embedding_path,
-    embeddings_folder,
-    is_training,
-    read_run,
-    unfinished_text,
-)
+from byov.cache.runs import check_model, embedding_path, embeddings_folder, is_training, read_run, unfinished_text
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.online import mean_phase_starts, reference_progress
@@ -31,8 +23,6 @@ from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
-
-TIME_ONLY = "one dimension: 0 at the first frame of a video, 1 at its last"
 
 
 class EmbeddingReader(ABC):
@@ -121,7 +111,7 @@ class RunEmbeddings(EmbeddingReader):
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"make them with byov-train --run {run} --embed-only"
         if is_training(self.run.folder):
-            self.remedy = f"{BEING_TRAINED}; it writes them at the end"
+            self.remedy = "another process is training this run; it writes them at the end"
         self._first: EmbeddingProvenance | None = None
         self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
@@ -245,7 +235,8 @@ class TimeOnly(EmbeddingReader):
         return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
-        return {"dataset": self.manifest.dataset, "embedding": TIME_ONLY}
+        embedding = "one dimension: 0 at the first frame of a video, 1 at its last"
+        return {"dataset": self.manifest.dataset, "embedding": embedding}
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:

@@ -23,24 +23,14 @@ from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import TRIMMED_CLIPS, Protocol, ScoredSplit, segments
 from byov.evaluate.published import published_rows
 from byov.evaluate.table import Row, Table, mean_row
-from byov.evaluate.tasks import (
-    TASKS,
-    EvaluationOptions,
-    Task,
-    find_tasks,
-    score_frames,
-    scored_protocols,
-    table_columns,
-)
+from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames, scored_protocols, table_columns
 from byov.progress import NO_PROGRESS, Progress, track
-from byov.records import UNLABELED
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 
 RowsOrError = dict[Protocol, Row] | Exception
 SCHEMA_VERSION = 1
-ALL_TOKENS = "merged/1.0"
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
 SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"
@@ -195,7 +185,7 @@ def evaluate_file(
     usual = [task for task in TASKS.values() if task.in_all and "standard" in task.protocols and not task.needs_actions]
     scored = []
     for task in usual if tasks is None else find_tasks(tasks):
-        lacking = missing_labels(manifest, "test", task)
+        lacking = task.missing_labels(manifest, "test")
         if task.needs_training and "train" not in splits:
             lacking = "training videos"
         if not lacking:
@@ -266,13 +256,8 @@ def compare(
     left_out = tuple(f"{video.view}/{video.id}" for video in used if not video.frames)
     if left_out:
         LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped, never extracted: {', '.join(left_out[:3])}")
-    return Results(
-        manifest.dataset,
-        scope,
-        {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()},
-        count_videos(manifest, scope),
-        left_out,
-    )
+    with_means = {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()}
+    return Results(manifest.dataset, scope, with_means, count_videos(manifest, scope), left_out)
 
 
 def readers_to_compare(
@@ -319,7 +304,7 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
         except CacheError as error:
             LOGGER.info(f"{folder.name}: skipped ({error})")
             continue
-        plain = "cls" if "cls" in columns else ALL_TOKENS
+        plain = "cls" if "cls" in columns else "merged/1.0"  # all tokens
         found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
     return sorted(found, key=lambda one: not one[0].startswith("random--"))
 
@@ -364,22 +349,10 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
     return scope
 
 
-def missing_labels(manifest: Manifest, split: str, task: Task) -> str:
-    """Return the labels that a task needs and the dataset lacks; "" if there are none."""
-    if task.needs_actions and not manifest.actions:
-        return "action labels"
-    for needed in (split, "train") if task.needs_training else (split,):
-        videos = [video for video in manifest.videos if video.split == needed and video.frames]
-        is_labeled = any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
-        if task.needs_labels and not (manifest.phases and is_labeled):
-            return f"phase labels for any {needed} video"
-    return ""
-
-
 def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
     """Raise EvaluationError if the dataset lacks the labels that one of the tasks needs."""
     for task in find_tasks(tasks):
-        if lacking := missing_labels(manifest, split, task):
+        if lacking := task.missing_labels(manifest, split):
             raise EvaluationError(f"{manifest.dataset} has no {lacking}; {task.name} needs them, tau does not")
 
 

@@ -17,7 +17,7 @@ from byov.errors import EvaluationError
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 ProtocolChoice = Literal["standard", "trimmed", "online", "both", "all"]
-CHOICES: dict[str, tuple[Protocol, ...]] = {"both": ("standard", "trimmed"), "all": PROTOCOLS}
+CHOICES: dict[str, tuple[str, ...]] = {"both": ("standard", "trimmed"), "all": PROTOCOLS}
 ScoredSplit = Literal["test", "val"]
 TRIMMED_CLIPS = {"seed": 0, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, "longest": LONGEST}
 
@@ -45,11 +45,6 @@ class Segment:
 
     def __len__(self) -> int:
         return len(self.frames)
-
-
-def chosen_protocols(choice: str) -> tuple[Protocol, ...]:
-    """Return the protocols of a ProtocolChoice."""
-    return CHOICES.get(choice) or tuple(protocol for protocol in PROTOCOLS if protocol == choice)
 
 
 def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
@@ -17,11 +18,12 @@ from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_m
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.online import predict_progress
 from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
-from byov.evaluate.protocols import PROTOCOLS, Protocol, chosen_protocols
+from byov.evaluate.protocols import CHOICES, PROTOCOLS, Protocol
 from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
 from byov.evaluate.table import Column
 from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import UNLABELED
 
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
@@ -76,6 +78,17 @@ class Task(ABC):
             return frames
         return frames.labeled if self.needs_all_frames else frames.labeled_frames
 
+    def missing_labels(self, manifest: Manifest, split: str) -> str:
+        """Return the labels that the task needs and a dataset lacks; "" if there are none."""
+        if self.needs_actions and not manifest.actions:
+            return "action labels"
+        for needed in (split, "train") if self.needs_training else (split,):
+            videos = [video for video in manifest.videos if video.split == needed and video.frames]
+            is_labeled = any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
+            if self.needs_labels and not (manifest.phases and is_labeled):
+                return f"phase labels for any {needed} video"
+        return ""
+
 
 class Classification(Task):
     name = prefix = "classification"
@@ -94,9 +107,11 @@ class Classification(Task):
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
                 view = VIEWS[setting][1]
-                confusion = _confusion(test.of_view(view), predicted)
-                of_view = weights[:, view_mask(test.is_ego, view)]
-                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(of_view, confusion, 1))
+                scored, weights_of_view = test.of_view(view), weights[:, view_mask(test.is_ego, view)]
+                phases = np.union1d(scored.phases, predicted)
+                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))  # of each video: true, predicted
+                np.add.at(counts, (scored.video_of_frame, *np.searchsorted(phases, (scored.phases, predicted))), 1)
+                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(weights_of_view, counts, 1))
         return estimates
 
 
@@ -150,10 +165,8 @@ class Progression(Task):
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         note = TIME_COLUMN if options.time_column else ""
-        progression = Column(
-            "progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note
-        )
-        return (progression,)
+        column = Column("progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note)
+        return (column,)
 
     def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
         inputs, scores = regressor_inputs(test, options.time_column), []
@@ -333,7 +346,8 @@ def table_columns(
 
 def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
     """Return the protocols of a choice that some of the tasks are scored under."""
-    return tuple(one for one in chosen_protocols(choice) if any(one in TASKS[task].protocols for task in tasks))
+    chosen = CHOICES.get(choice, (choice,))
+    return tuple(one for one in PROTOCOLS if one in chosen and any(one in TASKS[task].protocols for task in tasks))
 
 
 def score_frames(
@@ -388,11 +402,3 @@ def _retrieval_columns(k: int) -> tuple[Column, ...]:
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
     return tuple(Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items())
-
-
-def _confusion(test: Frames, predicted: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(V, P, P) number of frames of each video by true and predicted phase."""
-    phases = np.union1d(test.phases, predicted)
-    counts = np.zeros((len(test.lengths), len(phases), len(phases)))
-    np.add.at(counts, (test.video_of_frame, *np.searchsorted(phases, (test.phases, predicted))), 1)
-    return counts

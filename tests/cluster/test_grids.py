@@ -122,7 +122,7 @@ def test_titles_name_the_settings_that_differ(folders):
         ("dataset = toy", "not a readable TOML file (Invalid value (at line 1, column 11)). Text needs quotes"),
         ("# no settings", "is empty"),
         ("seed = " + "[" * 5000, "not a readable TOML file"),
-        ('[evaluation]\ntasks = ["clasification"]', "no task 'clasification'; choose from all, classification"),
+        ('[evaluation]\ntasks = ["clasification"]', "unknown task clasification; choose from classification"),
         ("[evaluation]\nbootstraps = 3", "'bootstraps' in evaluation is not known"),
     ],
 )
