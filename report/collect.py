@@ -106,13 +106,7 @@ class SplitEmbeddings:
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
-    def by_run(self, run: str) -> "SplitEmbeddings":
-        """Return another run's embeddings of the same videos."""
-        reader = RunEmbeddings(self.runs_dir, self.features_dir, run)
-        return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
-
     def feature_header(self, video: int) -> Header:
-        """Return the header of a video's features."""
         return video_header(self.feature_folder, self.segments[video].video.view, self.segments[video].video.id)
 
 
@@ -147,7 +141,10 @@ def collect(
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
-        runs = [data, *(data.by_run(record.name) for record in compared[:1])]
+        runs = [data]
+        for record in compared[:1]:
+            reader = RunEmbeddings(runs_dir, features_dir, record.name)
+            runs.append(replace(data, reader=reader, frames=reader.frames_of(data.segments, data.split)))
         steps.advance(latest="tables")
         results = attempt(_evaluate, data, (run, *compared), progress)
         strips = attempt(choose_strips, data)
@@ -161,7 +158,7 @@ def collect(
         max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
         sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
-        projection = attempt(project, data, runs, choose_points(sampled), seed)
+        projection = attempt(project, data, runs, sampled, seed)
         steps.advance(latest="frames")
         shown_frames = [{*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)]
         pairs = [pair for worst in (failures.worst if failures else ()) for pair in worst.pairs]
@@ -183,7 +180,19 @@ def collect(
         attempt(token_selection, data, video, frames, samples[video], pixels[video])
         for video, frames in token_frames.items()
     ]
-    shown = _shown_videos(data, samples, pictures)
+    shown = tuple(
+        content.ShownVideo(
+            name=segment.name,
+            view=segment.video.view,
+            frames=len(segment),
+            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
+            labels=segment.video.labels if data.reader.manifest.phases else None,
+            samples=samples[video],
+            tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
+            pictures=pictures[video],
+        )
+        for video, segment in enumerate(data.segments)
+    )
     return content.Content(
         run=run.name,
         dataset=run.dataset,
@@ -299,28 +308,19 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     return content.Failures(tuple(worst), reference, similarity)
 
 
-def choose_points(sampled: Sequence[tuple[int, ...]]) -> list[FrameRef]:
-    """Choose the frames for t-SNE: at most the same number of samples from each video."""
-    limit = max(TSNE_POINTS // len(sampled), 2)
-    return [
-        FrameRef(video, frames[index])
-        for video, frames in enumerate(sampled)
-        for index in evenly_spaced(len(frames), limit)
-    ]
-
-
 def project(
-    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: int
+    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], sampled: Sequence[tuple[int, ...]], seed: int
 ) -> content.Projection:
-    """Compute t-SNE maps of the frozen features, the untrained model and the runs."""
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs, for some samples of each video."""
+    limit = max(TSNE_POINTS // len(sampled), 2)
+    chosen = [[frames[index] for index in evenly_spaced(len(frames), limit)] for frames in sampled]
+    points = [FrameRef(video, frame) for video, frames in enumerate(chosen) for frame in frames]
     if len(points) < MIN_TSNE_POINTS:
         raise EvaluationError(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
 
     def read(reader: EmbeddingReader) -> NDArray[np.float32]:
-        by_video = groupby(points, key=lambda ref: ref.video)
-        return np.concatenate(
-            [reader.rows(data.segments[video])[[ref.frame for ref in refs]] for video, refs in by_video]
-        )
+        videos = zip(data.segments, chosen, strict=True)
+        return np.concatenate([reader.rows(segment)[frames] for segment, frames in videos])
 
     run = data.reader.run
     features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
@@ -328,8 +328,7 @@ def project(
     with suppress(CacheError, EvaluationError):  # the embeddings of the untrained model may have been deleted
         embeddings["Untrained"] = read(RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True))
     for one in runs:
-        rows = [one.embeddings(ref.video)[ref.frame] for ref in points]
-        embeddings[f"Trained: {one.reader.run.name}"] = np.stack(rows)
+        embeddings[f"Trained: {one.reader.run.name}"] = read(one.reader)
     maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
     return content.Projection(tuple(points), maps)
 
@@ -355,24 +354,6 @@ def token_selection(
     return content.TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
 
-def _shown_videos(
-    data: SplitEmbeddings, samples: Sequence[tuple[int, ...]], pictures: Sequence[content.Pictures | Unavailable]
-) -> tuple[content.ShownVideo, ...]:
-    return tuple(
-        content.ShownVideo(
-            name=segment.name,
-            view=segment.video.view,
-            frames=len(segment),
-            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
-            labels=segment.video.labels if data.reader.manifest.phases else None,
-            samples=samples[video],
-            tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
-            pictures=pictures[video],
-        )
-        for video, segment in enumerate(data.segments)
-    )
-
-
 def _vectors(
     data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], samples: Sequence[tuple[int, ...]]
 ) -> tuple[content.RunVectors, ...]:
@@ -389,8 +370,7 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
     run = data.reader.run
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
-    ratio = float(run.column.removeprefix("merged/"))
-    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, ratio)
+    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
     shown = []
     for view in VIEWS:
         videos = training.of("train", view)
