@@ -292,7 +292,7 @@ class Run:
         >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
         True
         """
-        reader = self._reader(untrained=untrained)
+        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
         by_video = {segment.video.id: segment for segment in segments(reader.manifest, split)}
         entries = [segment.video for segment in by_video.values()]
         arrays = VideoArrays(
@@ -332,13 +332,10 @@ class Run:
         >>> sorted(row.scores)[:2]
         ['kendalls_tau/all', 'kendalls_tau/ego-ego']
         """
-        reader = self._reader(untrained=untrained)
+        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
         require_labels(reader.manifest, split, tasks)
         scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
-
-    def _reader(self, *, untrained: bool) -> RunEmbeddings:
-        return RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
 
 
 def load_run(
