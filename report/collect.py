@@ -26,16 +26,8 @@ from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
+from byov.evaluate import evaluation
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
-from byov.evaluate.evaluation import (
-    Results,
-    compare,
-    frozen_columns,
-    readers_to_compare,
-    scope_of_all,
-    scope_of_runs,
-    tasks_of,
-)
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.protocols import ScoredSplit, Segment, segments
@@ -92,7 +84,7 @@ class SplitEmbeddings:
     @cached_property
     def mean_taus(self) -> NDArray[np.float64]:
         """(V,) tau averaged over the pairs of a video, as query and as candidate; NaN if it has none."""
-        if "tau" not in tasks_of(self.reader.manifest):
+        if "tau" not in evaluation.tasks_of(self.reader.manifest):
             return np.full(len(self.segments), np.nan)
         known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
         means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
@@ -244,17 +236,17 @@ def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: in
     return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> Results:
+def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> evaluation.Results:
     """Compute the results of byov-eval --task all."""
     manifest, folders = data.reader.manifest, (data.runs_dir, data.features_dir)
     split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
-    scope = scope_of_all(manifest, split, EvaluationOptions())
-    frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
-    readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
-    scope = scope_of_runs(scope, readers, explicit=False)
-    return compare(manifest, readers, scope, progress)
+    scope = evaluation.scope_of_all(manifest, split, EvaluationOptions())
+    frozen = evaluation.frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
+    readers = evaluation.readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
+    scope = evaluation.scope_of_runs(scope, readers, explicit=False)
+    return evaluation.compare(manifest, readers, scope, progress)
 
 
 def _require_two_videos(data: SplitEmbeddings) -> None:
@@ -285,7 +277,7 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     """Find the videos with the lowest mean tau."""
     _require_two_videos(data)
     manifest = data.reader.manifest
-    if "tau" not in tasks_of(manifest):
+    if "tau" not in evaluation.tasks_of(manifest):
         raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
     taus, means = data.taus, data.mean_taus
     ascending = np.argsort(means, kind="stable")  # NaN last

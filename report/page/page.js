@@ -9,7 +9,6 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const argmin = (values) => values.indexOf(Math.min(...values));
 const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
-/** Create an HTML element. */
 function html(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
@@ -39,7 +38,6 @@ function clockSample(video, sample, other) {
   return sampleAt(other, progress * (data.videos[other].count - 1));
 }
 
-/** Show a frame in an image. */
 function showFrame(image, video, sample) {
   const picture = data.videos[video].pictures[sample];
   image.className = picture ? "tile" : "tile missing";
