@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -422,26 +422,22 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
 
 
 def events_cell(labels: Sequence[int], phases: int) -> str:
-    """Format the first frames of the phases, as in "31f;52f"; "" if the labels are not consecutive phases."""
+    """Format the first frames of the phases, as in "31f;52f", with marks where labels stop and resume.
+
+    Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if the labels are not
+    consecutive phases.
+    """
     known = [label for label in labels if label != UNLABELED]
     if not known or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
         return ""
-    return ";".join(f"{frame}f {mark}".strip() for frame, mark in _events(labels, phases))
-
-
-def _events(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
-    """Yield (frame, "") where a phase starts, and (frame, mark) where labels stop and resume.
-
-    Phases that never occur start after the last frame, unless that frame is unlabeled.
-    """
-    phase = first = 0
-    label = UNLABELED
+    events, phase, first = list[str](), 0, 0
     for label, stretch in groupby(labels):
         if label == UNLABELED:
-            yield first, UNLABELED_MARK
+            events.append(f"{first}f {UNLABELED_MARK}")
         elif label == phase and first:
-            yield first, RESUME_MARK
-        yield from ((first, "") for _ in range(phase, label))
+            events.append(f"{first}f {RESUME_MARK}")
+        events += [f"{first}f" for _ in range(phase, label)]
         phase, first = max(phase, label), first + len(list(stretch))
-    if label != UNLABELED:
-        yield from ((first, "") for _ in range(phase + 1, phases))
+    if labels[-1] != UNLABELED:
+        events += [f"{first}f" for _ in range(phase + 1, phases)]
+    return ";".join(events)

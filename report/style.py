@@ -60,7 +60,7 @@ def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
 
 
 def tidy(axes: Axes, *, integer_x: bool = False) -> None:
-    """Remove the top and right spines and add a horizontal grid; restrict the ticks of the x-axis to integers."""
+    """Remove the top and right spines and add a horizontal grid; `integer_x` puts the x-axis ticks at integers."""
     if integer_x:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
