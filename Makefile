@@ -98,7 +98,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/extract.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/evaluate.py
-	$(BIN)/python benchmarks/report.py
 
 chaos: $(READY)
 	$(BIN)/python tests/chaos/table.py

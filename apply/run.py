@@ -27,7 +27,7 @@ from byov.device import Device, pick_device, usable_cores
 from byov.errors import ApplyError
 from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, require_labels, tasks_of
-from byov.evaluate.protocols import Protocol, ScoredSplit, segments
+from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
 from byov.evaluate.table import Row
 from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
@@ -44,8 +44,6 @@ if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not
     from byov.extract.encoders import FrameEncoder
     from byov.train.methods.base import Method
 
-NO_DATASET = "none"  # dataset in the provenance of embeddings of any video
-
 
 class VideoArrays(Mapping[str, NDArray[Any]]):
     """Mapping from video id to its (T, D) array, read from disk on access.
@@ -60,7 +58,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         self,
         manifest: Manifest,
         videos: Sequence[VideoEntry],
-        read: Callable[[str], NDArray[Any]],
+        read: Callable[[VideoEntry], NDArray[Any]],
         *,
         split: Split | None,
         view: View | None,
@@ -75,7 +73,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         self._read = read
 
     def __getitem__(self, video: str) -> NDArray[Any]:
-        return self._read(self.videos[video].id)
+        return self._read(self.videos[video])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.videos)
@@ -115,7 +113,7 @@ def load_features(
     manifest, store = load_manifest(data.folder.parent / "manifest.json"), FeatureStore(data, (), 0)
     cached = {video.id: video for video in data.videos}
     entries = [entry for entry in manifest.videos if entry.id in cached]
-    return VideoArrays(manifest, entries, lambda video: store.read(cached[video]), split=split, view=view)
+    return VideoArrays(manifest, entries, lambda video: store.read(cached[video.id]), split=split, view=view)
 
 
 def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
@@ -229,7 +227,7 @@ class Run:
         source = EmbeddingProvenance(
             run=self.name,
             model_sha256=check_model(self.folder, record.training).sha256,
-            dataset=NO_DATASET,
+            dataset="none",
             view="",
             video=path.stem,
             encoder=record.encoder,
@@ -292,13 +290,12 @@ class Run:
         >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
         True
         """
-        reader = self._reader(untrained=untrained)
-        by_video = {segment.video.id: segment for segment in segments(reader.manifest, split)}
-        entries = [segment.video for segment in by_video.values()]
+        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
+        entries = [segment.video for segment in segments(reader.manifest, split)]
         arrays = VideoArrays(
-            reader.manifest, entries, lambda video: reader.rows(by_video[video]), split=split, view=view
+            reader.manifest, entries, lambda video: reader.rows(Segment(video)), split=split, view=view
         )
-        reader.require_files([by_video[video] for video in arrays], split)
+        reader.require_files([Segment(video) for video in arrays.videos.values()], split)
         return arrays
 
     def evaluate(
@@ -332,13 +329,10 @@ class Run:
         >>> sorted(row.scores)[:2]
         ['kendalls_tau/all', 'kendalls_tau/ego-ego']
         """
-        reader = self._reader(untrained=untrained)
+        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
         require_labels(reader.manifest, split, tasks)
         scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
-
-    def _reader(self, *, untrained: bool) -> RunEmbeddings:
-        return RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
 
 
 def load_run(

@@ -29,13 +29,10 @@ class StreamedFrame(NamedTuple):
 class Stream:
     """One action in a live video. Create it with `Run.stream`.
 
-    A frame is embedded as the last frame of a video that ends with it, so that there is no latency: embeddings are
-    those of `Run.embed` of the frames so far. Token merging compares a frame with the next one; the newest frame takes
-    the scores of the frame before it, and is merged again when the next one arrives.
-
-    Memory and time per frame are constant: only the newest `window` frames are attended to.
-
-    Progress is the mean progress of the nearest training frames, and the phase the most frequent one among them.
+    Each frame is embedded as the last frame of the newest `window` frames, so latency is zero and the cost is constant.
+    Token merging compares a frame with the next one: the newest frame takes the scores of the frame before it, and is
+    merged again when the next one arrives. Progress is the mean progress of the nearest training frames, and the phase
+    is the most frequent one among them.
     """
 
     def __init__(self, run: Run, window: int | None = None) -> None:

@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -81,11 +81,8 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         stream = byov.load_run(arguments.run).stream()
-    except byov.ByovError as error:
-        sys.exit(f"error: {error}")
-    video = VideoFile(arguments.out) if arguments.out else None
-    try:
-        with suppress(KeyboardInterrupt):
+        output = closing(VideoFile(arguments.out)) if arguments.out else nullcontext()
+        with output as video, suppress(KeyboardInterrupt):
             for frame, seconds in read_frames(arguments.source, pace=not arguments.fast):
                 _, progress, phase = stream.push(frame)
                 print(f"\r{seconds:7.2f} s {progress:4.0%} {'#' * round(20 * progress):20} {phase or '':40.40}", end="")
@@ -96,10 +93,7 @@ def main() -> None:
                     image.save(arguments.preview)
     except (byov.ByovError, av.error.FFmpegError, OSError) as error:
         sys.exit(f"\nerror: {error}")
-    finally:
-        if video:
-            video.close()
-        print()
+    print()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,16 +26,8 @@ from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
+from byov.evaluate import evaluation
 from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
-from byov.evaluate.evaluation import (
-    Results,
-    compare,
-    frozen_columns,
-    readers_to_compare,
-    scope_of_all,
-    scope_of_runs,
-    tasks_of,
-)
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
 from byov.evaluate.protocols import ScoredSplit, Segment, segments
@@ -92,7 +84,7 @@ class SplitEmbeddings:
     @cached_property
     def mean_taus(self) -> NDArray[np.float64]:
         """(V,) tau averaged over the pairs of a video, as query and as candidate; NaN if it has none."""
-        if "tau" not in tasks_of(self.reader.manifest):
+        if "tau" not in evaluation.tasks_of(self.reader.manifest):
             return np.full(len(self.segments), np.nan)
         known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
         means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
@@ -106,13 +98,7 @@ class SplitEmbeddings:
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
-    def by_run(self, run: str) -> "SplitEmbeddings":
-        """Return another run's embeddings of the same videos."""
-        reader = RunEmbeddings(self.runs_dir, self.features_dir, run)
-        return replace(self, reader=reader, frames=reader.frames_of(self.segments, self.split))
-
     def feature_header(self, video: int) -> Header:
-        """Return the header of a video's features."""
         return video_header(self.feature_folder, self.segments[video].video.view, self.segments[video].video.id)
 
 
@@ -147,7 +133,10 @@ def collect(
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
-        runs = [data, *(data.by_run(record.name) for record in compared[:1])]
+        runs = [data]
+        for record in compared[:1]:
+            reader = RunEmbeddings(runs_dir, features_dir, record.name)
+            runs.append(replace(data, reader=reader, frames=reader.frames_of(data.segments, data.split)))
         steps.advance(latest="tables")
         results = attempt(_evaluate, data, (run, *compared), progress)
         strips = attempt(choose_strips, data)
@@ -161,7 +150,7 @@ def collect(
         max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
         sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
-        projection = attempt(project, data, runs, choose_points(sampled), seed)
+        projection = attempt(project, data, runs, sampled, seed)
         steps.advance(latest="frames")
         shown_frames = [{*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)]
         pairs = [pair for worst in (failures.worst if failures else ()) for pair in worst.pairs]
@@ -183,7 +172,19 @@ def collect(
         attempt(token_selection, data, video, frames, samples[video], pixels[video])
         for video, frames in token_frames.items()
     ]
-    shown = _shown_videos(data, samples, pictures)
+    shown = tuple(
+        content.ShownVideo(
+            name=segment.name,
+            view=segment.video.view,
+            frames=len(segment),
+            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
+            labels=segment.video.labels if data.reader.manifest.phases else None,
+            samples=samples[video],
+            tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
+            pictures=pictures[video],
+        )
+        for video, segment in enumerate(data.segments)
+    )
     return content.Content(
         run=run.name,
         dataset=run.dataset,
@@ -235,17 +236,17 @@ def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: in
     return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> Results:
+def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> evaluation.Results:
     """Compute the results of byov-eval --task all."""
     manifest, folders = data.reader.manifest, (data.runs_dir, data.features_dir)
     split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
-    scope = scope_of_all(manifest, split, EvaluationOptions())
-    frozen = frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
-    readers = readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
-    scope = scope_of_runs(scope, readers, explicit=False)
-    return compare(manifest, readers, scope, progress)
+    scope = evaluation.scope_of_all(manifest, split, EvaluationOptions())
+    frozen = evaluation.frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
+    readers = evaluation.readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
+    scope = evaluation.scope_of_runs(scope, readers, explicit=False)
+    return evaluation.compare(manifest, readers, scope, progress)
 
 
 def _require_two_videos(data: SplitEmbeddings) -> None:
@@ -276,7 +277,7 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     """Find the videos with the lowest mean tau."""
     _require_two_videos(data)
     manifest = data.reader.manifest
-    if "tau" not in tasks_of(manifest):
+    if "tau" not in evaluation.tasks_of(manifest):
         raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
     taus, means = data.taus, data.mean_taus
     ascending = np.argsort(means, kind="stable")  # NaN last
@@ -299,28 +300,19 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     return content.Failures(tuple(worst), reference, similarity)
 
 
-def choose_points(sampled: Sequence[tuple[int, ...]]) -> list[FrameRef]:
-    """Choose the frames for t-SNE: at most the same number of samples from each video."""
-    limit = max(TSNE_POINTS // len(sampled), 2)
-    return [
-        FrameRef(video, frames[index])
-        for video, frames in enumerate(sampled)
-        for index in evenly_spaced(len(frames), limit)
-    ]
-
-
 def project(
-    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], points: Sequence[FrameRef], seed: int
+    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], sampled: Sequence[tuple[int, ...]], seed: int
 ) -> content.Projection:
-    """Compute t-SNE maps of the frozen features, the untrained model and the runs."""
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs, for some samples of each video."""
+    limit = max(TSNE_POINTS // len(sampled), 2)
+    chosen = [[frames[index] for index in evenly_spaced(len(frames), limit)] for frames in sampled]
+    points = [FrameRef(video, frame) for video, frames in enumerate(chosen) for frame in frames]
     if len(points) < MIN_TSNE_POINTS:
         raise EvaluationError(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
 
     def read(reader: EmbeddingReader) -> NDArray[np.float32]:
-        by_video = groupby(points, key=lambda ref: ref.video)
-        return np.concatenate(
-            [reader.rows(data.segments[video])[[ref.frame for ref in refs]] for video, refs in by_video]
-        )
+        videos = zip(data.segments, chosen, strict=True)
+        return np.concatenate([reader.rows(segment)[frames] for segment, frames in videos])
 
     run = data.reader.run
     features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
@@ -328,8 +320,7 @@ def project(
     with suppress(CacheError, EvaluationError):  # the embeddings of the untrained model may have been deleted
         embeddings["Untrained"] = read(RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True))
     for one in runs:
-        rows = [one.embeddings(ref.video)[ref.frame] for ref in points]
-        embeddings[f"Trained: {one.reader.run.name}"] = np.stack(rows)
+        embeddings[f"Trained: {one.reader.run.name}"] = read(one.reader)
     maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
     return content.Projection(tuple(points), maps)
 
@@ -355,24 +346,6 @@ def token_selection(
     return content.TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
 
-def _shown_videos(
-    data: SplitEmbeddings, samples: Sequence[tuple[int, ...]], pictures: Sequence[content.Pictures | Unavailable]
-) -> tuple[content.ShownVideo, ...]:
-    return tuple(
-        content.ShownVideo(
-            name=segment.name,
-            view=segment.video.view,
-            frames=len(segment),
-            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
-            labels=segment.video.labels if data.reader.manifest.phases else None,
-            samples=samples[video],
-            tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
-            pictures=pictures[video],
-        )
-        for video, segment in enumerate(data.segments)
-    )
-
-
 def _vectors(
     data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], samples: Sequence[tuple[int, ...]]
 ) -> tuple[content.RunVectors, ...]:
@@ -389,8 +362,7 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
     run = data.reader.run
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
-    ratio = float(run.column.removeprefix("merged/"))
-    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, ratio)
+    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
     shown = []
     for view in VIEWS:
         videos = training.of("train", view)
@@ -450,26 +422,22 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
 
 
 def events_cell(labels: Sequence[int], phases: int) -> str:
-    """Format the first frames of the phases, as in "31f;52f"; "" if the labels are not consecutive phases."""
+    """Format the first frames of the phases, as in "31f;52f", with marks where labels stop and resume.
+
+    Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if the labels are not
+    consecutive phases.
+    """
     known = [label for label in labels if label != UNLABELED]
     if not known or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
         return ""
-    return ";".join(f"{frame}f {mark}".strip() for frame, mark in _events(labels, phases))
-
-
-def _events(labels: Sequence[int], phases: int) -> Iterator[tuple[int, str]]:
-    """Yield (frame, "") where a phase starts, and (frame, mark) where labels stop and resume.
-
-    Phases that never occur start after the last frame, unless that frame is unlabeled.
-    """
-    phase = first = 0
-    label = UNLABELED
+    events, phase, first = list[str](), 0, 0
     for label, stretch in groupby(labels):
         if label == UNLABELED:
-            yield first, UNLABELED_MARK
+            events.append(f"{first}f {UNLABELED_MARK}")
         elif label == phase and first:
-            yield first, RESUME_MARK
-        yield from ((first, "") for _ in range(phase, label))
+            events.append(f"{first}f {RESUME_MARK}")
+        events += [f"{first}f" for _ in range(phase, label)]
         phase, first = max(phase, label), first + len(list(stretch))
-    if label != UNLABELED:
-        yield from ((first, "") for _ in range(phase + 1, phases))
+    if labels[-1] != UNLABELED:
+        events += [f"{first}f" for _ in range(phase + 1, phases)]
+    return ";".join(events)

@@ -42,8 +42,6 @@ Strip = tuple["FrameRef", ...]  # a query and the nearest frame of each video of
 
 @dataclass(frozen=True)
 class ShownVideo:
-    """A video shown in the report."""
-
     name: str  # "ego/004"
     view: str
     frames: int
@@ -71,8 +69,6 @@ class ShownVideo:
 
 
 class FrameRef(NamedTuple):
-    """One frame of one shown video."""
-
     video: int
     frame: int
 
@@ -85,8 +81,6 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """Training curves."""
-
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # () without a val split
     kept_epoch: int | None  # epoch of the saved model, if validation selected it
@@ -151,8 +145,6 @@ class ProgressLabels:
 
 @dataclass(frozen=True)
 class Content:
-    """All parts of a report."""
-
     run: str
     dataset: str
     facts: tuple[tuple[str, str], ...]  # shown below the title
@@ -195,7 +187,5 @@ class ScoreCurve(NamedTuple):
 
 
 class ScorePanel(NamedTuple):
-    """One plot of a sweep's figure."""
-
     heading: str
     curves: tuple[ScoreCurve, ...]

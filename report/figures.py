@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.colors import to_hex, to_rgba
@@ -42,11 +41,6 @@ MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # labels on the left of a grid
 BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # by whether a frame has the query's phase
 
-CSS_PX_PER_INCH = 125  # scales 8 pt to 14 px, the page's font size
-
-
-# Files
-
 
 def figure_files(folder: Path) -> list[Path]:
     """Return the paths of all figures that `write_figures` may write."""
@@ -73,14 +67,6 @@ def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder:
     """Write <name>.png and <name>.pdf with scores as a function of a setting."""
     with style.paper_style():
         return _save(draw_score_curves(panels, setting), folder, name)
-
-
-def svg_chart(figure: Figure) -> bytes:
-    """Return a figure as SVG. Text is drawn as outlines, so no font is needed."""
-    written = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "byov", "svg.fonttype": "path"}):
-        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return written.getvalue()
 
 
 def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -116,9 +102,6 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     yield from draw_charts(content)
 
 
-# Plots
-
-
 def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
     """Yield the figures that are also on the page."""
     if content.curves:
@@ -147,8 +130,7 @@ def draw_curves(curves: parts.Curves) -> Figure:
             line = axes.axvline(curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1)
             entries.append((line, f"saved model: epoch {curves.kept_epoch}"))
         axes.set(xlabel="epoch", ylabel=name)
-        axes.xaxis.set_major_locator(style.integer_ticks())
-        style.tidy(axes)
+        style.tidy(axes, integer_x=True)
         legend(axes, entries, inches=1.4, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
     return figure
 
@@ -229,8 +211,7 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
     axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # small differences should look small
     axes.set_ylabel("softmax similarity\nto the reference")
     axes.set_xlabel(f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}")
-    axes.xaxis.set_major_locator(style.integer_ticks())
-    style.tidy(axes)
+    style.tidy(axes, integer_x=True)
     entries: Entries = [(marker, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
     return figure

@@ -59,12 +59,10 @@ def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
     return shown if len(shown) <= limit else "…" + shown[len(shown) - limit + 1 :]
 
 
-def integer_ticks() -> MaxNLocator:
-    return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
-
-
-def tidy(axes: Axes) -> None:
-    """Remove the top and right spines and add a horizontal grid."""
+def tidy(axes: Axes, *, integer_x: bool = False) -> None:
+    """Remove the top and right spines and add a horizontal grid; `integer_x` puts the x-axis ticks at integers."""
+    if integer_x:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=RULE, linewidth=0.4)
     axes.set_axisbelow(True)

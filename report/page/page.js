@@ -9,7 +9,6 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const argmin = (values) => values.indexOf(Math.min(...values));
 const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
-/** Create an HTML element. */
 function html(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
@@ -39,13 +38,6 @@ function clockSample(video, sample, other) {
   return sampleAt(other, progress * (data.videos[other].count - 1));
 }
 
-/** Whether two frames have the same phase; null if a label is missing. */
-function samePhase(one, other) {
-  const phases = [phaseOf(...one), phaseOf(...other)];
-  return phases.includes(null) ? null : phases[0] === phases[1];
-}
-
-/** Show a frame in an image. */
 function showFrame(image, video, sample) {
   const picture = data.videos[video].pictures[sample];
   image.className = picture ? "tile" : "tile missing";
@@ -54,10 +46,12 @@ function showFrame(image, video, sample) {
   if (picture) image.src = `data:image/jpeg;base64,${picture}`;
 }
 
-/** Text and class that say whether two frames have the same phase. */
-function verdict(same) {
-  if (same === null) return { textContent: "", className: "plain" };
-  return same ? { textContent: "✓ same phase", className: "right" } : { textContent: "✗ other phase", className: "wrong" };
+/** Text and class that say whether another frame has the phase of the query, if both have labels. */
+function verdict(query, frame) {
+  const phases = [phaseOf(...query), phaseOf(...frame)];
+  if (query === frame || phases.includes(null)) return { textContent: "", className: "plain" };
+  if (phases[0] === phases[1]) return { textContent: "✓ same phase", className: "right" };
+  return { textContent: "✗ other phase", className: "wrong" };
 }
 
 /* Embeddings */
@@ -167,7 +161,8 @@ function readAddress() {
 
 /* Player */
 
-function showSide(id, video, sample, same = null) {
+function showSide(id, query, frame) {
+  const [video, sample] = frame;
   const part = (name) => byId(`${id}-${name}`);
   showFrame(part("tile"), video, sample);
   const x = (100 * (frameOf(video, sample) + 0.5)) / data.videos[video].count;
@@ -176,7 +171,7 @@ function showSide(id, video, sample, same = null) {
   part("line").dataset.video = video;
   part("time").textContent = sampleText(video, sample);
   part("phase").textContent = phaseName(video, sample);
-  Object.assign(part("verdict"), verdict(same));
+  Object.assign(part("verdict"), verdict(query, frame));
 }
 
 function startPlayer(runs) {
@@ -209,12 +204,12 @@ function startPlayer(runs) {
   }
 
   const choices = {
-    "choose-video": (value) => ({ video: Number(value), sample: 0 }),
-    "choose-other": (value) => ({ other: Number(value) }),
-    "choose-mode": (value) => ({ mode: value }),
+    video: (value) => ({ video: Number(value), sample: 0 }),
+    other: (value) => ({ other: Number(value) }),
+    mode: (value) => ({ mode: value }),
   };
-  for (const [id, change] of Object.entries(choices)) {
-    byId(id).addEventListener("change", (event) => {
+  for (const [key, change] of Object.entries(choices)) {
+    byId(`choose-${key}`).addEventListener("change", (event) => {
       pause();
       go(change(event.target.value));
     });
@@ -235,17 +230,15 @@ function startPlayer(runs) {
   });
   watch(() => {
     const { video, sample, other, mode } = now;
-    showSide("query", video, sample);
+    const query = [video, sample];
+    showSide("query", query, query);
     runs.forEach((run, index) => {
       const found = run.compare(video, other)[mode === "path" ? "aligned" : "nearest"][sample];
       byId(`run-${index}-title`).textContent = `${mode === "path" ? "Aligned" : "Nearest"} by ${run.name}`;
-      showSide(`run-${index}`, other, found, samePhase([video, sample], [other, found]));
+      showSide(`run-${index}`, query, [other, found]);
     });
-    const byClock = clockSample(video, sample, other);
-    showSide("clock", other, byClock, samePhase([video, sample], [other, byClock]));
-    for (const [id, value] of Object.entries({ "choose-video": video, "choose-other": other, "choose-mode": mode })) {
-      byId(id).value = value;
-    }
+    showSide("clock", query, [other, clockSample(video, sample, other)]);
+    for (const key of Object.keys(choices)) byId(`choose-${key}`).value = now[key];
     Object.assign(scrub, { max: lastSample(video), value: sample });
     scrub.setAttribute("aria-valuetext", sampleText(video, sample));
     all("#video-table tbody tr").forEach((row, index) => row.classList.toggle("own", index === video));
@@ -267,7 +260,7 @@ const RETRIEVED = 5;
 
 /** A click shows the query in the player, compared with the video `other`. */
 function still(frame, query, other, title, kind = null) {
-  const { textContent, className } = verdict(frame === query ? null : samePhase(query, frame));
+  const { textContent, className } = verdict(query, frame);
   const tile = html("img");
   showFrame(tile, ...frame);
   const lines = [data.videos[frame[0]].name, sampleText(...frame), phaseName(...frame)];
@@ -433,20 +426,17 @@ function startMatrix(run, figure) {
   const line = (kind, attributes) => svg("line", { class: kind, ...attributes });
   let pair = null;
 
-  function paint({ distances }) {
+  function draw({ distances, path, nearest }) {
+    const { video, other } = now;
+    const [rows, columns] = [distances.length, distances[0].length];
     const values = distances.flat();
     const low = Math.min(...values);
     const scale = (SHADES.length - 1) / Math.max(Math.max(...values) - low, 1e-12);
-    Object.assign(canvas, { width: distances[0].length, height: distances.length });
+    Object.assign(canvas, { width: columns, height: rows });
     const drawing = canvas.getContext("2d");
-    const image = drawing.createImageData(canvas.width, canvas.height);
+    const image = drawing.createImageData(columns, rows);
     new Uint32Array(image.data.buffer).set(values.map((value) => SHADES[Math.round((value - low) * scale)]));
     drawing.putImageData(image, 0, 0);
-  }
-
-  function draw({ path, nearest }) {
-    const { video, other } = now;
-    const [rows, columns] = [canvas.height, canvas.width];
     const names = [video, other].map((index) => `${data.videos[index].name}, to ${data.videos[index].seconds.at(-1).toFixed(2)} s`);
     figure.querySelector(".down").textContent = names[0];
     figure.querySelector(".across").textContent = names[1];
@@ -486,7 +476,6 @@ function startMatrix(run, figure) {
     const shown = run.compare(now.video, now.other);
     if (pair !== shown) {
       pair = shown;
-      paint(pair);
       draw(pair);
     }
     const [x, y] = [pair.nearest[now.sample] + 0.5, now.sample + 0.5];

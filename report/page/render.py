@@ -3,7 +3,6 @@
 import csv
 import io
 from base64 import b64encode
-from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise, product
@@ -19,7 +18,7 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
-from byov.evaluate.table import PUBLISHED, Table
+from byov.evaluate.table import PUBLISHED
 from byov.records import UNLABELED
 from byov.report import figures
 from byov.report.analysis import fit_points, quantize
@@ -29,6 +28,7 @@ from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, TIME_COLORS, paper_style
 from byov.text import printable
 
+CSS_PX_PER_INCH = 125  # scales the 8 pt of charts to 14 px, the page's font size
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 OPENING_VIDEOS = 8  # per view, among which the frame that the page opens on is searched
@@ -69,7 +69,6 @@ def render_page(content: Content) -> str:
     page = environment.get_template("page.html.j2").render(
         content=content,
         videos=content.videos,
-        main_tables=_main_tables(content),
         published=PUBLISHED,
         missing_paths=sum(not row["path"] for row in content.manifest_rows),
         charts=charts,
@@ -105,16 +104,13 @@ def _data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{_base64(content)}"
 
 
-def _main_tables(content: Content) -> Sequence[Table]:
-    """Return the tables that are not folded: those of several tasks, or else the first."""
-    tables = content.tables or ()
-    main = [table for table in tables if len({column.score.partition("/")[0] for column in table.columns}) > 1]
-    return main or tables[:1]
-
-
 def _chart(figure: Figure) -> dict[str, Any]:
-    width, height = (round(float(inches) * figures.CSS_PX_PER_INCH) for inches in figure.get_size_inches())
-    return {"uri": _data_uri("image/svg+xml", figures.svg_chart(figure)), "width": width, "height": height}
+    """Return a figure as SVG. Text is drawn as outlines, so no font is needed."""
+    written = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "byov", "svg.fonttype": "path"}):
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    width, height = (round(float(inches) * CSS_PX_PER_INCH) for inches in figure.get_size_inches())
+    return {"uri": _data_uri("image/svg+xml", written.getvalue()), "width": width, "height": height}
 
 
 def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
@@ -220,11 +216,10 @@ def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
 
 
 def _run_data(run: RunVectors, numbers: NDArray[np.int8], step: float) -> dict[str, Any]:
-    taus = [[None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()]
     return {
         "name": printable(run.name),
         "width": numbers.shape[1],
         "step": step,
         "numbers": _base64(numbers.tobytes()),
-        "taus": taus,
+        "taus": [[None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()],
     }
