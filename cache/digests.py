@@ -120,11 +120,10 @@ def read_sealed_json(content: bytes) -> dict[str, Any]:
 class WeightsFile:
     """A safetensors file that was compared with its digest."""
 
-    path: Path
     sha256: str
     sealed: bool  # False for a file that byov did not write
     identity: str | None  # of the run that wrote the file
-    metadata: dict[str, Any]  # written by byov: identity of the run, method, seed, step; {} if not sealed
+    metadata: dict[str, Any]  # identity of the run, method, seed and step; {} if not sealed
 
     @property
     def origin(self) -> str:
@@ -141,16 +140,12 @@ def check_weights(path: Path) -> WeightsFile:
             raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)
-        metadata = _safetensors_metadata(content) if is_sealed else {}
+        header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+        metadata = dict(json.loads(json.loads(header)["__metadata__"][METADATA_KEY])) if is_sealed else {}
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
     except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
-    return WeightsFile(path, hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata)
-
-
-def _safetensors_metadata(content: bytes) -> dict[str, Any]:
-    size = int.from_bytes(content[:8], "little")
-    return dict(json.loads(json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY]))
+    return WeightsFile(hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata)

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from byov import __version__
 from byov.cache.digests import json_sha256
 from byov.cache.features import video_digest
-from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, read_array, read_header_attributes, read_record
+from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, open_file, read_array, read_header_attributes
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord
@@ -60,7 +60,8 @@ def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance
 
 def read_source(path: Path) -> EmbeddingProvenance:
     """Return the provenance of an embeddings file, without reading the embeddings."""
-    return read_record(EmbeddingProvenance, path, read_header_attributes(path, EMBED_AGAIN), EMBED_AGAIN)
+    with open_file(path, EMBED_AGAIN) as file:
+        return EmbeddingProvenance(**read_header_attributes(file))
 
 
 def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None) -> EmbeddingProvenance:

@@ -89,9 +89,9 @@ class FeatureWriter(hdf5.RowWriter):
 
 def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
     """Read the header of a feature file, checked against its digest."""
-    attributes = hdf5.read_header_attributes(path, remedy)
-    provenance = hdf5.read_record(Provenance, path, attributes, remedy)
-    return hdf5.read_record(Header, path, attributes, remedy, path=path, provenance=provenance)
+    with hdf5.open_file(path, remedy) as file:
+        attributes = hdf5.read_header_attributes(file)
+        return Header(**(attributes | {"path": path, "provenance": Provenance(**attributes)}))
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -26,7 +26,6 @@ from byov.cache.layout import ratio_key
 from byov.errors import CacheError, StaleError
 from byov.records import problem
 
-T = TypeVar("T")
 SCHEMA_VERSION = 1  # feature and embedding files
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
@@ -156,36 +155,27 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
         raise CacheError(f"{path}: no such file") from None
     except MemoryError as error:
         raise CacheError(f"{path}: not enough memory to read it") from error
+    except ValidationError as error:
+        raise CacheError(f"{path}: incomplete header ({problem(error)}); {remedy}") from None
     except (OSError, KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:  # from damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CacheError(f"{path}: not a readable cache file ({reason}); {remedy}") from error
 
 
-def read_header_attributes(path: Path, remedy: str = EXTRACT_AGAIN) -> dict[str, Any]:
+def read_header_attributes(file: h5py.File) -> dict[str, Any]:
     """Return the root attributes of a finished file; `columns` is a dict of column name → SHA-256."""
-    with open_file(path, remedy) as file:
-        attributes = read_attributes(file)
-        schema = attributes.get("schema_version")
-        if schema != SCHEMA_VERSION:
-            raise ValueError(f"schema {schema!r}, this byov reads {SCHEMA_VERSION}")
-        if attributes.get("complete") is not True:
-            raise ValueError("not marked complete")
-        if attributes.pop("header_sha256", None) != json_sha256(attributes):
-            raise ValueError("its attributes do not match their digest")
-        columns = json.loads(attributes["columns"])
-        if sorted(columns) != _column_names(file):
-            raise ValueError(f"it contains {' '.join(_column_names(file))}, written were {' '.join(columns)}")
-        return attributes | {"columns": columns}
-
-
-def read_record(
-    kind: type[T], path: Path, attributes: Mapping[str, Any], remedy: str = EXTRACT_AGAIN, /, **values: Any
-) -> T:
-    """Create a pydantic dataclass from the attributes of a file and further values."""
-    try:
-        return kind(**attributes, **values)
-    except ValidationError as error:
-        raise CacheError(f"{path}: incomplete header ({problem(error)}); {remedy}") from None
+    attributes = read_attributes(file)
+    schema = attributes.get("schema_version")
+    if schema != SCHEMA_VERSION:
+        raise ValueError(f"schema {schema!r}, this byov reads {SCHEMA_VERSION}")
+    if attributes.get("complete") is not True:
+        raise ValueError("not marked complete")
+    if attributes.pop("header_sha256", None) != json_sha256(attributes):
+        raise ValueError("its attributes do not match their digest")
+    columns = json.loads(attributes["columns"])
+    if sorted(columns) != _column_names(file):
+        raise ValueError(f"it contains {' '.join(_column_names(file))}, written were {' '.join(columns)}")
+    return attributes | {"columns": columns}
 
 
 def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -212,13 +202,13 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: st
         return values
 
 
-def read_digest(path: Path, name: str, remedy: str = EXTRACT_AGAIN, **expected: str) -> str:
+def read_digest(path: Path, name: str, **expected: str) -> str:
     """Return the recorded SHA-256 of a column; CacheError if one of the `expected` attributes has another value."""
-    with open_file(path, remedy) as file:
+    with open_file(path) as file:
         for key, value in expected.items():
             found = _read_attribute(h5py.h5a.open(file.id, key.encode()))
             if found != value:
-                raise CacheError(f"{path}: {key} is {found!r}, expected {value!r}; {remedy}")
+                raise CacheError(f"{path}: {key} is {found!r}, expected {value!r}; {EXTRACT_AGAIN}")
         return _column_digest(file, path, name)
 
 

@@ -53,10 +53,6 @@ def manifest_path(features_dir: Path, dataset: str) -> Path:
     return features_dir / check_name(dataset_folder(dataset), "dataset") / "manifest.json"
 
 
-def encoder_dir(features_dir: Path, dataset: str, encoder_id: str) -> Path:
-    return features_dir / check_name(dataset_folder(dataset), "dataset") / encoder_slug(encoder_id)
-
-
 def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
     """Return the encoder folders of one dataset or of all; raise CacheError if there is no such dataset."""
     if not features_dir.is_dir():

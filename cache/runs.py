@@ -56,10 +56,6 @@ class RunRecord(Record, extra="ignore"):
     training: dict[str, Any]  # the complete record
 
     @property
-    def config(self) -> Path:
-        return self.folder / CONFIG_NAME
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Training settings; {} if the record has none."""
         return self.training.get("settings") or {}

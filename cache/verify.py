@@ -18,6 +18,7 @@ from byov.cache.manifest import VideoEntry, load_manifest
 from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
 from byov.errors import CacheError
 
+FAILURES_NAME = "failures.json"
 RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
@@ -43,19 +44,16 @@ def summarize(folder: Path) -> dict[str, Any]:
     }
 
 
-def failures_path(folder: Path) -> Path:
-    return folder / "failures.json"
-
-
 def read_failures(folder: Path) -> dict[str, str]:
     """Return video id → reason for the videos that could not be extracted."""
+    path = folder / FAILURES_NAME
     try:
-        raw = json.loads(failures_path(folder).read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
         return {str(video): str(reason) for video, reason in raw.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise CacheError(f"{failures_path(folder)}: not readable ({error}); delete it") from error
+        raise CacheError(f"{path}: not readable ({error}); delete it") from error
 
 
 @dataclass(frozen=True)
@@ -70,23 +68,19 @@ class Checked:
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
     """Compare every file of the cache and of the runs with its digests; or those of one dataset only."""
-    for folder in _dataset_folders(features_dir, dataset):
+    # The manifest may have been deleted.
+    folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
+    folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
+    chosen = [folder for folder in folders if dataset in (None, folder.name)]
+    if not chosen:
+        encoder_folders(features_dir, dataset)  # raises if there is no such cache
+    for folder in chosen:
         yield _run_check(folder / "manifest.json", "run byov-extract again", _check_manifest)
         for encoder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
             yield from verify_folder(encoder)
     names = {path.parent.name for path in runs_dir.glob("[!.]*/*") if path.name in (CONFIG_NAME, MODEL_NAME)}
     for name in sorted(names):
         yield from verify_run(runs_dir, name, features_dir, dataset)
-
-
-def _dataset_folders(features_dir: Path, dataset: str | None) -> list[Path]:
-    """Return the folders with a manifest or features, since the manifest may have been deleted."""
-    folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
-    folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
-    chosen = [folder for folder in folders if dataset in (None, folder.name)]
-    if not chosen:
-        encoder_folders(features_dir, dataset)  # raises if there is no such cache
-    return chosen
 
 
 def _check_manifest(path: Path) -> bool:

@@ -18,8 +18,8 @@ from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
 from byov.extract import plan as planning
-from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize
-from byov.extract.extract_features import VideoSource, extract_plan, plan_extraction
+from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
+from byov.extract.extract_features import VideoSource, extract_plan
 from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Outcome, Plan
 from byov.text import format_size, pluralize, printable
 
@@ -116,7 +116,8 @@ def extract(
         overwrite=overwrite,
         verify_sources=verify_sources,
     )
-    plan = plan_extraction(source, encoder, revision, options, datasets_dir, features_dir, PROGRESS)
+    chosen = parse_encoder(encoder or source.default_encoder, revision)
+    plan = planning.make_plan(source.open(datasets_dir, features_dir, PROGRESS), features_dir, chosen, options)
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:

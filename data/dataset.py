@@ -58,29 +58,19 @@ def parse_source(name: str) -> tuple[str, FileSegment]:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video file, or a segment of it, and its annotations.
-
-    Attributes:
-        segment: Part of the file that shows the action.
-        labels: Phase index of each frame.
-        events: Key events, in seconds or frame indices; the phase of a frame is the number of events up to it.
-        unlabeled: Intervals (start, end) without a known phase.
-        event_unit: Unit of `events` and `unlabeled`: seconds from the first frame of the segment, or frames from 0.
-        actions: Action classes of the whole video.
-        pair: Name shared by an ego and an exo video of the same performance.
-    """
+    """A video file, or a segment of it, and its annotations."""
 
     id: str
     view: View
     split: Split
     path: Path
-    labels: tuple[int, ...] | None = None
-    events: tuple[float, ...] | None = None
-    unlabeled: tuple[tuple[float, float], ...] = ()
-    event_unit: Unit = "s"
-    actions: tuple[int, ...] | None = None
-    pair: str | None = None
-    segment: FileSegment = WHOLE_FILE
+    labels: tuple[int, ...] | None = None  # phase index of each frame
+    events: tuple[float, ...] | None = None  # key events; the phase of a frame is the number of events up to it
+    unlabeled: tuple[tuple[float, float], ...] = ()  # intervals (start, end) without a known phase
+    event_unit: Unit = "s"  # of `events` and `unlabeled`: seconds from the first frame of the segment, or frame indices
+    actions: tuple[int, ...] | None = None  # classes of the whole video
+    pair: str | None = None  # shared by an ego and an exo video of the same performance
+    segment: FileSegment = WHOLE_FILE  # part of the file that shows the action
 
     @property
     def source(self) -> str:

@@ -105,12 +105,9 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
 def _parse_segment(start: str, end: str, source: str) -> FileSegment:
     """Parse the cells "2.5" and "7", or "75f" and "210f"; either may be empty."""
     in_frames = [cell.endswith("f") for cell in (start, end) if cell]
+    unit: Unit = "f" if any(in_frames) else "s"
     try:
-        segment = FileSegment(
-            float(start.removesuffix("f") or 0),
-            float(end.removesuffix("f") or math.inf),
-            "f" if any(in_frames) else "s",
-        )
+        segment = FileSegment(float(start.removesuffix("f") or 0), float(end.removesuffix("f") or math.inf), unit)
     except ValueError:
         segment = FileSegment(math.nan)
     whole_frames = segment.unit == "s" or (all(in_frames) and f"{start}{end}".replace("f", "").isdecimal())

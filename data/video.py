@@ -62,15 +62,10 @@ STRICT = DecodingPolicy()
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Consecutive frames of the same size.
+    """Consecutive frames of the same size."""
 
-    Attributes:
-        pixels: RGB frames, uint8 (T, H, W, 3).
-        pts_seconds: Presentation times relative to the first frame of the video, float64 (T,).
-    """
-
-    pixels: NDArray[np.uint8]
-    pts_seconds: NDArray[np.float64]
+    pixels: NDArray[np.uint8]  # RGB, (T, H, W, 3)
+    pts_seconds: NDArray[np.float64]  # (T,) presentation times, relative to the first frame of the video
 
 
 class FrameReader:

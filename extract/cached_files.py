@@ -24,7 +24,7 @@ from byov.cache.manifest import (
     load_manifest,
     relative_sources,
 )
-from byov.cache.verify import failures_path, read_failures
+from byov.cache.verify import FAILURES_NAME, read_failures
 from byov.data.dataset import Dataset, Video, parse_source
 from byov.errors import CacheError
 
@@ -68,7 +68,9 @@ class CacheReader:
             return None
         source = video.path.stat()
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        annotation = _annotation_sha256(video)
+        # All that the labels depend on, apart from the times of the frames.
+        labeling = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
+        annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)
         if known is not None and (
             (known.size, known.mtime_ns, known.annotation_sha256) != (file.st_size, file.st_mtime_ns, annotation)
@@ -111,12 +113,6 @@ class CacheReader:
 
 def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
     return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
-
-
-def _annotation_sha256(video: Video) -> str:
-    """Return a digest of all that a video's labels depend on, apart from the times of its frames."""
-    annotation = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
-    return hashlib.sha256(repr(annotation).encode()).hexdigest()
 
 
 def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]) -> None:
@@ -189,7 +185,7 @@ def _record_failures(folder: Path, others: Set[str], failures: Mapping[str, str]
     except CacheError:
         recorded = {}
     now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
-    path = failures_path(folder)
+    path = folder / FAILURES_NAME
     if now:
         write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
     elif path.exists():  # on a read-only disk, unlink fails even if there is no such file

@@ -20,8 +20,9 @@ STEM_WIDTH = 32
 # expansion, kernel, stride, width, repeats; the last two stages (192 and 320 wide) and the head are not needed
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 TOKENS, WIDTH = 14 * 14, 6 * 112
-# Names of the convolutions of a block, and of the normalization after each, in the weight file.
+# Names of the convolutions, and of the normalization after each, in the weight file.
 _PUBLISHED = {
+    "stem": ("_conv_stem", "_bn0"),
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
     "project": ("_project_conv", "_bn2"),
@@ -86,7 +87,8 @@ def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, d
     folded, used = dict[str, Tensor](), dict[str, Tensor]()
     for name, module in tokens.named_modules():
         if isinstance(module, SameConvolution):
-            convolution, norm = _published_names(name)
+            block, _, part = name.rpartition(".")
+            convolution, norm = (f"_{block}.{theirs}" if block else theirs for theirs in _PUBLISHED[part])
             names = [f"{convolution}.weight", *(f"{norm}.{part}" for part in _NORM_PARTS)]
             used |= {name: published[name] for name in names}
             folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(*(published[name].double() for name in names))
@@ -98,12 +100,3 @@ def _fold(weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: T
     """Return weight and bias of a convolution that is equivalent to the given one and its normalization."""
     scale = gain / (variance + NORM_EPSILON).sqrt()
     return (weight * scale[:, None, None, None]).float(), (shift - mean * scale).float()
-
-
-def _published_names(convolution: str) -> tuple[str, str]:
-    """Return the names of a convolution and its normalization in the weight file."""
-    block, _, part = convolution.rpartition(".")
-    if not block:
-        return "_conv_stem", "_bn0"
-    theirs, norm = _PUBLISHED[part]
-    return f"_{block}.{theirs}", f"_{block}.{norm}"

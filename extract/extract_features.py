@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,7 +110,8 @@ def extract_features(
         verify_sources=verify_sources,
     )
     source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, split, name)
-    plan = plan_extraction(source, encoder, revision, options, datasets_folder(datasets_dir), features, progress)
+    chosen = parse_encoder(encoder or source.default_encoder, revision)
+    plan = make_plan(source.open(datasets_folder(datasets_dir), features, progress), features, chosen, options)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
         from byov.extract.extraction import run_plan  # torch takes seconds to import
@@ -156,7 +157,13 @@ class VideoSource:
         if self.dataset is not None and self.name is not None:
             raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
 
-    def open(self, datasets_dir: Path, features_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
+    @property
+    def default_encoder(self) -> str:
+        """Encoder id; datasets without a download have an encoder without one."""
+        without_download = self.dataset is not None and dataset_folder(self.dataset) in WITHOUT_DOWNLOAD
+        return IMAGENET if without_download else DEFAULT_ENCODER
+
+    def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
         """Open a known dataset, or your own videos."""
         if self.dataset is not None:
             return open_dataset(self.dataset, datasets_dir, progress)
@@ -168,50 +175,35 @@ class VideoSource:
             return read_own_videos(name, path)
         if self.lerobot is not None:
             return read_lerobot(name, path, self.ego, self.exo, self.task, self.split)
+        return self._open_folder(path, name, features_dir)
+
+    def _open_folder(self, folder: Path, name: str, features_dir: Path) -> Dataset:
+        """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
         patterns: dict[View, str] | None = {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
-        return _open_folder(path, name, self.split, patterns, features_dir)
-
-
-def plan_extraction(
-    source: VideoSource,
-    encoder: str | None,
-    revision: str | None,
-    options: ExtractionOptions,
-    datasets_dir: Path,
-    features_dir: Path,
-    progress: Progress = NO_PROGRESS,
-) -> Plan:
-    """Open the videos and compare them with the cache. Datasets without a download have an encoder without one."""
-    without_download = source.dataset and dataset_folder(source.dataset) in WITHOUT_DOWNLOAD
-    chosen = parse_encoder(encoder or (IMAGENET if without_download else DEFAULT_ENCODER), revision)
-    return make_plan(source.open(datasets_dir, features_dir, progress), features_dir, chosen, options)
-
-
-def _open_folder(
-    folder: Path, name: str, split: Sequence[float] | None, patterns: Mapping[View, str] | None, features_dir: Path
-) -> Dataset:
-    """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
-    next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
-    table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
-    if table is not None:
-        if split is not None or patterns is not None:
-            raise DatasetError(f"{table} already defines splits and views. Edit or delete it to use --split or --ego.")
-        LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
-        dataset = read_own_videos(name, table, folder=folder)
-        listed = {video.path.resolve() for video in dataset.videos}
-        log_skipped("not listed", [path for path in video_files(folder)[0] if (folder / path).resolve() not in listed])
-        return dataset
-    videos = list_folder(folder, split, patterns)
-    try:
-        write_text(next_to_videos, to_csv(videos))
-        table = next_to_videos
-    except OSError:  # a read-only folder
-        write_text(next_to_features, to_csv(videos))
-        table = next_to_features
-    counts = Counter(f"{video.split} {video.view}" for video in videos)
-    found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    LOGGER.info(f"videos: {found}; listed in {table} (edit it to change splits or add events, then run again)")
-    return read_own_videos(name, table, folder=folder)
+        next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
+        table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
+        if table is not None:
+            if self.split is not None or patterns is not None:
+                raise DatasetError(
+                    f"{table} already defines splits and views. Edit or delete it to use --split or --ego."
+                )
+            LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
+            dataset = read_own_videos(name, table, folder=folder)
+            listed = {video.path.resolve() for video in dataset.videos}
+            present, _ = video_files(folder)
+            log_skipped("not listed", [path for path in present if (folder / path).resolve() not in listed])
+            return dataset
+        videos = list_folder(folder, self.split, patterns)
+        try:
+            write_text(next_to_videos, to_csv(videos))
+            table = next_to_videos
+        except OSError:  # a read-only folder
+            write_text(next_to_features, to_csv(videos))
+            table = next_to_features
+        counts = Counter(f"{video.split} {video.view}" for video in videos)
+        found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        LOGGER.info(f"videos: {found}; listed in {table} (edit it to change splits or add events, then run again)")
+        return read_own_videos(name, table, folder=folder)
 
 
 def extract_plan(plan: Plan, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from byov.cache.features import identity_difference, read_header
-from byov.cache.layout import cached_files, encoder_dir, ratio_key, video_path
+from byov.cache.layout import cached_files, encoder_slug, manifest_path, ratio_key, video_path
 from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
@@ -137,7 +137,7 @@ def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, option
     An encoder without a revision gets the one that the cache was started with, unless everything is overwritten. If
     the device is "auto", the compute type is compared when the encoder is loaded.
     """
-    folder = encoder_dir(features_dir, dataset.name, encoder.id)
+    folder = manifest_path(features_dir, dataset.name).with_name(encoder_slug(encoder.id))
     if encoder.revision is None and not options.overwrite:
         encoder = _pin_revision(encoder, folder)
     reader = CacheReader(folder)

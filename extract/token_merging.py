@@ -40,8 +40,6 @@ class TokenMerger:
         frames = tokens.float()
         if self._held is not None:
             frames = torch.cat([self._held, frames])
-        if not len(frames):
-            return self._merge(frames, frames.sum(-1))
         # A copy, since a slice would keep the whole batch alive.
         self._held = frames[-1:].clone()
         scores = (frames[:-1] - frames[1:]).abs().mean(-1)  # (T, N)

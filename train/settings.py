@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from byov.cache.runs import RunRecord
+from byov.cache.runs import CONFIG_NAME, RunRecord
 from byov.errors import SettingsError, TrainError
 from byov.plugins import PROBLEMS
 from byov.records import Record, problem
@@ -261,7 +261,7 @@ def checked(cls: type[RecordType], **values: Any) -> RecordType:
 
 def settings_of(run: RunRecord) -> TrainSettings:
     """Return the settings that a run was started with."""
-    return read_settings(run.config, run.settings)
+    return read_settings(run.folder / CONFIG_NAME, run.settings)
 
 
 def read_settings(config: Path, raw: Any) -> TrainSettings:

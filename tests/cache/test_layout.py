@@ -5,7 +5,6 @@ import pytest
 from byov.cache.layout import (
     cached_files,
     check_name,
-    encoder_dir,
     encoder_slug,
     manifest_path,
     video_path,
@@ -50,7 +49,6 @@ def test_names_of_any_alphabet_are_accepted_and_can_be_written(tmp_path, name):
 )
 def test_encoder_slug(encoder, slug):
     assert encoder_slug(encoder) == slug
-    assert encoder_dir(Path("features"), "demo", encoder) == Path("features/demo", slug)
 
 
 @pytest.mark.parametrize("encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "a/b/", "x\ny", "-/x", "./a\\b"])
@@ -61,8 +59,8 @@ def test_encoder_without_a_safe_name_is_refused(encoder):
 
 def test_paths_match_the_documented_layout():
     assert manifest_path(Path("f"), "demo") == Path("f/demo/manifest.json")
-    assert video_path(encoder_dir(Path("f"), "demo", "a/b"), "exo", "004") == Path("f/demo/a--b/exo/004.h5")
-    for make in (manifest_path, lambda *path: encoder_dir(*path, "a/b"), lambda *path: video_path(path[0], "ego", ".")):
+    assert video_path(Path("f/demo/a--b"), "exo", "004") == Path("f/demo/a--b/exo/004.h5")
+    for make in (manifest_path, lambda *path: video_path(path[0], "ego", ".")):
         with pytest.raises(CacheError):
             make(Path("f"), "../x")
 

@@ -6,7 +6,7 @@ from tests.factories import make_provenance
 
 from byov.cache.layout import encoder_folders
 from byov.cache.manifest import load_manifest
-from byov.cache.verify import failures_path, read_failures, summarize, verify_all, verify_folder
+from byov.cache.verify import read_failures, summarize, verify_all, verify_folder
 from byov.errors import CacheError
 
 
@@ -38,7 +38,7 @@ def test_summary_of_incomplete_and_damaged_files(encoder_folder, edit_h5):
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a":' * 100_000])
 def test_damaged_failures_are_named(encoder_folder, content):
-    failures_path(encoder_folder).write_bytes(content)
+    (encoder_folder / "failures.json").write_bytes(content)
     with pytest.raises(CacheError, match=r"failures\.json: not readable .*delete it"):
         read_failures(encoder_folder)
 
@@ -104,5 +104,5 @@ def test_verify_finds_swapped_and_deleted_files(encoder_folder):
     problems = problems_of(encoder_folder)
     assert "features of ego/004, not of ego/Küche 1" in problems["ego/Küche 1.h5"]
     assert problems["."] == "1 of 3 files are missing (first: ego/004.h5)"
-    failures_path(encoder_folder).write_text('{"004": "ends early"}')
+    (encoder_folder / "failures.json").write_text('{"004": "ends early"}')
     assert "." not in problems_of(encoder_folder)

@@ -24,7 +24,7 @@ from tests.factories import read_files, write_cache
 
 from byov.cache.atomic import remove_abandoned, write_bytes
 from byov.cache.manifest import load_manifest
-from byov.cache.verify import failures_path, read_failures, verify_run
+from byov.cache.verify import read_failures, verify_run
 from byov.extract.extract_features import extract_features
 from byov.train.run import train_run
 
@@ -220,7 +220,7 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
         if manifest.exists() and None in [video.frames for video in load_manifest(manifest).videos]:
             allowed.append(manifest)
         if read_failures(mine / "random--tiny"):
-            allowed.append(failures_path(mine / "random--tiny"))
+            allowed.append(mine / "random--tiny" / "failures.json")
         return [name for name in as_written(at) if at / name not in allowed]
 
     return try_faults("extraction", kind, work, damaged, folder, most=most)
