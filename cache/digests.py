@@ -141,7 +141,8 @@ def check_weights(path: Path) -> WeightsFile:
             raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)
-        metadata = _safetensors_metadata(content) if is_sealed else {}
+        header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+        metadata = dict(json.loads(json.loads(header)["__metadata__"][METADATA_KEY])) if is_sealed else {}
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
@@ -149,8 +150,3 @@ def check_weights(path: Path) -> WeightsFile:
     except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
     return WeightsFile(path, hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata)
-
-
-def _safetensors_metadata(content: bytes) -> dict[str, Any]:
-    size = int.from_bytes(content[:8], "little")
-    return dict(json.loads(json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY]))
