@@ -139,24 +139,17 @@ def test_missing_column_lists_the_existing_ones(tmp_path, write_features, name):
             read(path, name)
 
 
-@pytest.mark.parametrize("content", [b"not HDF5\n" * 1000, b"\x89HDF\r\n\x1a\n" + bytes(9000)])
-def test_file_that_is_not_hdf5_is_named(tmp_path, content):
-    path = tmp_path / "a.h5"
-    path.write_bytes(content)
-    with pytest.raises(CacheError, match=r"a\.h5: not a readable cache file .*byov-extract"):
-        read_header(path)
+def test_truncated_missing_and_other_files_are_refused(tmp_path, write_features):
+    path = write_features(tmp_path / "a.h5", 3)
+    whole = path.read_bytes()
+    cuts = [whole[:size] for size in (*range(0, len(whole), 997), len(whole) - 1)]
+    for content in (b"not HDF5\n" * 1000, b"\x89HDF\r\n\x1a\n" + bytes(9000), *cuts):
+        path.write_bytes(content)
+        with pytest.raises(CacheError, match=r"a\.h5: not a readable cache file .*byov-extract"):
+            read_header(path)
     path.unlink()
     with pytest.raises(CacheError, match=r"a\.h5: no such file"):
         read_header(path)
-
-
-def test_truncated_file_is_refused(tmp_path, write_features):
-    path = write_features(tmp_path / "a.h5", 3)
-    whole = path.read_bytes()
-    for size in [*range(0, len(whole), 997), len(whole) - 1]:
-        path.write_bytes(whole[:size])
-        with pytest.raises(CacheError, match=r"a\.h5"):
-            read_header(path)
 
 
 HOSTILE_COLUMNS = {
