@@ -165,12 +165,7 @@ def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, fo
 
 
 def _paper_result(
-    name: str,
-    subject: str,
-    runs: Sequence[PlannedRun],
-    groups: Sequence[RowGroup],
-    result: SweepResult,
-    folders: Folders,
+    name: str, subject: str, runs: list[PlannedRun], groups: list[RowGroup], result: SweepResult, folders: Folders
 ) -> PaperResult:
     paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
     measured = [_with_means(group).mean()[STANDARD] for group in groups]

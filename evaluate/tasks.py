@@ -351,11 +351,7 @@ def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protoco
 
 
 def score_frames(
-    train: Frames | None,
-    test: Frames,
-    tasks: Sequence[Task],
-    options: EvaluationOptions,
-    progress: Progress = NO_PROGRESS,
+    train: Frames | None, test: Frames, tasks: list[Task], options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> dict[str, Score]:
     """Score test frames on tasks, with 95% intervals if `options.bootstrap` is set.
 
