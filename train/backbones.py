@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from byov.train.networks import Block, FrameBackbone, Group, Positions
-from byov.train.sampling import Clips, context_rows
+from byov.train.sampling import Clips
 
 HIDDEN, DROPOUT = 512, 0.1  # published heads of TCC, GTA and CARL
 WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
@@ -37,8 +37,8 @@ class FrameHead(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        rows = torch.arange(features.shape[0], device=features.device)
-        x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
+        earlier = (torch.arange(features.shape[0], device=features.device) - self.context).clamp(min=0)
+        x = self.norm(_with_context(features, features[earlier] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
 

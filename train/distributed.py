@@ -82,10 +82,6 @@ class Processes:
             dist.broadcast_object_list(chosen, src=0, device=torch.device("cpu"))
         return chosen[0]
 
-    def barrier(self) -> None:
-        """Wait for all processes."""
-        self.any(False)
-
     def check_in_sync(self, model: nn.Module, step: int) -> None:
         """Raise Diverged unless all processes are at the same step with the same weights."""
         if self.world_size == 1:

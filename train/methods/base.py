@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from byov.cache.features import standardize
@@ -24,7 +25,7 @@ from byov.errors import SettingsError, TrainError
 from byov.records import Record
 from byov.train import settings as shared
 from byov.train.backbones import ClipTransformer, FrameHead
-from byov.train.checkpoint import load_weights, tensor_shapes
+from byov.train.checkpoint import tensor_shapes
 from byov.train.feature_store import CachedVideo
 from byov.train.networks import Encoder, FrameBackbone, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
@@ -131,7 +132,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
             model = method(config.width, settings, config.training)
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        load_weights(model, weights)
+        model.load_state_dict(load_file(weights))
         return model.to(map_location).eval()
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
