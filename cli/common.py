@@ -277,12 +277,8 @@ def check_folder(folder: Path, option: str) -> None:
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
-    if not is_writable(existing):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{existing}: permission denied. Choose another output with {option}.")
-
-
-def is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def note_unfinished(runs: Iterable[RunRecord]) -> None:
