@@ -215,22 +215,18 @@ Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs or fraction of o
 
 
 def parse_cluster(
-    address: str | None,
-    workers: int | None,
-    cpus_per_worker: int | None,
-    gpus_per_worker: float | None,
-    device: Device,
+    address: str | None, workers: int | None, cpus: int | None, gpus: float | None, device: Device
 ) -> ClusterOptions | None:
     """Return the cluster options, or None if the work runs in this process."""
     if address is None:
-        given = {"--workers": workers, "--cpus-per-worker": cpus_per_worker, "--gpus-per-worker": gpus_per_worker}
+        given = {"--workers": workers, "--cpus-per-worker": cpus, "--gpus-per-worker": gpus}
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} needs --cluster. Add --cluster local to use this machine.")
         return None
-    if device == "cuda" and not gpus_per_worker:
+    if device == "cuda" and not gpus:
         raise UsageError("--device cuda on a cluster needs --gpus-per-worker, for example 1.")
-    options = ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
+    options = ClusterOptions(address, workers, cpus or 1, gpus or 0.0)
     options.check()
     return options
 

@@ -1,7 +1,6 @@
 """Backbones of the published baselines; BYOV's encoder is the third one."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +65,9 @@ class ClipTransformer(FrameBackbone):
         batch, length = features.shape[:2]
         if self.causal:
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        with seeded(generator, features.device):
+        # Dropout draws from PyTorch's global generator, which is seeded for this call and restored afterwards.
+        with torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
             for block in self.blocks:
                 x = block(x, [Group(batch, length, mask=mask)])
@@ -89,14 +90,6 @@ class ClipTransformer(FrameBackbone):
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
         return tokens.flatten(0, 1)
-
-
-@contextmanager
-def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generator from `generator` within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        yield
 
 
 def _split_clips(latents: Tensor, clips: Sequence[Clips]) -> list[Tensor]:
