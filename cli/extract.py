@@ -120,8 +120,7 @@ def extract(
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
-        has_problems = _check(plan, as_json=as_json)
-        raise typer.Exit(common.FAILED if has_problems else 0)
+        raise typer.Exit(common.FAILED if _check(plan, as_json=as_json) else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
         common.check_folder(plan.folder, "--features-dir")
