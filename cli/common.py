@@ -215,22 +215,18 @@ Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs or fraction of o
 
 
 def parse_cluster(
-    address: str | None,
-    workers: int | None,
-    cpus_per_worker: int | None,
-    gpus_per_worker: float | None,
-    device: Device,
+    address: str | None, workers: int | None, cpus: int | None, gpus: float | None, device: Device
 ) -> ClusterOptions | None:
     """Return the cluster options, or None if the work runs in this process."""
     if address is None:
-        given = {"--workers": workers, "--cpus-per-worker": cpus_per_worker, "--gpus-per-worker": gpus_per_worker}
+        given = {"--workers": workers, "--cpus-per-worker": cpus, "--gpus-per-worker": gpus}
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} needs --cluster. Add --cluster local to use this machine.")
         return None
-    if device == "cuda" and not gpus_per_worker:
+    if device == "cuda" and not gpus:
         raise UsageError("--device cuda on a cluster needs --gpus-per-worker, for example 1.")
-    options = ClusterOptions(address, workers, cpus_per_worker or 1, gpus_per_worker or 0.0)
+    options = ClusterOptions(address, workers, cpus or 1, gpus or 0.0)
     options.check()
     return options
 
@@ -250,12 +246,12 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
 # Checks before work begins
 
 
-def parse_ratio(text: str) -> float:
-    """Parse an STM ratio, 0 < ratio <= 1."""
-    with suppress(ValueError):
-        if 0 < float(text) <= 1:
-            return float(text)
-    raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
+def parse_numbers(option: str, text: str) -> tuple[float, ...]:
+    """Parse comma-separated numbers."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected comma-separated numbers, such as 0.3,1.0.") from None
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
@@ -277,12 +273,8 @@ def check_folder(folder: Path, option: str) -> None:
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
-    if not is_writable(existing):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{existing}: permission denied. Choose another output with {option}.")
-
-
-def is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def note_unfinished(runs: Iterable[RunRecord]) -> None:

@@ -1,5 +1,6 @@
 """byov-eval: score frame embeddings on the benchmark's tasks."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
 from byov.cli import common
-from byov.cli.common import UsageError, check_folder, is_writable, note_unfinished
+from byov.cli.common import UsageError, check_folder, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
@@ -154,7 +155,7 @@ def evaluate(
         if not any(folder.startswith("random--") for folder, _ in baselines):
             note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    if folder is not None and out is None and not is_writable(folder):
+    if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
         note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
         folder = None
     readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)

@@ -97,11 +97,11 @@ def extract(
     """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
     cli_videos.keep_freed_memory()
     started = time.monotonic()
-    parsed_ratios, parsed_shard = _parse_numbers("--ratios", ratios), _parse_shard(shard)
+    parsed_ratios, parsed_shard = common.parse_numbers("--ratios", ratios), _parse_shard(shard)
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
-    fractions = None if split is None else _parse_numbers("--split", split)
+    fractions = None if split is None else common.parse_numbers("--split", split)
     source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
     options = ExtractionOptions(
         ratios=parsed_ratios,
@@ -121,16 +121,10 @@ def extract(
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
-        has_problems = _check(plan, as_json=as_json)
-        raise typer.Exit(common.FAILED if has_problems else 0)
+        raise typer.Exit(common.FAILED if _check(plan, as_json=as_json) else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
-        try:
-            plan.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"{plan.folder}: cannot be created ({error.strerror}). Choose another folder with --features-dir."
-            ) from None
+        common.check_folder(plan.folder, "--features-dir")
         from byov.extract.extraction import run_plan
 
         if ray is None:
@@ -143,18 +137,11 @@ def extract(
 
     try:
         outcome = extract_plan(plan, run)
-    except OSError:  # such as a full disk; common.run prints the reason
+    except OSError:  # such as a full disk; common.App prints the reason
         note(f"stopped; {RESUME}")
         raise
     _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(common.FAILED if outcome.failures else 0)
-
-
-def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{option} {text}: expected comma-separated numbers, such as 0.1,0.3.") from None
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

@@ -60,7 +60,7 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
         help=prefix + description,
         show_default=_defaults(name),
         rich_help_panel=panel,
-        parser=_parse_pair if is_pair else None,
+        parser=(lambda text: common.parse_numbers(f"--{option}", text)) if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
     annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
@@ -94,14 +94,6 @@ def _defaults(name: str) -> str:
     return "; ".join([usual, *(f"{', '.join(names)}: {text}" for text, names in others)])
 
 
-def _parse_pair(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--crop {text}: expected LOW,HIGH, such as 0.5,1.0.") from None
-    return low, high
-
-
 @app.command()
 @with_settings
 def train(
@@ -111,12 +103,7 @@ def train(
     ] = None,
     ratio: Annotated[
         float | None,
-        typer.Option(
-            parser=common.parse_ratio,
-            metavar="FRACTION",
-            help="STM ratio of the cached features.",
-            show_default=str(shared.DEFAULT_RATIO),
-        ),
+        typer.Option(min=0, max=1, help="STM ratio of the cached features.", show_default=str(shared.DEFAULT_RATIO)),
     ] = None,
     dataset: Annotated[
         str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")

@@ -1,14 +1,13 @@
 """Backbones of the published baselines; BYOV's encoder is the third one."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from byov.train.networks import Block, FrameBackbone, Group, Positions
-from byov.train.sampling import Clips, context_rows
+from byov.train.sampling import Clips
 
 HIDDEN, DROPOUT = 512, 0.1  # published heads of TCC, GTA and CARL
 WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
@@ -37,8 +36,8 @@ class FrameHead(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        rows = torch.arange(features.shape[0], device=features.device)
-        x = self.norm(_with_context(features, features[context_rows(rows, self.context)] if self.context else None))
+        earlier = (torch.arange(features.shape[0], device=features.device) - self.context).clamp(min=0)
+        x = self.norm(_with_context(features, features[earlier] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
 
@@ -66,7 +65,9 @@ class ClipTransformer(FrameBackbone):
         batch, length = features.shape[:2]
         if self.causal:
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        with seeded(generator, features.device):
+        # Dropout draws from PyTorch's global generator, which is seeded for this call and restored afterwards.
+        with torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
             for block in self.blocks:
                 x = block(x, [Group(batch, length, mask=mask)])
@@ -89,14 +90,6 @@ class ClipTransformer(FrameBackbone):
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
         return tokens.flatten(0, 1)
-
-
-@contextmanager
-def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generator from `generator` within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        yield
 
 
 def _split_clips(latents: Tensor, clips: Sequence[Clips]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from byov.cache.atomic import write_bytes
@@ -44,15 +44,6 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise TrainError(f"{path} is not a readable safetensors file: {error}") from error
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a model file; raises CacheError if it is damaged, TrainError if the weights do not fit the model."""
-    check_weights(path)
-    try:
-        model.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:
-        raise TrainError(f"{path} does not hold the weights of this model: {_one_line(error)}") from error
 
 
 def save_checkpoint(
@@ -88,7 +79,8 @@ def load_checkpoint(
             _restore(load_file(path), model, optimizer)
             return state
         except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
-            LOGGER.warning(f"{path.name} is not usable: {_one_line(error)}; falling back to the previous checkpoint")
+            reason = " ".join(str(error).split())[:300]
+            LOGGER.warning(f"{path.name} is not usable: {reason}; falling back to the previous checkpoint")
     if paths:
         raise TrainError(f"{folder}: no checkpoint is usable. Start the run again under another name.")
     return None
@@ -101,10 +93,6 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def _path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:09d}.safetensors"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:

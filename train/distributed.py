@@ -36,13 +36,9 @@ class Processes:
     def __init__(self, rank: int = 0, world_size: int = 1, store: Any = None) -> None:
         self.rank, self.world_size, self.is_main = rank, world_size, rank == 0
         self._store = store
-        self._reports: bool | None = None
 
     def local_items(self, count: int) -> range:
-        """Return which of the `count` items of a batch this process takes; may be empty.
-
-        The sizes of the processes' parts differ by at most one.
-        """
+        """Return which of a batch's `count` items this process takes: an equal part within one item, or none."""
         return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
@@ -82,10 +78,6 @@ class Processes:
             dist.broadcast_object_list(chosen, src=0, device=torch.device("cpu"))
         return chosen[0]
 
-    def barrier(self) -> None:
-        """Wait for all processes."""
-        self.any(False)
-
     def check_in_sync(self, model: nn.Module, step: int) -> None:
         """Raise Diverged unless all processes are at the same step with the same weights."""
         if self.world_size == 1:
@@ -107,18 +99,16 @@ class Processes:
             dist.destroy_process_group()
 
     def reports_error(self) -> bool:
-        """Return whether this process should print why the run failed: the main one or, if that is gone, the first."""
+        """Return whether to print the error here: in the main process or, if that is gone, in the first to ask."""
         if self._store is None:
             return True
-        if self._reports is None:
-            try:
-                deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
-                while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
-                    time.sleep(0.05)
-                self._reports = bool(self._store.add(_REPORTED_KEY, 1) == 1)
-            except RuntimeError:  # the store is gone, too
-                self._reports = self.is_main
-        return self._reports
+        try:
+            deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
+            while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
+                time.sleep(0.05)
+            return bool(self._store.add(_REPORTED_KEY, 1) == 1)
+        except RuntimeError:  # the store is gone, too
+            return self.is_main
 
     def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Return the sum of the processes' values, or the result of another operation; changes `values`."""

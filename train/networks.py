@@ -283,7 +283,6 @@ class Encoder(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        """(T, width) features of a whole clip -> (T, D); T may be large."""
         index = torch.arange(features.shape[0], device=features.device)[None]
         x = self.embed_tokens(features, self.positions(index, index[:, -1] + 1)[0])
         for block in self.blocks:

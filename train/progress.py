@@ -7,7 +7,7 @@ falls back to normalized time. Views are not compared: their frozen features are
 to have the same mean progress in both.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ VideoT = TypeVar("VideoT")
 
 # All chosen on the val splits of simulated datasets.
 STEPS = 64  # length of the resampled videos
-COMPONENTS = 16
+COMPONENTS = 16  # principal components of the features
 SMOOTHING = 2.0  # standard deviation in frames
 GAMMA = 0.1
 MAX_REFERENCES = 64  # number of videos that each video is aligned with
@@ -48,7 +48,11 @@ def aligned_progress(
     if len(videos) > MAX_REFERENCES:
         drawn = torch.randperm(len(videos), generator=torch.Generator().manual_seed(seed))[:MAX_REFERENCES]
         references = drawn.sort().values
-    axes = principal_axes(smooth(read(videos[index])) for index in references.tolist())
+    covariance = torch.zeros(())
+    for index in references.tolist():
+        x = smooth(read(videos[index]))
+        covariance = covariance + x.T @ x
+    axes = torch.linalg.eigh(covariance.double()).eigenvectors[:, -COMPONENTS:].float()  # (width, COMPONENTS)
     projected = [smooth(read(video)) @ axes for video in videos]
     sequences = F.normalize(torch.stack([resample(x, STEPS) for x in projected]), dim=-1)  # (V, STEPS, COMPONENTS)
     times = torch.linspace(0, 1, STEPS)
@@ -70,15 +74,6 @@ def smooth(features: NDArray[np.floating]) -> Tensor:
     weights = torch.exp(-torch.arange(-radius, radius + 1).square() / (2 * SMOOTHING**2))
     padded = F.pad(x.T[:, None], (radius, radius), mode="replicate")  # (width, 1, T + 2 radius)
     return F.conv1d(padded, (weights / weights.sum())[None, None])[:, 0].T
-
-
-def principal_axes(videos: Iterable[Tensor]) -> Tensor:
-    """Return the (width, COMPONENTS) directions of largest variance of the frames of standardized videos."""
-    covariance = torch.zeros(())
-    for x in videos:
-        covariance = covariance + x.T @ x
-    axes: Tensor = torch.linalg.eigh(covariance.double()).eigenvectors[:, -COMPONENTS:].float()
-    return axes
 
 
 def resample(x: Tensor, length: int) -> Tensor:

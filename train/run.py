@@ -121,7 +121,12 @@ def train_run(
             files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
         return summary | {"embedding_files": files}
 
-    _check_processes(processes, model)
+    if processes.world_size > chosen.batch_size:
+        raise TrainError(
+            f"--batch-size {chosen.batch_size} is less than the number of processes, {processes.world_size}."
+        )
+    if processes.world_size > 1 and model.needs_whole_batch:
+        raise TrainError(f"{chosen.method} cannot be trained by several processes: {model.needs_whole_batch}.")
     sampler = model.sampler(data.of("train"))
     if record is None:
         model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
@@ -185,10 +190,7 @@ def train_run(
 def _recorded_settings(
     record: runs.RunRecord, options: dict[str, Any], given: dict[str, Any], *, may_extend: bool
 ) -> TrainSettings:
-    """Return the settings that a run was started with, or the same with more epochs.
-
-    Raise TrainError if the given options or settings are others.
-    """
+    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones are different."""
     recorded = shared.settings_of(record)
     started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
     if options["encoder"] == record.encoder_folder:
@@ -275,16 +277,6 @@ def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels
             raise TrainError(f"The {what} of {run.dataset} changed since {run.name} was started. Start another run.")
     kept = {name: value for name, value in run.training.items() if name != "settings"}
     return kept | {"untrained_sha256": current["untrained_sha256"]}
-
-
-def _check_processes(processes: Processes, method: Method) -> None:
-    settings = method.settings
-    if processes.world_size > settings.batch_size:
-        raise TrainError(
-            f"--batch-size {settings.batch_size} is less than the number of processes, {processes.world_size}."
-        )
-    if processes.world_size > 1 and method.needs_whole_batch:
-        raise TrainError(f"{settings.method} cannot be trained by several processes: {method.needs_whole_batch}.")
 
 
 @contextmanager

@@ -189,11 +189,6 @@ def same_time_frames(frames: NDArray[np.int64], of: CachedVideo, other: CachedVi
     return scaled.astype(np.int64)
 
 
-def context_rows(rows: Tensor, context: int) -> Tensor:
-    """Return the rows `context` frames earlier, at least 0."""
-    return (rows - context).clamp(min=0)
-
-
 class BatchSource:
     """The batches of a run by step; the last step of an epoch may have fewer than `batch_size` items.
 
@@ -239,7 +234,7 @@ class BatchSource:
             clip = self._method.prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
             index = torch.from_numpy(draw.rows)
             features.append(clip[index])
-            context.append(clip[context_rows(index, self._sampler.context)])
+            context.append(clip[(index - self._sampler.context).clamp(min=0)])
         return Clips(
             features=torch.stack(features),
             index=torch.from_numpy(rows),

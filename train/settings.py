@@ -50,19 +50,12 @@ Standardize = Annotated[
     Literal["none", "video"], Field(description="Scale each feature to zero mean and unit deviation per clip.")
 ]
 Epochs = Annotated[int, Field(ge=1, description="Training epochs. An epoch has one item per training video.")]
-Steps = Annotated[
-    int | None, Field(ge=1, description="Optimizer steps, rounded up to whole epochs, in place of --epochs.")
-]
 BatchSize = Annotated[Size, Field(description="Items (videos, pairs or groups of clips) per step.")]
 Optimizer = Annotated[Literal["adam", "adamw"], Field(description="AdamW decouples weight decay from the gradient.")]
 LearningRate = Annotated[Positive, Field(description="Learning rate.")]
 WeightDecay = Annotated[NonNegative, Field(description="Weight decay.")]
 Warmup = Annotated[NonNegative, Field(description="Epochs of linear learning-rate warm-up.")]
 Schedule = Annotated[Literal["constant", "cosine"], Field(description="Learning-rate schedule after warm-up.")]
-Precision = Annotated[
-    Literal["float32", "bf16"],
-    Field(description="Arithmetic of the networks in training; bf16: bfloat16 autocast. Losses are always float32."),
-]
 ClipGrad = Annotated[Positive | None, Field(description="Maximum gradient norm.")]
 Select = Annotated[
     Literal["retrieval", "trimmed", "both", "tau", "last"],
@@ -103,7 +96,9 @@ class OptimizerSettings(Record):
     """Optimizer settings, from the published code; the paper states none."""
 
     epochs: Epochs = 300
-    steps: Steps = None
+    steps: int | None = Field(
+        None, ge=1, description="Optimizer steps, rounded up to whole epochs, in place of --epochs."
+    )
     batch_size: BatchSize = 1
     optimizer: Optimizer = "adam"
     lr: LearningRate = 1e-5
@@ -111,7 +106,9 @@ class OptimizerSettings(Record):
     warmup: Warmup = 0.0
     schedule: Schedule = "constant"
     clip_grad: ClipGrad = None
-    precision: Precision = "float32"
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="Arithmetic of the networks in training; bf16: bfloat16 autocast. Losses are float32."
+    )
 
 
 class ValidationSettings(Record):

@@ -120,7 +120,7 @@ class Trainer:
                         LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
-                    self._processes.barrier()  # torchrun ends all processes as soon as one has ended
+                    self._processes.any(True)  # wait: torchrun ends all processes as soon as one has ended
                     raise Interrupted(
                         f"stopped after step {self.state.step} of {self.total_steps}; "
                         f"resume with byov-train --run {self._folder.name} --resume"

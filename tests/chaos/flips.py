@@ -13,9 +13,10 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from tests import factories
 
-from byov.cache.digests import seal_json
+from byov.cache.digests import check_weights, seal_json
 from byov.cache.embeddings import read_embedding, write_embedding
 from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array, read_columns
@@ -23,7 +24,7 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
 from byov.errors import ByovError
-from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, load_weights, save_checkpoint
+from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint, tensor_shapes
 
 FRAMES, WIDTH = 137, 24
 HEAD = "| damage | tried | noticed | as before | silently wrong |\n|---|---|---|---|---|"
@@ -148,9 +149,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    model, _ = network()
-    load_weights(model, path)
-    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    """Read a model file as Method.from_pretrained does."""
+    check_weights(path)
+    tensor_shapes(path)
+    return {name: tensor.numpy() for name, tensor in load_file(path).items()}
 
 
 def config_content(seed: int = 0) -> bytes:

@@ -91,8 +91,8 @@ def test_read_only_cache_is_named(make_dataset, tmp_path, without_rights):
     process = start(table, tmp_path / "features", before=without_rights)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert err.splitlines()[-1].startswith(f"error: {tmp_path / 'features' / 'mine'}")
-    assert "(Permission denied). Choose another folder with --features-dir" in err
+    expected = f"error: {tmp_path / 'features'}: permission denied. Choose another output with --features-dir."
+    assert err.splitlines()[-1] == expected
     assert "Traceback" not in err
 
 

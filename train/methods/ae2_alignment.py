@@ -108,8 +108,10 @@ def ae2_losses(
     own, own_padding = _subset(first, first_padding, subsets[0])  # (B, K, D), (B, K)
     other, other_padding = _subset(second, second_padding, subsets[1])
     in_order = matching_costs(own, other, temperature, own_padding)  # (B, K, K)
-    reversed_order = _reversed_index(other_padding)[:, None].expand_as(in_order)
-    tables = soft_dtw_tables([*costs, in_order, in_order.gather(2, reversed_order)], gamma)
+    index = torch.arange(in_order.shape[2], device=in_order.device)
+    reversed_index = torch.where(other_padding, index, (~other_padding).sum(dim=1, keepdim=True) - 1 - index)  # (B, K)
+    reversed_costs = in_order.gather(2, reversed_index[:, None].expand_as(in_order))
+    tables = soft_dtw_tables([*costs, in_order, reversed_costs], gamma)
     whole = SCALE * final_costs(tables[0], first_padding, second_padding)  # (B,)
     forward, backward = (SCALE * final_costs(table, own_padding, other_padding) for table in tables[1:])
     alignment = (whole + forward).mean() / 2
@@ -129,9 +131,3 @@ def _subset(clips: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Ten
     """Select (B, K) frames and their padding; the first counts as a frame even if all is padding."""
     is_first = torch.arange(frames.shape[1], device=frames.device) == 0
     return take_frames(clips, frames), padding.gather(1, frames) & ~is_first
-
-
-def _reversed_index(padding: Tensor) -> Tensor:
-    """(B, K) indices that reverse the frames before the padding."""
-    index = torch.arange(padding.shape[1], device=padding.device)
-    return torch.where(padding, index, (~padding).sum(dim=1, keepdim=True) - 1 - index)

@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from byov.cache.features import standardize
@@ -24,10 +25,10 @@ from byov.errors import SettingsError, TrainError
 from byov.records import Record
 from byov.train import settings as shared
 from byov.train.backbones import ClipTransformer, FrameHead
-from byov.train.checkpoint import load_weights, tensor_shapes
+from byov.train.checkpoint import tensor_shapes
 from byov.train.feature_store import CachedVideo
 from byov.train.networks import Encoder, FrameBackbone, initialize
-from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_any_two, pick_views
+from byov.train.sampling import Batch, Draw, Pick, Sampler, draw_clip, pick_any_two, pick_views
 from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
 
 Losses = dict[str, Tensor]
@@ -131,7 +132,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
             model = method(config.width, settings, config.training)
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        load_weights(model, weights)
+        model.load_state_dict(load_file(weights))
         return model.to(map_location).eval()
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
@@ -248,15 +249,12 @@ class PairMethod(BackboneMethod):
     settings: PairSettings
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        draw_item = draw_pair(videos, self.settings, self.settings.pairs, "--pairs is views")
-        return Sampler(videos, draw_item, self.backbone.context)
+        return Sampler(videos, draw_pair(videos, self.settings, self.settings.pairs), self.backbone.context)
 
 
-def draw_pair(
-    videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str, reason: str
-) -> Callable[[np.random.Generator], list[Draw]]:
+def draw_pair(videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str) -> Pick[list[Draw]]:
     """Draw a clip of an ego and of an exo video, or of any two videos."""
-    pick = pick_views(videos, reason) if pairs == "views" else pick_any_two(videos)
+    pick = pick_views(videos, "--pairs is views, not any") if pairs == "views" else pick_any_two(videos)
     return lambda rng: [draw_clip(video, settings.frames, settings.crop, rng) for video in pick(rng)]
 
 

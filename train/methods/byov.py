@@ -110,9 +110,7 @@ class Byov(Method):
         nn.init.normal_(self.decoder.mask_token, std=0.02)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
-        reason = f"the {s.recipe} recipe pairs ego with exo videos (official: any two)"
-        return Sampler(videos, draw_pair(videos, s, s.pairs, reason))
+        return Sampler(videos, draw_pair(videos, self.settings, self.settings.pairs))
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s, (ego, exo) = self.settings, clips

@@ -123,10 +123,7 @@ def draw_consecutive(
 
 
 def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator) -> list[Draw]:
-    """Draw ego frames within `span` frames, and the exo frames at the same normalized times.
-
-    For synchronized videos these are the same instants.
-    """
+    """Draw ego frames within `span` frames, and the exo frames at the same normalized times."""
     length = min(ego.frames, span)
     start, sampled = int(rng.integers(ego.frames - length + 1)), min(length, frames)
     chosen = start + np.concatenate([[0, length - 1], draw_rows(length, frames, rng)])
