@@ -246,6 +246,14 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
 # Checks before work begins
 
 
+def parse_ratio(text: str) -> float:
+    """Parse an STM ratio, 0 < ratio <= 1."""
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
+
+
 def parse_numbers(option: str, text: str) -> tuple[float, ...]:
     """Parse comma-separated numbers."""
     try:

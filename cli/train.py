@@ -103,7 +103,12 @@ def train(
     ] = None,
     ratio: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="STM ratio of the cached features.", show_default=str(shared.DEFAULT_RATIO)),
+        typer.Option(
+            parser=common.parse_ratio,
+            metavar="FRACTION",
+            help="STM ratio of the cached features.",
+            show_default=str(shared.DEFAULT_RATIO),
+        ),
     ] = None,
     dataset: Annotated[
         str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")

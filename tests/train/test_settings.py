@@ -77,9 +77,9 @@ def test_invalid_settings_are_refused(given, message):
 @pytest.mark.parametrize(
     ("given", "steps_per_epoch", "epochs", "warmup"),
     [
-        ({"steps": 500}, 42, 12, 0.75),  # by default, warm-up takes 5 of 80 epochs
+        ({"steps": 500}, 42, 12, 1.5),  # by default, warm-up takes 5 of 40 epochs
         ({"steps": 500, "warmup": 2.0}, 42, 12, 2.0),
-        ({"steps": 42}, 42, 1, 5 / 80),
+        ({"steps": 42}, 42, 1, 5 / 40),
         ({"epochs": 3}, 42, 3, 5.0),
     ],
 )

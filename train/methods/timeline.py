@@ -57,7 +57,7 @@ class TimelineSettings(BackboneMethodSettings):
     crop: shared.Crop = (0.3, 1.0)
     standardize: shared.Standardize = "video"
     optimizer: shared.Optimizer = "adamw"
-    epochs: shared.Epochs = 80
+    epochs: shared.Epochs = 40
     batch_size: shared.BatchSize = 1
     lr: shared.LearningRate = 1e-3
     weight_decay: shared.WeightDecay = 0.05
