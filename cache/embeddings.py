@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from byov import __version__
 from byov.cache.digests import json_sha256
 from byov.cache.features import video_digest
-from byov.cache.hdf5 import DTYPES, SCHEMA_VERSION, RowWriter, open_file, read_array, read_header_attributes
+from byov.cache.hdf5 import SCHEMA_VERSION, RowWriter, open_file, read_array, read_header_attributes
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord
@@ -46,8 +46,7 @@ def write_embedding(
     path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingProvenance
 ) -> None:
     """Write the embeddings (T, D) and frame times (T,) of a video."""
-    columns = {"embedding": ((embedding.shape[1],), DTYPES["embedding"]), "pts_seconds": ((), DTYPES["pts_seconds"])}
-    with RowWriter(path, columns) as rows:
+    with RowWriter(path) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
         rows.finish(asdict(source) | {"complete": True})
 

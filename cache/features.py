@@ -1,6 +1,6 @@
 """Feature files: one per video and encoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from byov import __version__
 from byov.cache import hdf5
-from byov.cache.hdf5 import DTYPES, EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
-from byov.cache.layout import ratio_key, video_path
+from byov.cache.hdf5 import EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
+from byov.cache.layout import video_path
 from byov.errors import CacheError
 from byov.records import READ_FROM_FILE
 
@@ -70,16 +70,6 @@ class Header:
 
 class FeatureWriter(hdf5.RowWriter):
     """Writer of one feature file, which appears only after `finish_video`."""
-
-    def __init__(self, path: Path, ratios: Sequence[float], tokens: int, width: int, *, has_cls: bool) -> None:
-        columns: dict[str, tuple[tuple[int, ...], str]] = {
-            f"merged/{ratio_key(ratio)}": ((width,), STORED_DTYPE) for ratio in ratios
-        }
-        if has_cls:
-            columns["cls"] = ((width,), STORED_DTYPE)
-        columns["order"] = ((tokens,), DTYPES["order"])
-        columns["pts_seconds"] = ((), DTYPES["pts_seconds"])
-        super().__init__(path, columns)
 
     def finish_video(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
         """Complete the file and move it to its final name."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from byov.cache.atomic import PartialFile, creation
@@ -38,18 +38,15 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
 
 
 class RowWriter:
-    """Writer of columns, name → (shape of one row, dtype). The file appears only after `finish`."""
+    """Writer of columns, which are those of the first rows. The file appears only after `finish`."""
 
-    def __init__(self, path: Path, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
         self._written_rows = 0
         self._reserved_bytes = 0
-        self._pending: dict[str, NDArray[Any]] = {
-            name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()
-        }
-        self._row_bytes = sum(rows.itemsize * prod(rows.shape[1:]) for rows in self._pending.values())
-        self._digests = {name: hashlib.sha256() for name in columns}
+        self._pending: dict[str, NDArray[Any]] = {}
+        self._digests: dict[str, Any] = {}
         with creation:
             self._partial = PartialFile(path)
             try:
@@ -63,6 +60,10 @@ class RowWriter:
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append an array (n, *row shape) to every column, with the same n for all."""
+        if not self._pending:
+            for name, values in rows.items():
+                self._pending[name] = np.empty((0, *values.shape[1:]), DTYPES.get(name, values.dtype))
+                self._digests[name] = hashlib.sha256()
         lengths = {len(values) for values in rows.values()}
         if rows.keys() != self._pending.keys() or len(lengths) > 1:
             found = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
@@ -101,7 +102,8 @@ class RowWriter:
         self.close()
 
     def _write(self, count: int) -> None:
-        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * self._row_bytes)  # whole chunks
+        row_bytes = sum(rows.itemsize * prod(rows.shape[1:]) for rows in self._pending.values())
+        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * row_bytes)  # whole chunks
         for name, pending in self._pending.items():
             block, self._pending[name] = pending[:count], pending[count:]
             self._digests[name].update(np.ascontiguousarray(block).data)

@@ -24,7 +24,7 @@ from byov.cache.layout import ratio_key
 from byov.data.video import DECODER, FrameReader, estimated_frames
 from byov.device import usable_cores
 from byov.errors import CacheError, DatasetError, VideoError
-from byov.extract.encoders import FrameEncoder, Shape, load_encoder
+from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
 from byov.extract.token_merging import TokenMerger
 from byov.progress import NO_PROGRESS, Bar, Progress
@@ -226,7 +226,7 @@ class Extraction:
                         yield self._fail(job, content)
                     elif isinstance(content, tuple):
                         if job.video.id not in self._open:
-                            self._open[job.video.id] = _OpenVideo(job, self._encoder.shape)
+                            self._open[job.video.id] = _OpenVideo(job)
                         yield from self._add_frames(self._open[job.video.id], *content)
                     elif job.video.id not in self._open:
                         yield self._fail(job, VideoError(f"{job.video.source}: no labeled frames"))
@@ -295,12 +295,12 @@ class Extraction:
 class _OpenVideo:
     """A video whose feature file is being written."""
 
-    def __init__(self, job: Job, shape: Shape) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
         self.pending = 0  # frames decoded but not yet encoded
         self.facts: dict[str, Any] | None = None  # for the header, known once the video is decoded to its end
         self.pts_seconds: list[NDArray[np.float64]] = []
-        self.writer = FeatureWriter(job.path, job.ratios, shape.tokens, shape.width, has_cls=shape.has_cls)
+        self.writer = FeatureWriter(job.path)
         self._merger = TokenMerger(job.ratios)
         self._cls: list[NDArray[Any]] = []
 
@@ -321,9 +321,9 @@ class _OpenVideo:
         if not np.isfinite(merged).all():
             raise VideoError(f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.rows}")
         rows = {f"merged/{ratio_key(ratio)}": merged[:, index] for index, ratio in enumerate(self.job.ratios)}
-        rows |= {"order": order.cpu().numpy(), "pts_seconds": _pop_rows(self.pts_seconds, len(merged))}
         if self._cls:
             rows["cls"] = _pop_rows(self._cls, len(merged))
+        rows |= {"order": order.cpu().numpy(), "pts_seconds": _pop_rows(self.pts_seconds, len(merged))}
         self.writer.append(rows)
 
 

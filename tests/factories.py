@@ -129,11 +129,12 @@ def write_features(
     Other keywords change its provenance.
     """
     provenance = {"video": path.stem, "view": path.parent.name} | provenance
-    frames, width = next(iter(merged.values())).shape
+    frames = len(next(iter(merged.values())))
     order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
-    rows = {f"merged/{ratio_key(ratio)}": values for ratio, values in merged.items()}
-    rows |= {"order": order, "pts_seconds": np.arange(frames) / fps} | ({} if cls is None else {"cls": cls})
-    with FeatureWriter(path, tuple(merged), order.shape[1], width, has_cls=cls is not None) as writer:
+    rows = {f"merged/{ratio_key(ratio)}": values.astype(np.float16) for ratio, values in merged.items()}
+    rows |= {} if cls is None else {"cls": cls}
+    rows |= {"order": order, "pts_seconds": np.arange(frames) / fps}
+    with FeatureWriter(path) as writer:
         writer.append(rows)
         writer.finish_video(make_provenance(**provenance), fps=fps, truncated=False)
     return path

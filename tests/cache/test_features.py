@@ -29,8 +29,9 @@ def test_unusual_provenance_reads_back(tmp_path, write_features):
 
 
 def test_features_without_class_token(tmp_path):
-    writer = FeatureWriter(tmp_path / "a.h5", (1,), 2, 4, has_cls=False)
-    writer.append({"merged/1.0": np.zeros((3, 4)), "order": np.zeros((3, 2)), "pts_seconds": np.arange(3.0)})
+    writer = FeatureWriter(tmp_path / "a.h5")
+    merged = np.zeros((3, 4), np.float16)
+    writer.append({"merged/1.0": merged, "order": np.zeros((3, 2)), "pts_seconds": np.arange(3.0)})
     writer.finish_video(make_provenance(), fps=25, truncated=True, corrupt_frames=2)
     header = read_header(tmp_path / "a.h5")
     assert (header.fps, header.truncated, header.corrupt_frames, header.ratios) == (25.0, True, 2, ("1.0",))

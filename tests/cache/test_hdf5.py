@@ -10,7 +10,6 @@ from byov.cache.features import read_header
 from byov.cache.hdf5 import BLOCK_ROWS, RowWriter, read_array, read_digest
 from byov.errors import CacheError
 
-COLUMNS = {"wide/x": ((5, 3), "float32"), "flat": ((), "float64"), "narrow": ((7,), "uint16")}
 ATTRIBUTES = {"text": "Küche", "empty": "", "number": 3, "real": 0.5, "flag": True}
 STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # as byov stores a column
 
@@ -27,7 +26,7 @@ def rows_of(count):
 def write(path, rows, sizes=None, attributes=ATTRIBUTES):
     """Append rows in pieces of the given sizes."""
     first = 0
-    with RowWriter(path, COLUMNS) as writer:
+    with RowWriter(path) as writer:
         for size in sizes or [len(rows["flat"])]:
             writer.append({name: values[first : first + size] for name, values in rows.items()})
             first += size
@@ -59,7 +58,7 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
             assert file.attrs.get_id(name).dtype.kind == "S"  # damaged text of variable length crashes HDF5
             assert file.attrs[name].decode() == ATTRIBUTES[name]
         assert (file.attrs["number"], file.attrs["real"], file.attrs["flag"]) == (3, 0.5, True)
-        assert json.loads(file.attrs["columns"]).keys() == COLUMNS.keys()
+        assert json.loads(file.attrs["columns"]).keys() == rows_of(3).keys()
         assert file.attrs["frames"] == 3
 
 
@@ -72,8 +71,10 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
     ],
 )
 def test_wrong_rows_raise_and_leave_no_file(tmp_path, change, message):
-    with RowWriter(tmp_path / "a.h5", COLUMNS) as writer, pytest.raises(ValueError, match=message):
-        writer.append(rows_of(2) | change)
+    with RowWriter(tmp_path / "a.h5") as writer:
+        writer.append(rows_of(2))
+        with pytest.raises(ValueError, match=message):
+            writer.append(rows_of(2) | change)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,7 +82,7 @@ def test_wrong_rows_raise_and_leave_no_file(tmp_path, change, message):
 def test_leaving_without_finish_keeps_the_old_file(tmp_path, count):
     (tmp_path / "old.h5").write_text("old")
     for name in ("new.h5", "old.h5"):
-        with RowWriter(tmp_path / name, COLUMNS) as writer:
+        with RowWriter(tmp_path / name) as writer:
             writer.append(rows_of(count))
     assert [path.name for path in tmp_path.iterdir()] == ["old.h5"]
     assert (tmp_path / "old.h5").read_text() == "old"
@@ -94,11 +95,10 @@ import h5py
 import numpy as np
 from byov.cache.hdf5 import RowWriter
 full, elsewhere, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-columns = {{"a": ((1000,), "float32"), "b": ((), "float64")}}
-rows = {{"a": np.ones(({BLOCK_ROWS}, 1000)), "b": np.ones({BLOCK_ROWS})}}
+rows = {{"a": np.ones(({BLOCK_ROWS}, 1000), np.float32), "b": np.ones({BLOCK_ROWS})}}
 
 def write(path, blocks):
-    with RowWriter(path, columns) as writer:
+    with RowWriter(path) as writer:
         for _ in range(blocks):
             writer.append(rows)
         writer.finish({{"note": "x" * 10_000}})
