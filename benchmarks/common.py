@@ -1,6 +1,5 @@
-"""Ratios of alternating measurements, peak memory, and synthetic videos."""
+"""Ratios of alternating measurements, and synthetic videos."""
 
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,18 +40,6 @@ def seconds(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def in_process(work: Callable[..., float], *arguments: object, **options: object) -> float:
-    """Return the result of a function that runs in a new process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments, options)
-
-
-def peak_mib() -> float:
-    """Return the peak memory of this process; that of getrusage would include its parent's."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def write_dataset(

@@ -1,13 +1,12 @@
-"""Speed and memory of the evaluation at the size of Break Eggs, and of a report.
+"""Speed of the evaluation at the size of Break Eggs, and of a report.
 
 python benchmarks/evaluate.py             everything, about seventeen minutes on two cores
-python benchmarks/evaluate.py retrieval   one of: retrieval tau classification collapsed memory report
+python benchmarks/evaluate.py retrieval   one of: retrieval tau classification report
 """
 
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +16,11 @@ import byov
 from byov.evaluate.classification import fit_classifiers, phase_f1, svm_solver
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau
-from byov.evaluate.progression import phase_progression
 from byov.evaluate.retrieval import mean_average_precision
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.common import compare_times, in_process, peak_mib, seconds, write_dataset
+from benchmarks.common import compare_times, seconds, write_dataset
 from tests.evaluate import naive
 
 PHASES = 4
@@ -67,39 +65,6 @@ def bench_classification() -> None:
         print(f"  largest difference of F1: {difference:.1e}", flush=True)
 
 
-def bench_collapsed() -> None:
-    """A collapsed embedding must not take much longer than an ordinary one."""
-    ordinary = make_frames(20, 250, seed=4), make_frames(80, 250, seed=5)
-    tasks = {
-        "retrieval": lambda _, test: mean_average_precision(test),
-        "classification": phase_f1,
-        "tau": lambda _, test: kendalls_tau(test),
-    }
-    for distinct in (1, 3):
-        rows = [np.arange(len(frames.embeddings)) % distinct for frames in ordinary]
-        collapsed = [replace(one, embeddings=one.embeddings[at]) for one, at in zip(ordinary, rows, strict=True)]
-        for task, work in tasks.items():
-            times = []
-            for frames in (collapsed, ordinary):
-                fit_classifiers.cache_clear()
-                times.append(seconds(partial(work, *frames)))
-            print(f"{task}: {distinct} distinct frames / ordinary: {times[0] / times[1]:.3g} (want <= 3)", flush=True)
-
-
-def bench_memory() -> None:
-    peak = in_process(measure_peak)
-    print(f"peak memory of four tasks on 100,000 test frames: {peak:.0f} MiB (want <= 2048)")
-
-
-def measure_peak() -> float:
-    train, test = make_frames(118, 149, seed=1), make_frames(400, 250, seed=3)
-    kendalls_tau(test)
-    phase_progression(train, test, time_column=True)
-    phase_f1(train, test)
-    mean_average_precision(test)
-    return peak_mib()
-
-
 def bench_report() -> None:
     """Time and size of the report of a run with 40 test videos."""
     with tempfile.TemporaryDirectory() as folder:
@@ -115,5 +80,5 @@ def bench_report() -> None:
 
 
 if __name__ == "__main__":
-    for benchmark in sys.argv[1:] or ("retrieval", "tau", "classification", "collapsed", "memory", "report"):
+    for benchmark in sys.argv[1:] or ("retrieval", "tau", "classification", "report"):
         globals()[f"bench_{benchmark}"]()

@@ -1,7 +1,7 @@
-"""Speed and memory of the extraction, as ratios measured in one run.
+"""Speed of the extraction, as ratios measured in one run.
 
-python benchmarks/extract.py            everything, about twenty minutes on two cores
-python benchmarks/extract.py decode     one of: compute light decode memory rerun stream
+python benchmarks/extract.py            everything, about fifteen minutes on two cores
+python benchmarks/extract.py decode     one of: compute decode rerun stream
 """
 
 import sys
@@ -11,14 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
 
 import byov
-from byov.cli.signals import run_in_thread
-from byov.cli.videos import keep_freed_memory
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
@@ -30,7 +27,7 @@ from byov.extract.preprocess import Preprocessing
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.common import compare, in_process, peak_mib, seconds, write_dataset
+from benchmarks.common import compare, seconds, write_dataset
 
 VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -100,22 +97,6 @@ def bench_decode(root: Path) -> None:
         compare(f"no-op encoder, {height}p: pipeline / decoding and resizing", pipeline, alone, ">= 0.90", 9)
 
 
-def bench_light(root: Path) -> None:
-    """Measure EfficientNet-Lite0, each variant in its own process, because the allocator is set up per process."""
-    table = write_dataset(root, ("train",) * 4, 128)
-    bare, pipeline = (partial(in_process, measure_lite, keep=True, table=each) for each in (None, table))
-    compare("Lite0: allocator keeps / returns freed memory", bare, partial(in_process, measure_lite), ">= 1.3", 5)
-    compare("Lite0: pipeline / bare network", pipeline, bare, ">= 0.95", 5)
-
-
-def bench_memory(root: Path) -> None:
-    """Peak memory of processes that extract two videos with tokens as large as those of ViT-B/16."""
-    for frames in (2_000, 20_000):
-        table = write_dataset(root / str(frames), ("train",) * 2, frames // 2, 320, 240)
-        peak = median(in_process(measure_peak, table) for _ in range(3))
-        print(f"peak memory, {frames:,} frames: {peak:.0f} MiB (want <= + 64 from 2,000 to 20,000)", flush=True)
-
-
 def bench_rerun(root: Path, count: int = 10_000) -> None:
     """Time an extraction that finds all videos in the cache."""
     table = write_dataset(root, ("train",) * count, 1, 32, 32)
@@ -125,20 +106,6 @@ def bench_rerun(root: Path, count: int = 10_000) -> None:
     assert extract().cached == count
     elapsed = time.process_time() - started
     print(f"nothing to do, {count:,} videos: {elapsed / count * 1e3:.3f} ms of processor time per video (want <= 0.5)")
-
-
-def measure_lite(table: Path | None = None, *, keep: bool = False) -> float:
-    """Frame rate of the network, or of the pipeline on some videos, in a thread as commands do."""
-    assert not keep or keep_freed_memory(), "needs glibc, and an environment without MALLOC_* settings"
-    encoder = load_encoder(parse_encoder(LITE), device="cpu")
-    bare = partial(network_fps, encoder.encode, 8)
-    return run_in_thread(partial(pipeline_fps, table, encoder) if table else bare)
-
-
-def measure_peak(table: Path) -> float:
-    keep_freed_memory()
-    run_in_thread(partial(pipeline_fps, table, FreeEncoder(Shape(196, 768, has_cls=False))))
-    return peak_mib()
 
 
 def bench_stream(root: Path) -> None:
@@ -160,6 +127,6 @@ def bench_stream(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    for benchmark in sys.argv[1:] or ("compute", "light", "decode", "memory", "rerun", "stream"):
+    for benchmark in sys.argv[1:] or ("compute", "decode", "rerun", "stream"):
         with tempfile.TemporaryDirectory() as folder:
             globals()[f"bench_{benchmark}"](Path(folder))

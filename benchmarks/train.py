@@ -1,12 +1,11 @@
 """Speed of training, as ratios measured in one run.
 
 python benchmarks/train.py            everything, about five minutes on two cores
-python benchmarks/train.py joined     one of: in_loop waiting joined methods soft_dtw
+python benchmarks/train.py joined     one of: in_loop joined methods soft_dtw
 """
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,9 +46,9 @@ class Step:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def batches(self, data: TrainingData, budget_bytes: int = 1 << 40) -> BatchSource:
+    def batches(self, data: TrainingData) -> BatchSource:
         videos = data.of("train")
-        store = FeatureStore(data, videos, budget_bytes)
+        store = FeatureStore(data, videos, 1 << 40)
         self.method.start_training(videos, store.read)
         return BatchSource(self.method, self.method.sampler(videos), store)
 
@@ -97,26 +96,11 @@ def bench_in_loop(data: TrainingData) -> None:
     compare_times("step: ViT-B/16 in the loop / from the cache", in_loop, partial(step, clips), ">= 50", 3)
 
 
-def bench_waiting(data: TrainingData) -> None:
-    """Fraction of the training time spent waiting for batches."""
-    for name, budget in (("preloaded", 1 << 40), ("lazy", 0)):
-        step, waited = Step(), 0.0
-        started = time.perf_counter()
-        steps = step.batches(data, budget).ahead(0, 60)
-        for _ in range(60):
-            requested = time.perf_counter()
-            clips = next(steps)
-            waited += time.perf_counter() - requested
-            step(clips)
-        fraction = waited / (time.perf_counter() - started)
-        print(f"waiting for data, {name}: {fraction:.2%} of the time (want <= 5%)", flush=True)
-
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         names = [(view, f"v{number}") for number in range(30) for view in ("ego", "exo")]
         videos = {("train", *name): VIDEO_FRAMES for name in names}
         factories.write_cache(Path(folder), videos, width=WIDTH, ratios=(0.3,), pairs={name: name[1] for name in names})
         features = open_training_data(Path(folder), None, None, 0.3)
-        for benchmark in sys.argv[1:] or ("in_loop", "waiting", "joined", "methods", "soft_dtw"):
+        for benchmark in sys.argv[1:] or ("in_loop", "joined", "methods", "soft_dtw"):
             globals()[f"bench_{benchmark}"](features)
