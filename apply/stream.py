@@ -56,7 +56,7 @@ class Stream:
     def reset(self) -> None:
         """Start a new action."""
         self._merger = TokenMerger((self._run.record.ratio,))
-        self._features = torch.empty(0, self._encoder.shape.width, dtype=torch.float16, device=self._encoder.device)
+        self._features = torch.empty(0, self._run.model.width, dtype=torch.float16, device=self._encoder.device)
         self._size: tuple[int, ...] | None = None
 
     @torch.inference_mode()

@@ -19,7 +19,7 @@ import byov
 from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
-from byov.extract.encoders import HALF, FrameEncoder, Shape, load_encoder
+from byov.extract.encoders import HALF, FrameEncoder, load_encoder
 from byov.extract.extract_features import extract_features
 from byov.extract.extraction import decoder_threads, run_plan
 from byov.extract.plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, make_plan
@@ -36,11 +36,11 @@ SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 class FreeEncoder(FrameEncoder):
     """Encoder without cost, as on a very fast device: returns the same tokens for every frame."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, tokens: int, width: int) -> None:
         name = EncoderName("random/free", "random/free", "none")
         preprocessing = Preprocessing("squash", 224, HALF, HALF)
-        super().__init__(name, torch.nn.Identity(), "none", shape, preprocessing, torch.device("cpu"))
-        self._constant = torch.randn(CUDA_BATCH, shape.tokens, shape.width)
+        super().__init__(name, torch.nn.Identity(), "none", preprocessing, torch.device("cpu"))
+        self._constant = torch.randn(CUDA_BATCH, tokens, width)
 
     def encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._constant[: len(images)], None
@@ -89,7 +89,7 @@ def bench_compute(root: Path) -> None:
 
 
 def bench_decode(root: Path) -> None:
-    encoder = FreeEncoder(Shape(16, 64, has_cls=False))
+    encoder = FreeEncoder(16, 64)
     for width, height, frames in ((640, 480, 240), (1280, 720, 120)):
         table = write_dataset(root / f"{height}p", ("train",) * 8, frames, width, height)
         pipeline = partial(pipeline_fps, table, encoder, batch_size=CUDA_BATCH)

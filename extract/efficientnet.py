@@ -19,7 +19,7 @@ NORM_EPSILON = 1e-3
 STEM_WIDTH = 32
 # expansion, kernel, stride, width, repeats; the last two stages (192 and 320 wide) and the head are not needed
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
-TOKENS, WIDTH = 14 * 14, 6 * 112
+WIDTH = 6 * 112
 # Names of the convolutions, and of the normalization after each, in the weight file.
 _PUBLISHED = {
     "stem": ("_conv_stem", "_bn0"),

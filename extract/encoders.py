@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,15 +43,6 @@ CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Output of an encoder for one frame."""
-
-    tokens: int
-    width: int
-    has_cls: bool
-
-
 class VitTokens(nn.Module):
     """Last hidden states of a vision transformer, without the prefix of class and register tokens."""
 
@@ -81,15 +72,9 @@ class FrameEncoder:
     """Frozen model with its preprocessing; `tokens` maps normalized images to patch tokens and class tokens."""
 
     def __init__(
-        self,
-        name: EncoderName,
-        tokens: nn.Module,
-        sha256: str,
-        shape: Shape,
-        preprocessing: Preprocessing,
-        device: torch.device,
+        self, name: EncoderName, tokens: nn.Module, sha256: str, preprocessing: Preprocessing, device: torch.device
     ) -> None:
-        self.name, self.sha256, self.shape, self.preprocessing, self.device = name, sha256, shape, preprocessing, device
+        self.name, self.sha256, self.preprocessing, self.device = name, sha256, preprocessing, device
         self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self.module = tokens.eval().requires_grad_(False).to(device, self.dtype)
         self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = self.module
@@ -117,7 +102,7 @@ def load_encoder(
         name = _resolve_revision(name)
         config = _load_config(name)
         size = _image_size(name, config)
-        prefix, shape = _measure(name, config, size)
+        prefix, _, _ = _measure(name, config, size)
         if name.is_random:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(RANDOM_SEED)
@@ -127,15 +112,14 @@ def load_encoder(
         mean, std = _normalization(name, config)
     tokens = _as_tokens(config, model, prefix)
     sha256 = _weights_sha256(tokens.state_dict())
-    return FrameEncoder(name, tokens, sha256, shape, Preprocessing(resize, size, mean, std), pick_device(device))
+    return FrameEncoder(name, tokens, sha256, Preprocessing(resize, size, mean, std), pick_device(device))
 
 
 def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
     with _loading_errors(f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"):
         tokens, weights = efficientnet.build_tokens(torch.load(name.source, map_location="cpu", weights_only=True))
     preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
-    shape = Shape(efficientnet.TOKENS, efficientnet.WIDTH, has_cls=False)
-    return FrameEncoder(name, tokens, _weights_sha256(weights), shape, preprocessing, device)
+    return FrameEncoder(name, tokens, _weights_sha256(weights), preprocessing, device)
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -169,17 +153,17 @@ def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
     return ResNetTokens(model) if config.model_type == "resnet" else VitTokens(model, prefix)
 
 
-def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, Shape]:
-    """Return the number of prefix tokens and the output shape, from a forward pass on PyTorch's meta device."""
+def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
+    """Return the numbers of prefix and patch tokens and their width, from a forward pass on PyTorch's meta device."""
     accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
     with accepts, torch.device("meta"), torch.inference_mode():
         model = cast(Any, transformers.AutoModel).from_config(config).eval()
         states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
-    shape = Shape(states.shape[1] - prefix, states.shape[2], has_cls=prefix > 0)
-    if shape.tokens > MAX_TOKENS:
-        raise EncoderError(f"{name.id}: {shape.tokens} tokens per frame, but the cache supports {MAX_TOKENS}")
-    return prefix, shape
+    tokens = states.shape[1] - prefix
+    if tokens > MAX_TOKENS:
+        raise EncoderError(f"{name.id}: {tokens} tokens per frame, but the cache supports {MAX_TOKENS}")
+    return prefix, tokens, states.shape[2]
 
 
 def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:

@@ -66,7 +66,7 @@ def test_patch_tokens_are_the_last_hidden_states_without_prefix(tmp_path, model_
     pixels = images(encoder)
     states = hidden_states(model, encoder, pixels)
     patch, cls = encoder.encode(pixels)
-    assert (encoder.shape.tokens, encoder.shape.width, encoder.shape.has_cls) == (tokens, 32, prefix > 0)
+    assert patch.shape == (len(pixels), tokens, 32)
     torch.testing.assert_close(patch, states[:, prefix:])
     if prefix:
         torch.testing.assert_close(cls, states[:, 0])
@@ -80,7 +80,8 @@ def test_image_text_models_use_their_vision_part(tmp_path, family):
     encoder = load(tmp_path / "both")
     pixels = images(encoder)
     states = hidden_states(model.vision_model, encoder, pixels)
-    torch.testing.assert_close(encoder.encode(pixels)[0], states[:, encoder.shape.has_cls :])
+    patch, cls = encoder.encode(pixels)
+    torch.testing.assert_close(patch, states[:, cls is not None :])
 
 
 def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
@@ -100,26 +101,25 @@ def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
 
 
 def shape_of(name):
-    """Return the output shape of an encoder without loading its weights."""
+    """Return the numbers of prefix and patch tokens of an encoder and their width, without loading its weights."""
     encoder = parse_encoder(name)
     config = _load_config(encoder)
-    return _measure(encoder, config, _image_size(encoder, config))[1]
+    return _measure(encoder, config, _image_size(encoder, config))
 
 
 @pytest.mark.parametrize(
-    ("name", "tokens", "width", "has_cls"),
+    ("name", "prefix", "tokens", "width"),
     [
-        ("random/tiny", 64, 128, True),
-        ("random/clip-vit-base-patch16", 196, 768, True),
-        ("random/clip-vit-large-patch14", 256, 1024, True),
-        ("random/resnet-50", 196, 1024, False),
-        ("random/dinov2-base", 256, 768, True),
-        ("random/siglip-base-patch16-224", 196, 768, False),
+        ("random/tiny", 1, 64, 128),
+        ("random/clip-vit-base-patch16", 1, 196, 768),
+        ("random/clip-vit-large-patch14", 1, 256, 1024),
+        ("random/resnet-50", 0, 196, 1024),
+        ("random/dinov2-base", 1, 256, 768),
+        ("random/siglip-base-patch16-224", 0, 196, 768),
     ],
 )
-def test_shapes_of_the_published_architectures(name, tokens, width, has_cls):
-    shape = shape_of(name)
-    assert (shape.tokens, shape.width, shape.has_cls) == (tokens, width, has_cls)
+def test_shapes_of_the_published_architectures(name, prefix, tokens, width):
+    assert shape_of(name) == (prefix, tokens, width)
     assert WIDTHS[name.removeprefix("random/")] == width
 
 
@@ -269,7 +269,7 @@ from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.errors import EncoderError
 encoder = load_encoder(parse_encoder("some/model"), device="cpu")
-print(encoder.name.id, encoder.name.revision, encoder.shape.tokens)
+print(encoder.name.id, encoder.name.revision)
 for name in ("some/other", "other/model"):
     try:
         load_encoder(parse_encoder(name))
@@ -279,7 +279,7 @@ for name in ("some/other", "other/model"):
     ran = run_python(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", PYTHONWARNINGS="default")
     assert ran.returncode == 0, ran.stderr
     loaded, *errors = ran.stdout.splitlines()
-    assert loaded == f"some/model {COMMIT} 16"
+    assert loaded == f"some/model {COMMIT}"
     assert len(errors) == 2
     assert all(
         "not in the local Hugging Face cache" in error and "imagenet/efficientnet-lite0" in error for error in errors
