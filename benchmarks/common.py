@@ -42,16 +42,14 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def write_dataset(
-    root: Path, splits: Sequence[str], frames: int, width: int = 640, height: int = 480, events: str = ""
-) -> Path:
+def write_dataset(root: Path, splits: Sequence[str], frames: int, width: int = 640, height: int = 480) -> Path:
     """Write an H.264 video for each split, ego and exo in turn, and return their CSV.
 
     The videos show drifting textures with camera-like grain; frames repeat after DISTINCT_FRAMES.
     """
-    table, lines = root / "bench.csv", ["path,view,split,events"]
+    table, lines = root / "bench.csv", ["path,view,split"]
     for seed, split in enumerate(splits):
-        lines.append(f"v{seed:05d}.mp4,{('ego', 'exo')[seed % 2]},{split},{events}")
+        lines.append(f"v{seed:05d}.mp4,{('ego', 'exo')[seed % 2]},{split}")
         random = np.random.default_rng(seed)
         wall = np.full((height + DISTINCT_FRAMES, width + 2 * DISTINCT_FRAMES, 3), 128.0)
         for cell in (160, 40, 10, 3):

@@ -1,7 +1,7 @@
 """Speed of training, as ratios measured in one run.
 
 python benchmarks/train.py            everything, about five minutes on two cores
-python benchmarks/train.py joined     one of: in_loop joined methods soft_dtw
+python benchmarks/train.py joined     one of: in_loop joined methods
 """
 
 import sys
@@ -22,7 +22,6 @@ from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Losses
 from byov.train.sampling import Batch, BatchSource
 from byov.train.settings import resolve_settings
-from byov.train.soft_dtw import soft_dtw
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -72,17 +71,6 @@ def bench_methods(data: TrainingData) -> None:
         compare_times(f"step of byov / {method}", run_byov, run, want, 7)
 
 
-def bench_soft_dtw(_: TrainingData) -> None:
-    """Cell by cell against one anti-diagonal at a time, forward and backward."""
-    costs = torch.rand(4, FRAMES, FRAMES, requires_grad=True)
-
-    def run(dtw: Callable[..., torch.Tensor]) -> None:
-        dtw(costs, 0.1)[:, -1, -1].mean().backward()
-
-    by_cell, by_diagonal = partial(run, naive.naive_soft_dtw), partial(run, soft_dtw)
-    compare_times("soft-DTW of 4 tables: by cell / by anti-diagonal", by_cell, by_diagonal, ">= 10", 9)
-
-
 def bench_in_loop(data: TrainingData) -> None:
     """The vision model in every step, as in the published code, against cached features."""
     encoder, step = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"), Step()
@@ -102,5 +90,5 @@ if __name__ == "__main__":
         videos = {("train", *name): VIDEO_FRAMES for name in names}
         factories.write_cache(Path(folder), videos, width=WIDTH, ratios=(0.3,), pairs={name: name[1] for name in names})
         features = open_training_data(Path(folder), None, None, 0.3)
-        for benchmark in sys.argv[1:] or ("in_loop", "joined", "methods", "soft_dtw"):
+        for benchmark in sys.argv[1:] or ("in_loop", "joined", "methods"):
             globals()[f"bench_{benchmark}"](features)

@@ -34,10 +34,9 @@ class Registry(Mapping[str, T]):
                     self._check(entry.name, plugin)
                 found[entry.name] = plugin
             except Exception as error:  # importing a plug-in can raise anything
-                where = f"{entry.name} = {entry.value} in {self._group}" + (
-                    f" of {entry.dist.name}" if entry.dist else ""
-                )
-                PROBLEMS.append(f"skipped the plug-in {where}: {' '.join(str(error).split()) or type(error).__name__}")
+                package = f" of {entry.dist.name}" if entry.dist else ""
+                reason = " ".join(str(error).split()) or type(error).__name__
+                PROBLEMS.append(f"skipped the plug-in {entry.name} = {entry.value} in {self._group}{package}: {reason}")
                 LOGGER.warning(PROBLEMS[-1])
         return found
 

@@ -143,7 +143,7 @@ def _show_plan(
 ) -> None:
     before = {run.name: run_status(run, folders) for run in planned if not run.missing}
     to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
-    estimates = estimate_runs(to_do, folders, device, PROGRESS, measure=isinstance(where, int))
+    estimates = estimate_runs(to_do, folders, device, PROGRESS) if isinstance(where, int) else {}
     entries = []
     for run in planned:
         status, estimate = before.get(run.name), estimates.get(run.name, Estimate())

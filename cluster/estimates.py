@@ -1,20 +1,16 @@
-"""Expected times of runs: from finished runs of the same kind, or from a few training steps."""
+"""Expected times of runs, from a few training steps on this machine."""
 
 import json
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from byov.cache.atomic import write_text
-from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun
+from byov.cluster.grids import Folders, PlannedRun
 from byov.device import Device, pick_device
 from byov.evaluate.embeddings import read_manifest
 from byov.progress import Progress, track
 from byov.text import format_duration, pluralize
 
-TIMES_NAME = "times.json"  # in runs/.sweep/: seconds per epoch and training video, by kind
 STEPS = 3  # measured after a first one
 # Settings that do not change the time of a step.
 _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
@@ -28,24 +24,15 @@ class Estimate:
     problem: str = ""  # why the run cannot be trained
 
 
-def record_time(run: PlannedRun, folders: Folders, seconds: float) -> None:
-    """Save how long a run took."""
-    rates = _read_rates(folders) | {_kind(run): seconds / _size(run, folders)}
-    write_text(_path(folders), json.dumps(rates, indent=1) + "\n")
-
-
 def estimate_runs(
-    runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress, *, measure: bool
+    runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress
 ) -> dict[str, Estimate]:
-    """Estimate the time of each run, by name.
-
-    Runs of a new kind are measured on this machine if `measure` is set; those that differ in seed or dataset only once.
-    """
-    rates, problems = _read_rates(folders), dict[tuple[str, str], str]()
+    """Estimate the training time of each run, by name. Runs that differ in seed or dataset are measured once."""
+    rates, problems = dict[str, float](), dict[tuple[str, str], str]()  # seconds per epoch and training video, by kind
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
         kind = _kind(run)
-        if measure and kind not in rates and (run.dataset, kind) not in problems:
+        if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
             except Exception as error:  # The sweep reports it, too.
@@ -75,16 +62,6 @@ def _size(run: PlannedRun, folders: Folders) -> int:
         return run.settings.steps * run.settings.batch_size
     videos = read_manifest(folders.features, run.dataset).videos
     return max(1, run.settings.epochs * sum(video.split == "train" for video in videos))
-
-
-def _path(folders: Folders) -> Path:
-    return folders.runs / SWEEP_FOLDER / TIMES_NAME
-
-
-def _read_rates(folders: Folders) -> dict[str, float]:
-    with suppress(OSError, ValueError):
-        return dict[str, float](json.loads(_path(folders).read_text(encoding="utf-8")))
-    return {}
 
 
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:

@@ -23,7 +23,7 @@ from byov.cache.digests import json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path, ratio_key
 from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training, read_progress, read_run
-from byov.cluster.estimates import estimate_runs, record_time, total_time
+from byov.cluster.estimates import estimate_runs, total_time
 from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
 from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
@@ -170,7 +170,7 @@ def sweep(
 ) -> SweepResult:
     """Train and score every run that is not finished yet, and score the baselines of their datasets.
 
-    The expected time is logged first; new kinds of runs are measured for it if `measure` is set. Failed runs are
+    The expected time is logged first if `measure` is set, from a few training steps. Failed runs are
     skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and Interrupted is raised.
     Raises SweepError if another sweep uses the folder, or a run exists with other settings.
     """
@@ -182,12 +182,11 @@ def sweep(
                 f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
             ) from None
         before = [run_status(run, folders) for run in runs]
-        new = {status.name for status in before if status.state == "to train"}
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
         planned = [task.run for task in to_do]
-        estimates = estimate_runs(planned, folders, device, Stoppable(progress, stop), measure=measure)
+        estimates = estimate_runs(planned, folders, device, Stoppable(progress, stop)) if measure else {}
         expected = total_time(estimates.values(), len(workers))
         LOGGER.info(f"{pluralize(len(runs), 'run')}, {len(to_do)} to do{expected}")
         for run_task in to_do:
@@ -205,8 +204,6 @@ def sweep(
                 done += 1
                 text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
                 LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
-                if status.state == "finished" and task.name in new:
-                    record_time(task.run, folders, status.seconds)
                 bar.advance(latest=task.name)
             elif error is None:
                 rows[task.name] = result

@@ -20,14 +20,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 import byov
 
-CAMERAS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}  # FFmpeg's input formats
 TICK = Fraction(1, 90_000)  # seconds
 
 
 def read_frames(source: str, *, pace: bool) -> Iterator[tuple[np.ndarray, float]]:
     """Yield RGB frames and their times in seconds; a file is played at its own pace unless `pace` is false."""
     is_file = Path(source).is_file()
-    options = {} if is_file else {"format": CAMERAS[sys.platform]}
+    options = {} if is_file else {"format": "v4l2"}  # a camera on Linux
     started = time.monotonic()
     with av.open(source, **options) as container:
         for index, frame in enumerate(container.decode(video=0)):

@@ -113,5 +113,5 @@ def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder by name, without locks, times and checkpoints."""
     files = read_files(folder).items()
-    skipped = ("lock", "times.json")
+    skipped = ("lock",)
     return {name: content for name, content in files if not name.endswith(skipped) and "/checkpoint/" not in name}
