@@ -192,7 +192,7 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
-        """Embed a video file with the run's own encoder and model; returns embeddings and frame times.
+        """Embed a video file with the run's own encoder and model, and return embeddings and frame times.
 
         The encoder is loaded with the first video.
 
@@ -313,7 +313,7 @@ class Run:
         Args:
             *tasks: Names of tasks. Default: all that the dataset has labels for, except few-shot.
             split: "val" or "test".
-            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (frames without what follows).
+            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (no later frames).
             untrained: Score the model at its initialization.
             options: Task options.
             progress: Progress of the evaluation.

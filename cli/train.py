@@ -201,7 +201,7 @@ def train(
 
 
 def main() -> None:
-    """Run the command. With several processes, only the main one prints, unless it is another process that fails."""
+    """Run the command. With several processes, only the main one prints, unless another process fails."""
     for number in SIGNALS:  # end at once while waiting for the other processes
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -11,7 +11,7 @@ from byov.evaluate.embeddings import read_manifest
 from byov.progress import Progress, track
 from byov.text import format_duration, pluralize
 
-STEPS = 3  # measured after a first one
+STEPS = 3  # timed, after a warm-up step
 # Settings that do not change the time of a step.
 _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
 

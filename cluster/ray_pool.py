@@ -129,7 +129,7 @@ def ray_workers(
 def run_on_all(
     workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
 ) -> dict["RayWorker", T]:
-    """Call a function in every worker and return the results by worker, without workers that take too long.
+    """Call a function in every worker and return the results by worker; workers that take too long are skipped.
 
     Raises ClusterError if a worker dies.
     """
@@ -179,7 +179,7 @@ def _capacity(cluster: ClusterOptions) -> int:
 
 
 class RayWorker:
-    """Worker that runs tasks in a Ray actor, each after a check of the machine."""
+    """Worker that runs tasks in a Ray actor, and checks the machine before each task."""
 
     def __init__(self, cluster: ClusterOptions, check: Callable[[], None]) -> None:
         import ray

@@ -321,7 +321,7 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
-    """Return the options with the time column on for the datasets that AE2 uses it for."""
+    """Return the options, with the time column enabled for datasets for which AE2 uses it."""
     return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
 
 
@@ -332,7 +332,7 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Raise if embeddings of a run are absent or stale. Protocols they lack are dropped unless `explicit`."""
+    """Drop protocols that runs lack, unless `explicit`; raise if other embeddings are absent or stale."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue

@@ -1,6 +1,6 @@
 """Evaluation protocols: which frames of which videos are scored. Training videos are whole in all of them.
 
-standard: whole videos. trimmed: two sub-clips of each test video in its place, embedded on their own. online: some
+standard: whole videos. trimmed: two sub-clips of each test video instead, embedded separately. online: some
 frames of each test video, each embedded from the frames up to it only.
 """
 

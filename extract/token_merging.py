@@ -1,4 +1,4 @@
-"""Selective token merging (paper, sec. 3.3): average the tokens of a frame that change most until the next frame.
+"""Selective token merging (paper, sec. 3.3): average the tokens of a frame that differ most from the next frame.
 
 The score of a token is its mean absolute difference to the same token of the next frame. The last frame takes the
 scores of the frame before it; in a one-frame video all tokens are averaged. K = round(N * ratio), at least 1.

@@ -71,7 +71,7 @@ def decode_frames(
     """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size of the first.
 
     Raises:
-        CacheError: If the file is shorter or cannot be decoded; a `truncated` one was so at extraction.
+        CacheError: If the file is too short or damaged; `truncated` accepts a file that was truncated at extraction.
     """
     pixels: list[NDArray[np.uint8]] = []
     first, size = 0, (0, 0)

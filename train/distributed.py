@@ -1,7 +1,7 @@
 """Data-parallel training in several processes started by torchrun.
 
-Every process runs the same code and takes its part of each batch. The main process (rank 0) alone writes files,
-validates and embeds.
+Every process runs the same code on its part of each batch. Only the main process (rank 0) writes files, validates and
+embeds.
 """
 
 import os
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# For processes that hang; dead ones are noticed at once. Must be longer than a validation.
+# Timeout for hanging processes; dead ones are detected at once. Must be longer than a validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
@@ -99,7 +99,7 @@ class Processes:
             dist.destroy_process_group()
 
     def reports_error(self) -> bool:
-        """Return whether to print the error here: in the main process or, if that is gone, in the first to ask."""
+        """Return whether to print the error here: in the main process or, if that has died, in the first caller."""
         if self._store is None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""ActorObserverNet (Sigurdsson et al., CVPR 2018): an exo frame is nearest to the ego frame of its moment.
+"""ActorObserverNet (Sigurdsson et al., CVPR 2018): exo frames are close to ego frames of the same moment.
 
 Some frames cannot be distinguished from others of their video, so learned heads weight the triplets.
 """
@@ -118,7 +118,7 @@ def weighted_triplet_loss(
 
 
 class ScoreHeads(nn.Module):
-    """Scores h = e^s tanh(w·f + b) of frames. Positive and negative share w and b; each of the three has its own s."""
+    """Scores h = e^s tanh(w·f + b) of triplets. w and b are per view; s is per role (positive, exo, negative)."""
 
     def __init__(self, latent: int) -> None:
         super().__init__()
