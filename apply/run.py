@@ -320,8 +320,8 @@ class Run:
             stop: Checked between tasks; if true, Interrupted is raised.
 
         Returns:
-            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` says
-            why.
+            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` is
+            the reason.
 
         >>> row = load_run("demo-paper").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1

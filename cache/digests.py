@@ -77,7 +77,7 @@ def json_sha256(value: Any) -> str:
 
 
 def seal(content: bytes | bytearray) -> bytes:
-    """Replace the blank digest (BLANK_SEAL) in a file's content by the digest of the content."""
+    """Replace the blank digest (BLANK_SEAL) in a file's content with the digest of the content."""
     blank = _SEAL.search(content)
     if blank is None or blank[1] != _ZEROS.encode():
         raise ValueError("no blank seal in the content")

@@ -21,7 +21,7 @@ AnyArray = TypeVar("AnyArray")
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class Provenance:
-    """What a video's features were computed from and with."""
+    """Source video, encoder and settings that a video's features were computed with."""
 
     video: str
     view: str
@@ -40,7 +40,7 @@ class Provenance:
     byov_version: str = __version__
 
     def identity(self) -> dict[str, str]:
-        """Return what must be the same in all files of one encoder's folder."""
+        """Return the attributes that must be the same in all files of an encoder's folder."""
         return {
             "encoder": self.encoder,
             "revision": self.encoder_revision,

@@ -114,7 +114,7 @@ class RowWriter:
                     maxshape=(None, *block.shape[1:]),
                     chunks=(CHUNK_ROWS, *block.shape[1:]),
                     dtype=block.dtype,
-                    fletcher32=True,  # lets other HDF5 tools detect damage, too
+                    fletcher32=True,  # lets other HDF5 tools detect damage as well
                 )
             dataset = self._file[name]
             dataset.resize(self._written_rows + count, axis=0)

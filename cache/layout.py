@@ -117,7 +117,7 @@ def prefix_ends(frames: int) -> list[int]:
 def embedded_parts(
     dataset: str, view: str, video_id: str, split: str, frames: int
 ) -> list[tuple[Protocol, tuple[int, int] | None]]:
-    """Return the parts of a video that a run embeds, one file each: the whole video and, except in train:
+    """Return the parts of a video that a run embeds, one file each; train videos are only embedded whole.
 
     trimmed: a sub-clip, with its first and last frame. online: the last frame of each prefix.
     """

@@ -89,7 +89,7 @@ def _check_manifest(path: Path) -> bool:
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
-    """Check the feature files of an encoder's folder, and that no video of the manifest lacks one."""
+    """Check the feature files of an encoder's folder, and that every video in the manifest has one."""
     try:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:

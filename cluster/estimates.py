@@ -35,7 +35,7 @@ def estimate_runs(
         if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
-            except Exception as error:  # The sweep reports it, too.
+            except Exception as error:  # The sweep reports it as well.
                 problems[run.dataset, kind] = str(error)
         seconds = rates.get(kind, 0.0) * _size(run, folders)
         estimates[run.name] = Estimate(seconds, problems.get((run.dataset, kind), ""))

@@ -56,5 +56,5 @@ def _copy_demo(root: Path) -> None:
         try:
             copy.rename(root)
         except OSError:
-            if not root.is_dir():  # copied by another process at the same time
+            if not root.is_dir():  # another process may have copied it in the meantime
                 raise

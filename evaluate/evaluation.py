@@ -50,7 +50,7 @@ STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over t
 
 @dataclass(frozen=True)
 class Scope:
-    """What is scored: split, protocols, tasks and options."""
+    """Scope of an evaluation: split, protocols, tasks and options."""
 
     split: ScoredSplit
     protocols: tuple[Protocol, ...]
@@ -295,7 +295,7 @@ def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **op
 
 
 def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) of class tokens, or means of all tokens, and of what runs were trained on."""
+    """Return (encoder folder, column) of class tokens, or means of all tokens, and of the runs' input features."""
     found = []
     for folder in encoder_folders(features_dir, dataset):
         try:

@@ -68,7 +68,7 @@ class Row:
         return nested
 
     def details(self) -> dict[str, dict[str, Any]]:
-        """Return what is known about each score besides its value."""
+        """Return the details of each score, such as intervals and reasons for n/a."""
         known = {
             name: {key: value for key, value in asdict(score).items() if value is not None and key != "value"}
             for name, score in self.scores.items()

@@ -1,4 +1,4 @@
-"""Feature extraction as one call: what byov-extract does, without the terminal."""
+"""Feature extraction as a single function call: byov-extract without the terminal."""
 
 import logging
 import os

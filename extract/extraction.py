@@ -81,7 +81,7 @@ def decoder_threads(videos: int, decoders: int | None = None, cores: int | None 
 
 
 def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
-    """Return what identifies the features of an encoder, as Provenance.identity does for a file."""
+    """Return the identity of an encoder's features, as `Provenance.identity` does for a file."""
     return _provenance(encoder).identity()
 
 

@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]  # (n, height, width, 3)
 
 
 class SourceVideos:
-    """The video files of a dataset, searched recursively in a folder first, then where the feature cache says."""
+    """Video files of a dataset, searched for recursively in a folder, then at the paths recorded in the cache."""
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
         self._by_name: dict[str, list[Path]] = {}

@@ -38,7 +38,7 @@ class Processes:
         self._store = store
 
     def local_items(self, count: int) -> range:
-        """Return which of a batch's `count` items this process takes: an equal part within one item, or none."""
+        """Return this process's part of a batch of `count` items; parts differ by at most one item and may be empty."""
         return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
@@ -107,7 +107,7 @@ class Processes:
             while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
                 time.sleep(0.05)
             return bool(self._store.add(_REPORTED_KEY, 1) == 1)
-        except RuntimeError:  # the store is gone, too
+        except RuntimeError:  # the store is gone as well
             return self.is_main
 
     def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:

@@ -73,8 +73,8 @@ def train_run(
         device: Where to train: "auto", "cuda", "mps" or "cpu".
         preload_gib: Hold features of up to this size in memory.
         checkpoint_every: Epochs between checkpoints.
-        tensorboard: Log to TensorBoard, too.
-        wandb: Log to Weights & Biases, too.
+        tensorboard: Also log to TensorBoard.
+        wandb: Also log to Weights & Biases.
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
         runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
         progress: Shows how far training and embedding are.

@@ -139,7 +139,7 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
 
     @property
     def title(self) -> str:
-        """Row title in tables: the method and what distinguishes this variant."""
+        """Row title in tables: the method and the distinguishing settings of this variant."""
         own = (texts.get(getattr(self, setting)) for setting, texts in self.VARIANTS.items())
         return ", ".join((self.name, *filter(None, own), *self.common_variants()))
 

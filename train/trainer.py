@@ -29,7 +29,7 @@ from byov.train.trackers import Tracker
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
-TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # the time left is logged if it is longer
+TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # log the time left if it exceeds the latter
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
@@ -120,7 +120,7 @@ class Trainer:
                         LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
-                    self._processes.any(True)  # wait: torchrun ends all processes as soon as one has ended
+                    self._processes.any(True)  # barrier: torchrun ends all processes as soon as one exits
                     raise Interrupted(
                         f"stopped after step {self.state.step} of {self.total_steps}; "
                         f"resume with byov-train --run {self._folder.name} --resume"
