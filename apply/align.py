@@ -117,7 +117,7 @@ class AlignedVideos:
         frames = self.frames.tolist()
         panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
         panels_b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
-        with TemporaryDirectory() as folder:  # frames of B can repeat or go back in time
+        with TemporaryDirectory() as folder:  # matching frames of B may repeat or run backwards
             for frame, panel in enumerate(panels_b):
                 if frame in self.frames:
                     panel.save(Path(folder) / f"{frame}.jpg", quality=JPEG_QUALITY)

@@ -50,7 +50,7 @@ class EmbeddedVideo:
 def load_run_encoder(
     run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = NO_PROGRESS
 ) -> FrameEncoder:
-    """Load the encoder that a run was trained on, by default from where it was; raise ApplyError if it has changed."""
+    """Load the encoder of a run, by default from its original source; raise ApplyError if it changed."""
     from_folder = run.encoder_revision.startswith("folder ")
     if encoder is not None:
         name = parse_encoder(encoder)
@@ -87,7 +87,7 @@ def load_run_encoder(
 def frame_features(encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], ratio: float) -> Tensor:
     """Compute the (T, width) float16 features of a video from blocks of its (n, H, W, 3) frames.
 
-    Batches have the shape and memory format of byov-extract, so that the features are the same to the bit.
+    Batches have the shape and memory format of byov-extract, so the features are bit-identical.
     """
     merger, merged, filled = TokenMerger((ratio,)), list[Tensor](), 0
     batch_size, size = ExtractionOptions().frames_per_batch(encoder.device.type), encoder.preprocessing.size

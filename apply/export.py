@@ -21,7 +21,7 @@ from byov.extract.encoders import FrameEncoder
 SUFFIXES = (".onnx", ".pt2")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4  # relative to the largest value, at least 1
-LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is the example, other than 1 and than any size in a model
+LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is traced, so it must differ from 1 and from every size in a model
 BATCHES = (2, 1, 3)
 
 
@@ -49,7 +49,7 @@ class _Encoder(nn.Module):
 
 
 def export_model(run: Run, path: Path) -> float:
-    """Write the run's model, features -> embeddings; returns the largest difference from PyTorch.
+    """Export the run's model, features -> embeddings, and return the largest difference from PyTorch.
 
     `run` must be on the CPU. Input "features": float32 (frames, width) as cached; output "embeddings": (frames, D).
     """
@@ -59,7 +59,7 @@ def export_model(run: Run, path: Path) -> float:
 
 
 def export_encoder(run: Run, path: Path) -> float:
-    """Write the run's encoder, frames -> tokens; returns the largest difference from PyTorch.
+    """Export the run's encoder, frames -> tokens, and return the largest difference from PyTorch.
 
     Input "frames": uint8 (batch, size, size, 3), RGB, resized; output "tokens": (batch, N, width).
     """
@@ -81,7 +81,7 @@ def check_packages(path: Path) -> None:
 def _export(
     module: nn.Module, path: Path, names: tuple[str, str, str], inputs: list[Tensor], about: dict[str, str]
 ) -> float:
-    """Export a module of one input, dynamic in its first dimension; `names` are input, dimension and output."""
+    """Export a module with one input and a dynamic first dimension; `names`: input, dimension, output."""
     given, dimension, output = names
     module.eval()
     try:
@@ -106,7 +106,7 @@ def _export(
 
 
 def _torch_program(program: Any) -> tuple[bytes, Callable[[Tensor], Tensor]]:
-    """Return the file of a program, and a function that runs what was read back from it."""
+    """Return the serialized program and a function that runs the reloaded program."""
     file = BytesIO()
     torch.export.save(program, file)
     file.seek(0)

@@ -192,7 +192,7 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
-        """Embed a video file with the run's own encoder and model; returns embeddings and frame times.
+        """Embed a video file with the run's own encoder and model, and return embeddings and frame times.
 
         The encoder is loaded with the first video.
 
@@ -313,15 +313,15 @@ class Run:
         Args:
             *tasks: Names of tasks. Default: all that the dataset has labels for, except few-shot.
             split: "val" or "test".
-            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (frames without what follows).
+            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (no later frames).
             untrained: Score the model at its initialization.
             options: Task options.
             progress: Progress of the evaluation.
             stop: Checked between tasks; if true, Interrupted is raised.
 
         Returns:
-            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` says
-            why.
+            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` is
+            the reason.
 
         >>> row = load_run("demo-paper").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1

@@ -1,4 +1,4 @@
-"""Live video: embed each frame as it arrives, and read progress and phase off the training videos."""
+"""Live video: embed each frame as it arrives, and estimate progress and phase from the training videos."""
 
 import copy
 import logging
@@ -64,7 +64,7 @@ class Stream:
         """Embed the next frame, uint8 (H, W, 3), RGB.
 
         Raises:
-            ApplyError: If the array has another type or shape, or not the size of the previous frames.
+            ApplyError: If the array has the wrong type or shape, or its size differs from earlier frames.
         """
         frame = np.asarray(frame)
         check_frames(frame, "(H, W, 3)")
@@ -75,7 +75,7 @@ class Stream:
         self._size = frame.shape
         pixels = torch.from_numpy(np.ascontiguousarray(frame)[None]).to(self._encoder.device)
         tokens, _ = self._encoder.encode(self._encoder.preprocessing.resized(pixels))
-        merged = self._merger.push(tokens)[0][:, 0].half()  # the frame before it, final now
+        merged = self._merger.push(tokens)[0][:, 0].half()  # the previous frame, now final
         newest = copy.copy(self._merger).finish()[0][:, 0].half()
         self._features = torch.cat([self._features[: -len(merged) or None], merged, newest])[-self.window :]
         embedding = self._run.embed(self._features)[-1]
@@ -104,7 +104,7 @@ def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
 
 
 def usable_online(run: Run) -> bool:
-    """Return whether the embedding of a frame does not depend on where the clip ends."""
+    """Return whether the embedding of a frame is independent of where the clip ends."""
     settings = run.record.settings
     if settings.get("backbone") in (None, "encoder"):
         return settings.get("position") in ("index", "none")

@@ -63,7 +63,7 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
 
 
 def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
-    """Decode a video, which must have this many frames, and fit them into panels of the first frame's shape."""
+    """Decode a video with exactly this many frames and fit them into panels of the first frame's shape."""
     count, size = 0, None
     reader = FrameReader(path, threads=usable_cores(), policy=policy)
     for block in reader.blocks():

@@ -31,7 +31,7 @@ def compare(
 def compare_times(
     title: str, work: Callable[[], Any], other_work: Callable[[], Any], want: str, pairs: int = 2
 ) -> None:
-    """Print the ratio of the times of two functions, after a first call of each."""
+    """Print the ratio of the run times of two functions, after a warm-up call of each."""
     work(), other_work()
     compare(title, lambda: seconds(work), lambda: seconds(other_work), want, pairs, "s")
 

@@ -23,7 +23,7 @@ PHASES = 4
 
 
 def make_frames(videos: int, frames: int, seed: int, width: int = 256, grain: float = 1.0) -> Frames:
-    """Make videos that pass through the same phases, half of them ego; the grain decides how much phases overlap."""
+    """Make videos that pass through the same phases, half of them ego; `grain` controls how much phases overlap."""
     world, random = np.random.default_rng(0), np.random.default_rng(seed)
     phases = world.standard_normal((PHASES, width))
     labels = np.tile(np.arange(frames) * PHASES // frames, videos)

@@ -34,7 +34,7 @@ SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 class FreeEncoder(FrameEncoder):
-    """Encoder without cost, as on a very fast device: returns the same tokens for every frame."""
+    """Zero-cost encoder that simulates a very fast device: returns the same tokens for every frame."""
 
     def __init__(self, tokens: int, width: int) -> None:
         name = EncoderName("random/free", "random/free", "none")
@@ -75,7 +75,7 @@ def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
 
 
 def network_fps(network: Callable[[torch.Tensor], object], batches: int) -> float:
-    """Frames per second of a network fed from memory, after a first batch."""
+    """Frames per second of a network fed from memory, after a warm-up batch."""
     images = torch.randint(0, 256, (CPU_BATCH, 3, 224, 224), dtype=torch.uint8)
     network(images)
     return batches * len(images) / seconds(lambda: [network(images) for _ in range(batches)])

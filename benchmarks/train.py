@@ -53,7 +53,7 @@ class Step:
 
 
 def bench_joined(data: TrainingData) -> None:
-    """One network call per view and objective against one call for all."""
+    """Compare one network call per view and objective with a single call for all."""
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         step = Step(batch_size=batch)
         clips = step.batches(data).batch(0)
@@ -72,7 +72,7 @@ def bench_methods(data: TrainingData) -> None:
 
 
 def bench_in_loop(data: TrainingData) -> None:
-    """The vision model in every step, as in the published code, against cached features."""
+    """Compare running the vision model in every step, as in the published code, with cached features."""
     encoder, step = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"), Step()
     images = torch.randint(0, 256, (FRAMES, 3, 224, 224), dtype=torch.uint8)
     clips = step.batches(data).batch(0)

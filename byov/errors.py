@@ -20,7 +20,7 @@ class CacheError(ByovError):
 
 
 class StaleError(CacheError):
-    """Raised if a file was computed from other features, or with another model, than the present ones."""
+    """Raised if the features or the model that a file was computed from have changed."""
 
 
 class EncoderError(ByovError):

@@ -133,7 +133,7 @@ def discard_own() -> None:
 def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
     """Let one process at a time execute the block; raise BlockingIOError if it is locked and `wait` is False.
 
-    In a folder that cannot be written to there is nothing to protect, and the block runs without a lock.
+    In a read-only folder there is nothing to protect, so the block runs without a lock.
     """
     make_folder(lock_path.parent)
     try:

@@ -42,7 +42,7 @@ def file_sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB, which a new export changes."""
+    """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB; re-exporting changes it."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -56,7 +56,7 @@ def fingerprint(path: Path) -> str:
 
 
 def segment_digest(digest: str, fragment: str) -> str:
-    """Return the digest of a segment of a file, like "#t=2.5,7", given that of the file; the same for ""."""
+    """Derive the digest of a segment, like "#t=2.5,7", from that of its file; "" is the whole file."""
     return hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)] if fragment else digest
 
 
@@ -77,7 +77,7 @@ def json_sha256(value: Any) -> str:
 
 
 def seal(content: bytes | bytearray) -> bytes:
-    """Replace the blank digest (BLANK_SEAL) in a file's content by the digest of the content."""
+    """Replace the blank digest (BLANK_SEAL) in a file's content with the digest of the content."""
     blank = _SEAL.search(content)
     if blank is None or blank[1] != _ZEROS.encode():
         raise ValueError("no blank seal in the content")
@@ -136,7 +136,7 @@ class WeightsFile:
 def check_weights(path: Path) -> WeightsFile:
     """Read a safetensors file and compare it with its digest, without loading its tensors."""
     try:
-        if path.exists() and not path.is_file():  # such as /dev/zero, which has no end
+        if path.exists() and not path.is_file():  # such as /dev/zero, which is endless
             raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)

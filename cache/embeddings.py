@@ -104,7 +104,7 @@ def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]
 
 
 def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) -> str | None:
-    """Raise StaleError if a run was trained or selected on other features than those of the cache.
+    """Raise StaleError if a run was trained or selected on features that differ from those in the cache.
 
     Returns a note if only labels, pairs or the order of videos have changed: the model is not out of date, but another
     one might have been selected.

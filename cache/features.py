@@ -21,7 +21,7 @@ AnyArray = TypeVar("AnyArray")
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class Provenance:
-    """What a video's features were computed from and with."""
+    """Source video, encoder and settings that a video's features were computed with."""
 
     video: str
     view: str
@@ -40,7 +40,7 @@ class Provenance:
     byov_version: str = __version__
 
     def identity(self) -> dict[str, str]:
-        """Return what must be the same in all files of one encoder's folder."""
+        """Return the attributes that must be the same in all files of an encoder's folder."""
         return {
             "encoder": self.encoder,
             "revision": self.encoder_revision,
@@ -85,7 +85,7 @@ def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:
-    """Read the header of a video's file in an encoder's folder; raise CacheError if it is of another video."""
+    """Read the header of a video's file in an encoder's folder; raise CacheError if it belongs to another video."""
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
         found = f"{header.provenance.view}/{header.provenance.video}"
@@ -94,12 +94,12 @@ def video_header(folder: Path, view: str, video: str) -> Header:
 
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column of a video's file; raise CacheError if the file is of another video."""
+    """Return the digest of a column of a video's file; raise CacheError if it belongs to another video."""
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Describe the first difference of two identities, like "revision 'a', expected 'b'"; "" if there is none."""
+    """Describe the first difference between two identities, like "revision 'a', expected 'b'"; "" if there is none."""
     different = (what for what in expected if found[what] != expected[what])
     return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
 

@@ -38,7 +38,7 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
 
 
 class RowWriter:
-    """Writer of columns, which are those of the first rows. The file appears only after `finish`."""
+    """Column writer. The first rows define the columns; the file appears only after `finish`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ class RowWriter:
                     maxshape=(None, *block.shape[1:]),
                     chunks=(CHUNK_ROWS, *block.shape[1:]),
                     dtype=block.dtype,
-                    fletcher32=True,  # other HDF5 tools notice damage as well
+                    fletcher32=True,  # lets other HDF5 tools detect damage as well
                 )
             dataset = self._file[name]
             dataset.resize(self._written_rows + count, axis=0)
@@ -188,7 +188,7 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Return a column, checked against its digest; StaleError if that is not `sha256`, since the file was replaced."""
+    """Read a column and verify its digest; raise StaleError if it is not `sha256`, as in a replaced file."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
@@ -205,7 +205,7 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: st
 
 
 def read_digest(path: Path, name: str, **expected: str) -> str:
-    """Return the recorded SHA-256 of a column; CacheError if one of the `expected` attributes has another value."""
+    """Return the recorded SHA-256 of a column; raise CacheError if an attribute differs from `expected`."""
     with open_file(path) as file:
         for key, value in expected.items():
             found = _read_attribute(h5py.h5a.open(file.id, key.encode()))

@@ -23,8 +23,8 @@ PREFIXES_PER_VIDEO = 20  # of the online protocol: one every 5% of the video
 
 # Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
-_RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # typed in commands, so without what a shell interprets
-_LONGEST_NAME_BYTES = 200  # file systems stop at 255, and temporary names are longer than final ones
+_RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no shell metacharacters, since names are typed in commands
+_LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are longer than final ones
 
 
 def check_name(name: str, what: str) -> str:
@@ -117,7 +117,7 @@ def prefix_ends(frames: int) -> list[int]:
 def embedded_parts(
     dataset: str, view: str, video_id: str, split: str, frames: int
 ) -> list[tuple[Protocol, tuple[int, int] | None]]:
-    """Return what a run embeds of a video, in a file each: all of it and, unless it is a train video, more.
+    """Return the parts of a video that a run embeds, one file each; train videos are only embedded whole.
 
     trimmed: a sub-clip, with its first and last frame. online: the last frame of each prefix.
     """

@@ -120,7 +120,7 @@ def load_index(folder: Path) -> FileIndex:
 
 
 def read_sources(folder: Path) -> dict[str, Path]:
-    """Return video id → path of the video when it was extracted; {} in a cache that came without an index."""
+    """Return video id → path of the video when it was extracted; {} if the cache has no index."""
     start = Path(os.path.realpath(folder))
     return {video: Path(os.path.normpath(start / path)) for video, path in _read_index(folder).sources.items()}
 

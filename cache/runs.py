@@ -219,7 +219,7 @@ def read_progress(run: RunRecord) -> RunProgress:
     except CacheError:
         damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
-    # A shared run may come without its last model. With a checkpoint, that model is still to be written.
+    # A shared run may lack its last model. If there is a checkpoint, that model has not been written yet.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
     state: RunState = "in training" if is_training(run.folder) else "stopped"
     if (run.folder / LAST_MODEL_NAME).exists() or is_shared:
@@ -231,7 +231,7 @@ def read_progress(run: RunRecord) -> RunProgress:
 
 
 def unfinished(run: RunRecord) -> str | None:
-    """Return one line about an unfinished run, with what to do; None if it is finished."""
+    """Return a one-line note on an unfinished run and how to proceed; None if it is finished."""
     advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
     text = unfinished_text(run)
     return text and f"{run.name}: {text}{advice}"
@@ -256,7 +256,7 @@ def size_bytes(folder: Path) -> int:
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):  # a run in training removes files
+            with suppress(FileNotFoundError):  # training may delete files in the meantime
                 size += Path(place, name).lstat().st_size
     return size
 

@@ -23,7 +23,7 @@ RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
 def summarize(folder: Path) -> dict[str, Any]:
-    """Count what an encoder's folder has."""
+    """Summarize the contents of an encoder's folder."""
     manifest, files, headers = load_manifest(folder.parent / "manifest.json"), list(cached_files(folder)), []
     for path in files:
         with suppress(CacheError):
@@ -37,7 +37,7 @@ def summarize(folder: Path) -> dict[str, Any]:
         "dataset_videos": len(manifest.videos),
         "dataset_pairs": len({video.pair for video in manifest.videos} - {None}),
         "frames": sum(header.frames for header in headers),
-        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # that every file has
+        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # present in every file
         "disk_bytes": sum(header.path.stat().st_size for header in headers),
         "unreadable": len(files) - len(headers),
         "failures": len(read_failures(folder)),
@@ -67,7 +67,7 @@ class Checked:
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
-    """Compare every file of the cache and of the runs with its digests; or those of one dataset only."""
+    """Compare every file of the cache and of the runs with its digests, or only those of one dataset."""
     # The manifest may have been deleted.
     folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
     folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
@@ -89,7 +89,7 @@ def _check_manifest(path: Path) -> bool:
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
-    """Check the feature files of an encoder's folder, and that no video of the manifest lacks one."""
+    """Check the feature files of an encoder's folder, and that every video in the manifest has one."""
     try:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
@@ -115,7 +115,7 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         yield _run_check(path, EXTRACT_AGAIN, check)
     if present:
         failed: dict[str, str] = {}
-        with suppress(CacheError):  # a damaged list of failures makes no file missing
+        with suppress(CacheError):  # if the list of failures is damaged, assume none
             failed = read_failures(folder)
         expected = [path for path, count in frames.items() if count and path.stem not in failed]
         yield from _check_absent(folder, expected, present, "run byov-extract")

@@ -68,7 +68,7 @@ class App(typer.Typer):
         )
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Print a user's mistake as one line; our own bugs keep their traceback."""
+        """Run the command. User errors are printed as one line; bugs keep their traceback."""
         for number in SIGNALS:
             signal.signal(number, raise_stopped)
         for name in ("stdout", "stderr"):

@@ -77,7 +77,7 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     fields = classes[record.method].model_fields if record.method in classes else {}
     options = {name for name, field in fields.items() if field.description}
     if record.settings.get("steps") is not None:
-        options -= {"epochs"}  # the steps decide it
+        options -= {"epochs"}  # determined by `steps`
     values |= {option_name(name): value for name, value in record.settings.items() if name in options}
     for key, value in values.items():
         if value is not None:

@@ -48,7 +48,7 @@ def print_and_save(
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table. Numbers are never truncated: columns that do not fit are printed in further blocks below."""
+    """Print a table. Numbers are never truncated: columns that do not fit are printed in additional blocks below."""
     console.print(Text(printable(table.title), style="bold"))
     blocks: list[list[int]] = [[]]
     for column in range(len(table.columns)):

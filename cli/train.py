@@ -36,7 +36,7 @@ machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace `**settings` in the signature of a command by one option per setting, before --checkpoint-every."""
+    """Replace `**settings` in the signature of a command with one option per setting, before --checkpoint-every."""
     *parameters, _ = inspect.signature(function).parameters.values()
     options = {
         name: _option(name, get_type_hints(cls)[name], field.description)
@@ -201,7 +201,7 @@ def train(
 
 
 def main() -> None:
-    """Run the command. With several processes, only the main one prints, unless it is another process that fails."""
+    """Run the command. With several processes, only the main one prints, unless another process fails."""
     for number in SIGNALS:  # end at once while waiting for the other processes
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -216,7 +216,7 @@ def main() -> None:
             app()
     except SystemExit as ended:
         code = int(ended.code or 0)
-    ignore_signals()  # torchrun signals all processes as soon as one has ended
+    ignore_signals()  # torchrun signals all processes as soon as one exits
     if processes.is_main and code:
         processes.reports_error()  # tells the others that the error has been printed
     elif code in (common.FAILED, common.BAD_USAGE) and processes.reports_error():

@@ -11,7 +11,7 @@ from byov.evaluate.embeddings import read_manifest
 from byov.progress import Progress, track
 from byov.text import format_duration, pluralize
 
-STEPS = 3  # measured after a first one
+STEPS = 3  # timed, after a warm-up step
 # Settings that do not change the time of a step.
 _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
 
@@ -35,7 +35,7 @@ def estimate_runs(
         if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
-            except Exception as error:  # The sweep reports it, too.
+            except Exception as error:  # The sweep reports it as well.
                 problems[run.dataset, kind] = str(error)
         seconds = rates.get(kind, 0.0) * _size(run, folders)
         estimates[run.name] = Estimate(seconds, problems.get((run.dataset, kind), ""))

@@ -99,7 +99,7 @@ class ExtractVideos:
 
 
 def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Deal jobs out to chunks, largest videos first. A worker decodes several videos of a chunk in parallel."""
+    """Distribute jobs over chunks, largest videos first. A worker decodes several videos of a chunk in parallel."""
     largest_first = sorted(jobs, key=lambda job: -job.video.path.stat().st_size)
     chunks = max(min(len(jobs), CHUNKS_PER_WORKER * workers), ceil(len(jobs) / MAX_VIDEOS))
     return [largest_first[first::chunks] for first in range(chunks)]

@@ -35,7 +35,7 @@ LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 6.0
 START_SECONDS = 60.0  # timeout for a worker to start
 OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
-PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")  # change results
+PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")  # affect results
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 
 
@@ -129,7 +129,7 @@ def ray_workers(
 def run_on_all(
     workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
 ) -> dict["RayWorker", T]:
-    """Call a function in every worker and return the results by worker, without workers that take too long.
+    """Call a function in every worker and return the results by worker; workers that take too long are skipped.
 
     Raises ClusterError if a worker dies.
     """
@@ -153,7 +153,7 @@ def _version(package: str) -> str:
 
 
 def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
-    """Raise ClusterError if package versions or files (path and size) on this machine differ."""
+    """Raise ClusterError if package versions or files (path and size) differ from those of the driver."""
     for package, expected in versions.items():
         if (found := _version(package)) != expected:
             raise ClusterError(
@@ -179,7 +179,7 @@ def _capacity(cluster: ClusterOptions) -> int:
 
 
 class RayWorker:
-    """Worker that runs tasks in a Ray actor, each after a check of the machine."""
+    """Worker that runs tasks in a Ray actor, and checks the machine before each task."""
 
     def __init__(self, cluster: ClusterOptions, check: Callable[[], None]) -> None:
         import ray

@@ -29,7 +29,7 @@ class RowTask:
 
 
 def rows_at_once(manifest: Manifest, scope: Scope, rows: int) -> int:
-    """Return how many rows to score in parallel: one per core, as far as half of the memory allows."""
+    """Return how many rows to score in parallel: one per core, if they fit into half of the memory."""
     frames = sum(video.frames or 0 for video in manifest.videos if video.split in ("train", scope.split))
     if frames < MIN_FRAMES:
         return 1

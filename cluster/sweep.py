@@ -53,7 +53,7 @@ class RunStatus:
 
     name: str
     state: RunState
-    detail: str = ""  # reason of a failure, or training progress
+    detail: str = ""  # reason for a failure, or training progress
     seconds: float = 0.0  # spent in this sweep
 
 
@@ -80,7 +80,7 @@ class RunTask:
             return RunStatus(self.name, "stopped")
         except StaleError as error:  # Not recorded: the next sweep scores the run once it is up to date.
             return RunStatus(self.name, "failed", str(error))
-        except OSError as error:  # A problem of this machine, so the next sweep retries the run without --retry.
+        except OSError as error:  # A problem with this machine, so the next sweep retries the run without --retry.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
         except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
             is_bug = not isinstance(error, ByovError | Diverged)

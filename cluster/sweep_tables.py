@@ -82,7 +82,7 @@ def sweep_results(
 
 
 def sweep_tables(found: Sequence[Results]) -> list[Table]:
-    """Return the tables of all results; the main tables come first and count the columns ahead."""
+    """Return the tables of all results; the main tables come first and include the columns-ahead counts."""
     main, others = [], []
     for results in found:
         rows = [row for of_protocol in results.rows.values() for row in of_protocol]
@@ -170,7 +170,7 @@ def _groups_over_datasets(groups_of: Sequence[Sequence[RowGroup]]) -> list[RowGr
 
 
 def _means_over_datasets(rows_of: Sequence[Sequence[Rows]], key: Callable[[Row], Any]) -> list[Rows]:
-    """Average rows with the same key over datasets; without deviations, which are those over seeds."""
+    """Average rows with the same key over datasets and drop their deviations, which are over seeds."""
     by_key = [{key(_first(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
     found = []
     for value, first in by_key[0].items():

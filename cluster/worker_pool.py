@@ -21,7 +21,7 @@ from byov.progress import Stop, never
 
 LOGGER = logging.getLogger(__name__)
 STEP_SECONDS = 0.2  # interval between checks of `stop`
-MAX_LOSSES = 3  # a task fails when its worker has died this often
+MAX_LOSSES = 3  # a task fails when its worker has died this many times
 
 
 class PoolTask(Protocol):

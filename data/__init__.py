@@ -28,7 +28,7 @@ _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2
 def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
     """Read a known dataset from datasets_dir / name.
 
-    If they are missing there, the videos of the demo are copied from this package and those of Meta-World are rendered.
+    Missing demo videos are copied from this package, and missing Meta-World videos are rendered.
     """
     name = dataset_folder(name)
     if name not in READERS:
@@ -56,5 +56,5 @@ def _copy_demo(root: Path) -> None:
         try:
             copy.rename(root)
         except OSError:
-            if not root.is_dir():  # copied by another process at the same time
+            if not root.is_dir():  # another process may have copied it in the meantime
                 raise

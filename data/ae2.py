@@ -27,7 +27,7 @@ LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """Read one of the four datasets from its folder, or from the folder in it that was unzipped."""
+    """Read one of the four datasets from its folder, or from the unzipped folder inside it."""
     root = _dataset_root(name, root)
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))

@@ -1,7 +1,7 @@
 """Read label.pickle as plain data.
 
 A pickle is a program that may call any importable function. This reader follows the restricted-Unpickler pattern of the
-Python documentation: it resolves only the names below, and replaces NumPy's own functions by stand-ins, since NumPy
+Python documentation: it resolves only the names below, and replaces NumPy's own functions with stand-ins, since NumPy
 trusts the memory layout that a pickle declares.
 """
 

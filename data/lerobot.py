@@ -116,7 +116,7 @@ def _cameras(root: Path, info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:
-    """Yield all episodes with their videos of some cameras, whether these exist or not."""
+    """Yield all episodes with the videos of the given cameras, without checking that the files exist."""
     is_packed = info["codebase_version"] == "v3.0"
     for row in _packed_rows(root, keys) if is_packed else _rows(root / "meta" / "episodes.jsonl"):
         index, videos = int(row["episode_index"]), {}

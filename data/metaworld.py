@@ -4,8 +4,8 @@ Each video is a different episode of Meta-World's scripted policy, with its own 
 pauses, idle time, colors, lights and camera. Phases come from the state of the simulator:
 
 - reach: the gripper approaches the object
-- contact: it is as close to the object as when the object starts to move, within 3 cm, and stays so
-- move: the object is more than 2 cm from where it was
+- contact: it is as close to the object as when the object starts to move, within 3 cm, and stays there
+- move: the object is more than 2 cm from its initial position
 - done: Meta-World reports success
 
 Rendering needs the extra `metaworld` and OSMesa or EGL (environment variable MUJOCO_GL). The dataset `demo`, a smaller
@@ -38,11 +38,11 @@ FPS = 15
 
 _GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # shown where nothing else marks the goal
 _CORNERS = ("corner", "corner2", "corner3", "corner4")
-_FRAMES = (60, 140)  # of a video
+_FRAMES = (60, 140)  # length of a video
 _SHORTEST_PHASE = 3  # frames
-_SETTLING_STEPS = 10  # of the simulation, in which objects come to rest; not filmed
+_SETTLING_STEPS = 10  # simulation steps until objects come to rest; not filmed
 _MAX_STEPS = 420
-_WORKSPACE = np.array((0.0, 0.65, 0.12))  # that the corner cameras look at
+_WORKSPACE = np.array((0.0, 0.65, 0.12))  # look-at point of the corner cameras
 _WORKSPACE_RADIUS = 0.42  # meters
 
 
@@ -198,7 +198,7 @@ class Studio:
         started = len(steps) - 1
         pauses = dict(zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False))
         for number in range(_MAX_STEPS):
-            with warnings.catch_warnings(action="ignore"):  # of actions that the environment clips
+            with warnings.catch_warnings(action="ignore"):  # about actions that the environment clips
                 action = np.asarray(self._policy.get_action(observation), np.float64)
             for _ in range(pauses.get(number, 0)):
                 step((0, 0, 0, action[3]), idle=True)

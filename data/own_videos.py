@@ -120,7 +120,7 @@ def _parse_segment(start: str, end: str, source: str) -> FileSegment:
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
-    """Parse event times like "2.5;7.1" or "2.5 pour;7.1 put down"; `source` starts the error message."""
+    """Parse event times like "2.5;7.1" or "2.5 pour;7.1 put down"; `source` is the prefix of error messages."""
     events = _parse_events(text, source)
     if events.unlabeled or events.unit == "f":
         raise DatasetError(f"{source}: events {text!r}. Frame indices and {UNLABELED_MARK!r} only work in a CSV file.")
@@ -131,7 +131,7 @@ def path_inside(root: Path, name: str, source: str) -> Path:
     """Return root / name; raise if it is outside of root. Symbolic links below root may point anywhere."""
     path = Path(os.path.normpath(root / name))
     folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
-    if Path(name).is_absolute() and "\0" not in name:  # it may reach root through a symbolic link
+    if Path(name).is_absolute() and "\0" not in name:  # may lead to root through a symbolic link, so resolve links
         folder, target = folder.resolve(), target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
         raise DatasetError(

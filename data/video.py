@@ -106,7 +106,7 @@ class FrameReader:
         packet_times: deque[float] = deque()
         rotation, mirrored, turns = None, False, 0
         start, end = self._range_seconds()
-        count, seconds, offset = 0, 0.0, 0.0  # of the images so far; of the current frame and the first image
+        count, seconds, offset = 0, 0.0, 0.0  # images so far; times of the current frame and the first image
         with open_video(self.path) as (container, stream):
             if stream.width * stream.height > self._policy.max_pixels:
                 raise VideoError(
@@ -154,7 +154,7 @@ class FrameReader:
                         self.pixel_aspect = 1 / aspect if turns % 2 else aspect
                 count += 1
                 image = image[:, ::-1] if mirrored else image
-                # Rounded, because 1.3 - 1.2 is less than 0.1, the time of an event perhaps.
+                # Rounded, because 1.3 - 1.2 is less than 0.1, which may be the time of an event.
                 seconds_in_segment = round(seconds - offset, 9) if offset else seconds
                 yield np.rot90(image, turns) if turns else image, seconds_in_segment
         problem = _outside(self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps)
@@ -317,7 +317,7 @@ def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float)
 
 
 def _seek(container: av.container.InputContainer, stream: av.VideoStream, seconds: float) -> float | None:
-    """Continue at a keyframe at most `seconds` after the first frame, whose time is returned; None if it fails."""
+    """Seek to a keyframe at most `seconds` after the first frame; return the first frame's time, None on failure."""
     try:
         first_time = next(container.decode(stream)).time
         if first_time is None or stream.time_base is None:

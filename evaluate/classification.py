@@ -114,10 +114,10 @@ def new_svc(gamma: float) -> "SVC":
 
 @dataclass(frozen=True)
 class PhaseClassifier:
-    """Predictions of a fitted SVC, as libsvm makes them: each pair of phases has a vote; the first of equals wins.
+    """Predictions of a fitted SVC, as libsvm makes them: each pair of phases votes, and the first phase wins ties.
 
-    SVC's own take longer than the fit, and those of scikit-learn-intelex 2026.2 are wrong for some numbers of support
-    vectors, such as 258.
+    SVC's own predictions are slower than fitting, and those of scikit-learn-intelex 2026.2 are wrong for some numbers
+    of support vectors, such as 258.
     """
 
     phases: NDArray[np.int64]  # (P,)

@@ -197,7 +197,7 @@ class CachedFeatures(EmbeddingReader):
         self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
         if not self.standardized:
             return features[segment.frames]
-        require_finite(features, segment.name)  # one bad frame would spoil all others
+        require_finite(features, segment.name)  # standardization would spread one bad value to all frames
         if segment.protocol == "online":
             prefixes = [features[: end + 1].astype(np.float64) for end in segment.frames]
             return np.stack([standardize(prefix)[-1] for prefix in prefixes]).astype(np.float32)

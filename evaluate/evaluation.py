@@ -50,7 +50,7 @@ STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over t
 
 @dataclass(frozen=True)
 class Scope:
-    """What is scored: split, protocols, tasks and options."""
+    """Scope of an evaluation: split, protocols, tasks and options."""
 
     split: ScoredSplit
     protocols: tuple[Protocol, ...]
@@ -295,7 +295,7 @@ def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **op
 
 
 def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) of class tokens, or means of all tokens, and of what runs were trained on."""
+    """Return (encoder folder, column) of class tokens, or means of all tokens, and of the runs' input features."""
     found = []
     for folder in encoder_folders(features_dir, dataset):
         try:
@@ -321,7 +321,7 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
-    """Return the options with the time column on for the datasets that AE2 uses it for."""
+    """Return the options, with the time column enabled for datasets for which AE2 uses it."""
     return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
 
 
@@ -332,7 +332,7 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Raise if embeddings of a run are absent or stale. Protocols they lack are dropped unless `explicit`."""
+    """Drop protocols that runs lack, unless `explicit`; raise if other embeddings are absent or stale."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue

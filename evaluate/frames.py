@@ -169,7 +169,7 @@ def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]
 
 
 def missing_view(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
-    """Return why no video can play a role ("training", "test"), or None if one can.
+    """Return why there are no videos for a role ("training", "test"); None if there are.
 
     >>> missing_view(np.array([True, True]), False, "test")
     Missing(reason='no exo test videos')

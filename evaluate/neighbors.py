@@ -55,7 +55,7 @@ class Points:
         return products
 
     def nearest(self, rows: Indices, distances: Distances, first: int, count: int) -> Indices:
-        """Return (R, count) the nearest points of each row, nearest first; -1 where there are no more.
+        """Return the (R, count) nearest points of each row, nearest first; -1 where there are no more.
 
         `distances` are those to the C points from `first` on, infinite for points to skip.
         """
@@ -79,7 +79,7 @@ class Points:
         return found
 
     def nearest_in_each(self, rows: Indices, starts: Indices) -> Indices:
-        """Return (R, G) the nearest point of each row in each group of consecutive points, given the groups' starts."""
+        """Return the (R, G) nearest points of each row in each group of consecutive points, given the group starts."""
         distances = self.distances(rows)
         limits = np.minimum.reduceat(distances, starts, axis=1) + 2 * self.error
         close = distances <= np.repeat(limits, np.diff(starts, append=distances.shape[1]), axis=1)

@@ -1,4 +1,4 @@
-"""Progress of an action while it is going on: reference, and prediction from the nearest training frames.
+"""Progress of an ongoing action: reference values, and prediction from the nearest training frames.
 
 The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the
 starts of the phases, each at its mean fraction over the training videos. Without labels it is normalized time.
@@ -15,7 +15,7 @@ NEIGHBORS = 10
 
 
 def phase_starts(labels: Sequence[int]) -> dict[int, int]:
-    """Return phase → first frame of it or of a later phase, for each phase of a video in ascending order.
+    """Map each phase of a video, in ascending order, to the first frame of it or of a later phase.
 
     >>> phase_starts([0, 0, -1, 1, 1, 3])
     {0: 0, 1: 3, 3: 5}
@@ -25,7 +25,7 @@ def phase_starts(labels: Sequence[int]) -> dict[int, int]:
 
 
 def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
-    """Return phase → mean fraction of the training videos at which it starts, never before an earlier phase.
+    """Map each phase to its mean start, as a fraction of the video; starts never decrease with the phase index.
 
     Args:
         videos: (T,) labels of each training video.
@@ -50,7 +50,7 @@ def reference_progress(
     Args:
         frames: Number of frames T.
         labels: (T,) phase of each frame, -1 for none; None for a video without labels.
-        mean_starts: Result of `mean_phase_starts`. Phases that are not in it are no events.
+        mean_starts: Result of `mean_phase_starts`. Phases missing from it are ignored.
 
     >>> reference_progress(5, [0, 0, 0, 1, 1], {0: 0.0, 1: 0.5}).round(3).tolist()
     [0.0, 0.167, 0.333, 0.5, 1.0]

@@ -85,7 +85,7 @@ def progression_targets(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np
         labels = frames.phases[video]
         for i, phase in enumerate(phases):
             of_phase = np.flatnonzero(labels == phase)
-            # If unlabeled frames follow, the phase may go on.
+            # If unlabeled frames follow, the phase may continue.
             if len(of_phase) and UNLABELED not in labels[of_phase[-1] + 1 :][:1]:
                 targets[video, i] = (np.arange(length) - of_phase[-1]) / length
     return targets

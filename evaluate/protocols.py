@@ -1,7 +1,7 @@
 """Evaluation protocols: which frames of which videos are scored. Training videos are whole in all of them.
 
-standard: whole videos. trimmed: two sub-clips of each test video in its place, embedded on their own. online: some
-frames of each test video, each embedded from the frames up to it only.
+standard: whole videos. trimmed: two sub-clips of each test video instead, embedded separately. online: some
+frames of each test video, each embedded using only the frames up to it.
 """
 
 from dataclasses import dataclass

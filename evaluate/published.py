@@ -19,7 +19,7 @@ MEAN_F1, MEAN_MAP = "classification/mean", "retrieval/map@10/mean"
 
 
 def published_rows(dataset: str, table: str = "methods") -> list[Row]:
-    """Return the paper's rows for a dataset, of its methods or of an ablation ("stm-ratio", ...); empty without any."""
+    """Return the paper's rows for a dataset: its methods or an ablation ("stm-ratio", ...); [] if there are none."""
     rows = []
     for line in _lines("published.csv"):
         if (line["table"], line["dataset"]) != (table, dataset):

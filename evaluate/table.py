@@ -22,7 +22,7 @@ from byov.text import printable
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 ABSENT = "-"
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")  # columns that `columns_ahead` counts
-COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")  # most methods are not made for the online protocol
+COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")  # few methods are designed for the online protocol
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -68,7 +68,7 @@ class Row:
         return nested
 
     def details(self) -> dict[str, dict[str, Any]]:
-        """Return what is known about each score besides its value."""
+        """Return the details of each score, such as intervals and reasons for n/a."""
         known = {
             name: {key: value for key, value in asdict(score).items() if value is not None and key != "value"}
             for name, score in self.scores.items()
@@ -119,11 +119,11 @@ def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
-    """Return one sentence on how many columns trained rows are ahead of Time only in, over COUNTED_PROTOCOLS.
+    """Summarize in one sentence how many columns of COUNTED_PROTOCOLS each trained row beats Time only in.
 
     Args:
         rows: Rows of each protocol, as in `Results.rows`.
-        only: Name of the row that the sentence is about; by default all trained rows, means instead of their runs.
+        only: Name of the only row to mention. Default: all trained rows, with means in place of their runs.
 
     Returns:
         "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.

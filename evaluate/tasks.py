@@ -28,7 +28,7 @@ from byov.records import UNLABELED
 Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
 Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
-PROGRESS_PERCENTS = (30, 50, 70, 90)  # of the video, where the error of progress is also scored
+PROGRESS_PERCENTS = (30, 50, 70, 90)  # points of the video at which the progress error is also scored
 MAIN_K = 10  # paper, Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
@@ -48,17 +48,17 @@ class EvaluationOptions:
 
 
 class Task(ABC):
-    """A task: scores of test frames, fitted on training frames if `needs_training`."""
+    """Base class of evaluation tasks. If `needs_training`, a model is fitted on the training frames."""
 
     name: str  # value of --task
     prefix: str  # first part of the names of its scores
-    title: str  # of its own table
+    title: str  # title of its own table
     needs_labels = False  # phase labels; videos without any are left out
     needs_all_frames = False  # also uses the unlabeled frames of labeled videos
     needs_actions = False  # action labels of whole videos
     needs_training = False
     in_all = True  # part of --task all
-    protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # that it is scored under, the default first
+    protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # supported protocols, the default first
 
     @abstractmethod
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
@@ -254,7 +254,7 @@ class KendallsTau(Task):
 
 
 class ProgressError(Task):
-    """Distance between the progress of the nearest training frames and the reference, of frames embedded online."""
+    """Absolute difference between predicted and reference progress of frames embedded online."""
 
     name, prefix = "progress-error", "progress_error"
     title = "Error of online progress, in percent of the action"
@@ -345,7 +345,7 @@ def table_columns(
 
 
 def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
-    """Return the protocols of a choice that some of the tasks are scored under."""
+    """Return those of the chosen protocols that at least one of the tasks supports."""
     chosen = CHOICES.get(choice, (choice,))
     return tuple(one for one in PROTOCOLS if one in chosen and any(one in TASKS[task].protocols for task in tasks))
 
@@ -380,7 +380,7 @@ def score_frames(
 
 
 def draw_weights(test: Frames, count: int, seed: int) -> Weights:
-    """Draw recordings with replacement within each view: (count, V) weights; sub-clips of one share its weight."""
+    """Draw recordings with replacement within each view: (count, V) weights, shared by the sub-clips of a recording."""
     recordings = test.recording_of_video
     is_ego = test.is_ego[np.unique(recordings, return_index=True)[1]]
     random = np.random.default_rng(seed)

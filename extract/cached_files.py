@@ -68,7 +68,7 @@ class CacheReader:
             return None
         source = video.path.stat()
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        # All that the labels depend on, apart from the times of the frames.
+        # Everything that the labels depend on except the frame times.
         labeling = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
         annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)

@@ -82,7 +82,7 @@ class EfficientNetTokens(nn.Module):
 
 
 def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, dict[str, Tensor]]:
-    """Build the network with normalization folded in; returns it and the published weights that it depends on."""
+    """Return the network, with normalization folded in, and the published weights that it uses."""
     tokens = EfficientNetTokens()
     folded, used = dict[str, Tensor](), dict[str, Tensor]()
     for name, module in tokens.named_modules():

@@ -105,5 +105,5 @@ def _parse_folder(text: str) -> EncoderName:
 
 
 def compute_dtype(device: str) -> str:
-    """Return the dtype that encoders compute in: half precision is only faster and exact enough on CUDA."""
+    """Return the dtype of encoders: float16 on CUDA, where it is faster and precise enough, otherwise float32."""
     return "float16" if device == "cuda" else "float32"

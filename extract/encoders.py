@@ -221,7 +221,7 @@ def _processor_settings(name: EncoderName) -> dict[str, Any]:
 
 
 def _resolve_revision(name: EncoderName) -> EncoderName:
-    """Replace the revision of a hub model by a commit, so that every file is loaded from the same version.
+    """Resolve the revision of a hub model to a commit, so that every file is loaded from the same version.
 
     A version in the local cache is used without asking the hub for a newer one.
     """

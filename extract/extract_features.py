@@ -1,4 +1,4 @@
-"""Feature extraction as one call: what byov-extract does, without the terminal."""
+"""Feature extraction as a single function call: byov-extract without the terminal."""
 
 import logging
 import os
@@ -126,7 +126,7 @@ def extract_features(
 
 @dataclass(frozen=True)
 class VideoSource:
-    """Where the videos come from: exactly one of the first four. See extract_features."""
+    """Source of the videos: exactly one of the first four fields is set. See extract_features."""
 
     dataset: str | None = None
     manifest: str | os.PathLike[str] | None = None
@@ -159,7 +159,7 @@ class VideoSource:
 
     @property
     def default_encoder(self) -> str:
-        """Encoder id; datasets without a download have an encoder without one."""
+        """Encoder id; datasets that need no download default to an encoder that needs none."""
         without_download = self.dataset is not None and dataset_folder(self.dataset) in WITHOUT_DOWNLOAD
         return IMAGENET if without_download else DEFAULT_ENCODER
 

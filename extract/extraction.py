@@ -81,7 +81,7 @@ def decoder_threads(videos: int, decoders: int | None = None, cores: int | None 
 
 
 def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
-    """Return what identifies the features of an encoder, as Provenance.identity does for a file."""
+    """Return the identity of an encoder's features, as `Provenance.identity` does for a file."""
     return _provenance(encoder).identity()
 
 
@@ -255,7 +255,7 @@ class Extraction:
                 yield from self._encode_batch()
 
     def _encode_batch(self) -> Iterator[VideoOutcome]:
-        """Encode the whole batch, even if its end is not filled, and pass each video its tokens."""
+        """Encode the whole batch, even if it is not full, and distribute the tokens to their videos."""
         with _torch_threads(self._encoder_threads):
             tokens, cls = self._encoder.encode(self._batch)
         rows: dict[_OpenVideo, list[int]] = {}

@@ -208,7 +208,7 @@ def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int,
 
 
 def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:
-    """Probe every video of the plan; returns the state and properties of each, and its problem if it has one."""
+    """Probe every video of the plan and return its state, its properties and its problem, if any."""
     with ThreadPoolExecutor() as pool:
         checks = pool.map(_check_video, plan.jobs)
         return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))

@@ -44,13 +44,13 @@ class Preprocessing:
         return _resample(images, self.size, self.size, slice(0, self.size), slice(0, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
-        """First half, in the decoder threads: resize if the model is on the CPU, else pin memory."""
+        """Run the first half, in the decoder threads: resize if the model is on the CPU, else pin memory."""
         if device.type == "cpu":
             return self.resized(frames)
         return frames.pin_memory() if device.type == "cuda" else frames
 
     def on_device(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Do the rest on the model's device; returns (B, 3, size, size) uint8."""
+        """Run the second half on the model's device; return (B, 3, size, size) uint8."""
         return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
 
     def normalized(self, images: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Selective token merging (paper, sec. 3.3): average the tokens of a frame that change most until the next frame.
+"""Selective token merging (paper, sec. 3.3): average the tokens of a frame that differ most from the next frame.
 
 The score of a token is its mean absolute difference to the same token of the next frame. The last frame takes the
 scores of the frame before it; in a one-frame video all tokens are averaged. K = round(N * ratio), at least 1.
@@ -62,7 +62,7 @@ class TokenMerger:
         """Average the K best tokens for all ratios at once, given frames (T, N, D) and scores (T, N).
 
         A matrix product with 0/1 rows sums the selected tokens without copying them. With a single row it would round
-        differently than with several, and a ratio's bits would depend on the other ratios. So there are at least two.
+        differently than with several, and a ratio's bits would depend on the other ratios. So at least two are used.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): rank of each token

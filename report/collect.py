@@ -165,7 +165,7 @@ def collect(
             pixels = list(track(done, progress, "frames", unit="video", total=len(samples), brief=True))
         pictures = encode_pictures(pixels, picture_bytes)
         steps.advance()
-    if strips:  # without those whose query has no picture
+    if strips:  # drop strips whose query has no picture
         shown_strips = tuple(strip for strip in strips if pictures[strip[0].video])
         strips = shown_strips or next(each for each in pictures if isinstance(each, Unavailable))
     tokens = [
@@ -387,7 +387,7 @@ def read_curves(run: RunRecord) -> content.Curves:
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
     if not losses and not names.keys() & VALIDATION:
         raise CacheError(f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged")
-    # The record has the validation scores of the saved model, of the last one if it was not selected by them.
+    # The record has the validation scores of the saved model, which is the last one if none was selected.
     saved = run.settings.get("select") != "last" and run.training.get("validation")
     kept = [record["epoch"] for record in records if saved and saved.items() <= record.items()]
     return content.Curves(

@@ -136,7 +136,7 @@ def draw_curves(curves: parts.Curves) -> Figure:
 
 
 def draw_projection(content: Content, projection: parts.Projection) -> Figure:
-    """Draw one panel per map. Markers show the view, colors the phase, or the time without labels."""
+    """Draw one panel per map. Markers show the view; colors show the phase or, without labels, the time."""
     frames = [(content.videos[ref.video], ref.frame) for ref in projection.frames]
     views = np.array([video.view for video, _ in frames])
     phases = [video.phase(frame) for video, frame in frames]

@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]  # (n, height, width, 3)
 
 
 class SourceVideos:
-    """The video files of a dataset, searched recursively in a folder first, then where the feature cache says."""
+    """Video files of a dataset, searched for recursively in a folder, then at the paths recorded in the cache."""
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
         self._by_name: dict[str, list[Path]] = {}
@@ -71,7 +71,7 @@ def decode_frames(
     """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size of the first.
 
     Raises:
-        CacheError: If the file is shorter or cannot be decoded; a `truncated` one was so at extraction.
+        CacheError: If the file is too short or damaged; `truncated` accepts a file that was truncated at extraction.
     """
     pixels: list[NDArray[np.uint8]] = []
     first, size = 0, (0, 0)

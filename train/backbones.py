@@ -16,7 +16,7 @@ WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
 class FrameHead(FrameBackbone):
     """Per-frame MLP, with an optional context frame; it has no notion of order.
 
-    TCC, GTA and AE2 precede the two fully connected layers by two 3-D convolutions, which cached features rule out.
+    In TCC, GTA and AE2, two 3-D convolutions come before the MLP, which is not possible with cached features.
     """
 
     def __init__(self, width: int, latent: int, context: int) -> None:

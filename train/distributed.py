@@ -1,7 +1,7 @@
 """Data-parallel training in several processes started by torchrun.
 
-Every process runs the same code and takes its part of each batch. The main process (rank 0) alone writes files,
-validates and embeds.
+Every process runs the same code on its part of each batch. Only the main process (rank 0) writes files, validates and
+embeds.
 """
 
 import os
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# For processes that hang; dead ones are noticed at once. Must be longer than a validation.
+# Timeout for hanging processes; dead ones are detected at once. Must be longer than a validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
@@ -38,7 +38,7 @@ class Processes:
         self._store = store
 
     def local_items(self, count: int) -> range:
-        """Return which of a batch's `count` items this process takes: an equal part within one item, or none."""
+        """Return this process's part of a batch of `count` items; parts differ by at most one item and may be empty."""
         return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
@@ -99,7 +99,7 @@ class Processes:
             dist.destroy_process_group()
 
     def reports_error(self) -> bool:
-        """Return whether to print the error here: in the main process or, if that is gone, in the first to ask."""
+        """Return whether to print the error here: in the main process or, if that has died, in the first caller."""
         if self._store is None:
             return True
         try:
@@ -107,7 +107,7 @@ class Processes:
             while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
                 time.sleep(0.05)
             return bool(self._store.add(_REPORTED_KEY, 1) == 1)
-        except RuntimeError:  # the store is gone, too
+        except RuntimeError:  # the store is gone as well
             return self.is_main
 
     def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:

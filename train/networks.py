@@ -1,6 +1,6 @@
 """Transformer blocks, positional encodings, masking, BYOV's encoder and decoder.
 
-Sequences are packed row after row, and each attends to itself only. Linear layers process all rows at once, which
+Sequences are packed row after row, and each attends only to itself. Linear layers process all rows at once, which
 makes small batches fast; attention runs once per group of neighboring sequences of the same length.
 """
 
@@ -175,7 +175,7 @@ class Positions(nn.Module):
         frames: Frames per training clip, the rows of the table.
         width: Width of the vectors.
         mode: "interpolated": the table, stretched to the number of sampled frames. "share": normalized time within the
-            clip on the table's scale, whatever the number of sampled frames. "index": the frame number within the clip.
+            clip on the table's scale, regardless of the number of sampled frames. "index": frame number in the clip.
             "none": zeros.
     """
 
@@ -303,7 +303,7 @@ class Encoder(FrameBackbone):
 class Decoder(nn.Module):
     """BYOV's decoder: latents (D) and mask tokens -> frame features (width).
 
-    Position "none" is replaced by "interpolated", because mask tokens differ by their positions only.
+    Position "none" is replaced by "interpolated", because mask tokens differ only in their positions.
     """
 
     def __init__(self, *, width: int, latent: int, depth: int, heads: int, frames: int, position: Position) -> None:

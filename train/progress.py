@@ -2,7 +2,7 @@
 
 The videos of a view are aligned with each other by soft DTW on their features. The progress of a frame is the mean
 normalized time of the frames it is matched with, over all videos of the view including its own, so that the same event
-has about the same progress in all videos, whatever their pauses and speed. Where alignment is uninformative, progress
+has about the same progress in all videos, regardless of pauses and speed. Where alignment is uninformative, progress
 falls back to normalized time. Views are not compared: their frozen features are too different, and an event is assumed
 to have the same mean progress in both.
 """

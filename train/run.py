@@ -73,8 +73,8 @@ def train_run(
         device: Where to train: "auto", "cuda", "mps" or "cpu".
         preload_gib: Hold features of up to this size in memory.
         checkpoint_every: Epochs between checkpoints.
-        tensorboard: Log to TensorBoard, too.
-        wandb: Log to Weights & Biases, too.
+        tensorboard: Also log to TensorBoard.
+        wandb: Also log to Weights & Biases.
         features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
         runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
         progress: Shows how far training and embedding are.
@@ -108,7 +108,7 @@ def train_run(
         torch_device = processes.device(pick_device(device))
     if record is not None and embed_only:
         runs.check_model(folder, record.training)
-    if record is not None and (folder / runs.MODEL_NAME).exists():  # before a model of forged sizes is allocated
+    if record is not None and (folder / runs.MODEL_NAME).exists():  # check sizes before allocating the model
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     model = build_method(data.width, chosen)
@@ -261,13 +261,13 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "untrained_sha256": hashlib.sha256(file_bytes(untrained.state_dict())).hexdigest(),
         "validation": {},
         "versions": {"byov": __version__, "torch": torch.__version__},
-        # Everything that decides the numbers of the run, regardless of its name and the machine.
+        # Everything that determines the results of the run, regardless of its name and the machine.
         "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
     }
 
 
 def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool) -> dict[str, Any]:
-    """Return the record of an earlier run; raises TrainError if its features are not the current ones."""
+    """Return the record of an earlier run; raise TrainError if its features have changed."""
     decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
     decisive["features_sha256"] = "features or list of train and val videos"
     if same_labels:

@@ -119,7 +119,7 @@ class Sampler:
 
 
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Pick an ego and an exo video, independently; the error without one of them ends with `reason`."""
+    """Pick an ego and an exo video independently; `reason` ends the error raised if a view has no video."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
@@ -128,7 +128,7 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Pick an ego and an exo video of the same performance; the error without any ends with `reason`."""
+    """Pick an ego and an exo video of the same performance; `reason` ends the error raised if there are none."""
     ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
     if not pairs:
@@ -184,7 +184,7 @@ def draw_rows(length: int, count: int, rng: np.random.Generator) -> NDArray[np.i
 
 
 def same_time_frames(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
-    """Return the frames of `other` at the same normalized time as `frames` of `of`."""
+    """Map frames of the video `of` to the frames of `other` at the same normalized time."""
     scaled: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
     return scaled.astype(np.int64)
 

@@ -22,7 +22,7 @@ PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
 LARGEST = 1_000_000  # upper limit of every size, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
-# Options that are not called like their setting.
+# Options whose name differs from the name of the setting.
 SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}
 
 RecordType = TypeVar("RecordType", bound=Record)
@@ -39,7 +39,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# Types of the settings whose default differs between methods, which then repeat the name and the value only.
+# Types of settings whose default differs between methods, which only repeat the name and the value.
 Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
 Crop = Annotated[
     tuple[float, float],
@@ -117,7 +117,7 @@ class ValidationSettings(Record):
 
 
 class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
-    """Base of every method's settings: everything that determines a run's numbers besides its features."""
+    """Base of every method's settings: everything that determines a run's results, apart from its features."""
 
     method: str
     seed: int = Field(0, ge=0, lt=2**63, description="Random seed.")
@@ -139,7 +139,7 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
 
     @property
     def title(self) -> str:
-        """Row title in tables: the method and what distinguishes this variant."""
+        """Row title in tables: the method and the distinguishing settings of this variant."""
         own = (texts.get(getattr(self, setting)) for setting, texts in self.VARIANTS.items())
         return ", ".join((self.name, *filter(None, own), *self.common_variants()))
 
@@ -273,7 +273,7 @@ def read_settings(config: Path, raw: Any) -> TrainSettings:
 
 
 def differences(ours: TrainSettings, theirs: TrainSettings, names: Iterable[str] | None = None) -> list[str]:
-    """List the settings that differ, as "NAME THEIRS, not OURS"; by default all but those that `steps` decides."""
+    """List the settings that differ, as "NAME THEIRS, not OURS"; by default all except those determined by `steps`."""
     if names is None:
         decided = {"epochs", "warmup"} if theirs.steps is not None and ours.steps == theirs.steps else set()
         names = (name for name in type(theirs).model_fields if name not in decided)

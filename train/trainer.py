@@ -29,7 +29,7 @@ from byov.train.trackers import Tracker
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
-TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # the time left is logged if it is longer
+TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # log the time left if it exceeds the latter
 STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
 
 
@@ -46,7 +46,7 @@ def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) 
 class Trainer:
     """Trains a method, validates it, keeps the best model, and writes metrics and checkpoints.
 
-    `select` names the metric of `validate` that chooses the best model; without that metric, the last model is kept.
+    `select` names the metric of `validate` that selects the best model; without that metric, the last model is kept.
     Model files and checkpoints carry `metadata`, above all the "identity" of the run.
     """
 
@@ -120,7 +120,7 @@ class Trainer:
                         LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
-                    self._processes.any(True)  # wait: torchrun ends all processes as soon as one has ended
+                    self._processes.any(True)  # barrier: torchrun ends all processes as soon as one exits
                     raise Interrupted(
                         f"stopped after step {self.state.step} of {self.total_steps}; "
                         f"resume with byov-train --run {self._folder.name} --resume"
@@ -151,7 +151,7 @@ class Trainer:
         self._unread.append(({name: loss.detach() for name, loss in losses.items()}, items))
 
     def _read_losses(self) -> float:
-        """Add the losses of the steps since the last call to the sums of the epoch; returns the last loss."""
+        """Add the losses of the steps since the last call to the sums of the epoch, and return the last loss."""
         steps, self._unread = self._unread, []
         local = torch.stack([at_least_float32(loss) for losses, _ in steps for loss in losses.values()]).cpu().double()
         fractions = [[len(self._processes.local_items(items)) / items] for _, items in steps]
@@ -165,7 +165,7 @@ class Trainer:
         return losses["loss"]
 
     def _end_epoch(self, epoch: int) -> float | None:
-        """Record the epoch; validate and checkpoint if it is time to. Returns the score if there is one."""
+        """Record the epoch, and validate and checkpoint if due; return the score if there is one."""
         self._processes.check_in_sync(self.method, self.state.step)
         self._check_weights_finite()
         sums, self.state.loss_sums = self.state.loss_sums, {}
@@ -212,7 +212,7 @@ class Trainer:
             save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
 
     def _check_weights_finite(self) -> None:
-        """The loss is computed before the step, so it can be finite after the weights have diverged."""
+        """Raise Diverged if a weight is not finite; the loss, computed before the step, may still be finite."""
         if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
             raise self._diverged("The weights are no longer finite", self.state.step)
 

@@ -31,7 +31,7 @@ class Validator:
         ]
 
     def __call__(self, model: Method) -> dict[str, float]:
-        """Return metric → value, without the metrics that the views and labels of the split do not allow."""
+        """Return metric → value; metrics that the views and labels of the split do not support are omitted."""
         model.eval()
         whole, trimmed = self._embed(model, self._whole), self._embed(model, self._trimmed)
         model.train()

@@ -31,7 +31,7 @@ from byov.text import printable
 CSS_PX_PER_INCH = 125  # scales the 8 pt of charts to 14 px, the page's font size
 MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
-OPENING_VIDEOS = 8  # per view, among which the frame that the page opens on is searched
+OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
 CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # and the events
 MEANINGS = {
     "loss": "what training minimizes: the weighted sum of the other losses, if there are any",

@@ -1,4 +1,4 @@
-"""ActorObserverNet (Sigurdsson et al., CVPR 2018): an exo frame is nearest to the ego frame of its moment.
+"""ActorObserverNet (Sigurdsson et al., CVPR 2018): exo frames are close to ego frames of the same moment.
 
 Some frames cannot be distinguished from others of their video, so learned heads weight the triplets.
 """
@@ -118,7 +118,7 @@ def weighted_triplet_loss(
 
 
 class ScoreHeads(nn.Module):
-    """Scores h = e^s tanh(w·f + b) of frames. Positive and negative share w and b; each of the three has its own s."""
+    """Scores h = e^s tanh(w·f + b) of triplets. w and b are per view; s is per role (positive, exo, negative)."""
 
     def __init__(self, latent: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class RunningMeans(nn.Module):
 
     The triplets of a batch are added in order, and the means read after the last of them:
     c <- log(decay e^c + (1 - decay) e^h), and k = S / W with S <- 0.9 S + 0.1 w l and W <- 0.9 W + 0.1 w. The first
-    triplet is taken as it is. In eval mode the state is not updated.
+    triplet initializes them. In eval mode the state is not updated.
 
     The buffers are not in the state dict, since their size depends on the training videos.
     """
@@ -201,7 +201,7 @@ def _softplus(values: Tensor) -> Tensor:
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights of updating the running means with all triplets at once, as if one after the other.
+    """Return the weights that update the running means with all triplets at once, as if added one by one.
 
     (n,) video of each triplet and whether it had a mean before -> (n, n) fraction of triplet j in the mean of triplet
     i's video, (n,) fraction of the previous mean, (n,) whether the triplet is the last of its video.

@@ -1,6 +1,6 @@
 """AE2's alignment loss (Xue and Grauman, NeurIPS 2023), without its object-centric encoder.
 
-Two videos align in order, and worse if one of them is reversed.
+Two videos should align in order, and align worse if one of them is reversed.
 """
 
 from typing import Any, ClassVar, Literal, Self

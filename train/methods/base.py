@@ -102,7 +102,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
     ) -> Self:
-        """Load a model of a folder, or of the Hugging Face Hub with the options of `hf_hub_download`.
+        """Load a model from a folder, or from the Hugging Face Hub with the options of `hf_hub_download`.
 
         Raises:
             ByovError: If there is no such model, or its files are damaged or belong to another class.
@@ -278,7 +278,7 @@ def hide_padding(logits: Tensor, padding: Tensor) -> Tensor:
 
 
 def mean_over_items(values: Tensor, counted: Tensor) -> Tensor:
-    """Average (N, ...) values over the counted ones of each item (0 if there are none), then over the items."""
+    """Average (N, ...) values over the counted entries of each item (0 if there are none), then over the items."""
     return ((values * counted).flatten(1).sum(dim=1) / counted.flatten(1).sum(dim=1).clamp(min=1)).mean()
 
 
@@ -287,7 +287,7 @@ def own_frame_cross_entropy(logits: Tensor, padding: Tensor, smoothing: float) -
 
     -Σ_k q_ik log softmax_k(logits_ik), where q_ik = (1 - smoothing) [i = k] + smoothing / T.
 
-    Shapes: logits (N, T, T), padding (N, T), result (N, T). Padded frames are no k and do not count in T.
+    Shapes: logits (N, T, T), padding (N, T), result (N, T). Padded frames are excluded from k and from T.
     """
     log_probabilities = hide_padding(logits, padding).log_softmax(dim=-1).masked_fill(padding[:, None], 0)
     frames = (~padding).sum(dim=1, keepdim=True)

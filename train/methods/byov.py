@@ -169,12 +169,12 @@ def cycle_loss(
 ) -> Tensor:
     """Temporal cycle-consistency, after Dwibedi et al. (CVPR 2019): regression with a variance penalty.
 
-    Each frame's soft nearest neighbor in the other clip looks for its own soft nearest neighbor at home, whose index
-    has mean mu and variance var. For frame t of T: ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
+    Each frame's soft nearest neighbor in the other clip is matched back to the frames of the first clip; the index of
+    the match has mean mu and variance var. For frame t of T: ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
 
     Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never found and have no loss.
-    order_prior: standard deviation of a Gaussian around the same normalized time that weights the way there. Without
-    it, a map that reverses time is as consistent as one that keeps it.
+    order_prior: standard deviation of a Gaussian around the same normalized time that weights the forward match.
+    Without it, an alignment that reverses time is as consistent as one that preserves it.
     """
     home, away = F.normalize(home, dim=-1), F.normalize(away, dim=-1)
     similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)

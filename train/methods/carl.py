@@ -16,7 +16,7 @@ from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Loss
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
-OVERLAP = 0.2  # smallest overlap of the crops, as a fraction; published code
+OVERLAP = 0.2  # minimum overlap of the crops, as a fraction; published code
 SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published code
 
 

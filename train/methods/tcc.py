@@ -82,7 +82,7 @@ def tcc_loss(
     - "classification": the cross-entropy of β_i with frame i, with label smoothing.
 
     Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames start no
-    cycle and are never found.
+    cycle and are never matched.
     """
     times = times.to(home.dtype)
     origin = home[:, :1].detach()  # float32 loses the differences of points far from the origin

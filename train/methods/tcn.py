@@ -97,7 +97,7 @@ class Tcn(BackboneMethod):
             return {"loss": npairs(anchors, positives, clips[0].padding, labels=labels)}
         if s.tcn == "single":
             times, radii = clips[0].frame, (POSITIVE_RADIUS, NEGATIVE_RADIUS)
-        else:  # a short exo video has one frame for several ego frames: to these it is one moment
+        else:  # ego frames that map to the same frame of a short exo video are one moment
             times, radii = clips[1].index.repeat(1, 2), (0, 0)
         positive, negative = positive_and_negative(times, *radii)
         padding = torch.cat([clip.padding for clip in clips], dim=1)
