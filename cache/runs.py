@@ -113,7 +113,7 @@ def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None
         runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
-            raise CacheError(f"one table is of one dataset: {listed}" + (f"; --dataset {dataset}" if dataset else ""))
+            raise CacheError(f"A table covers one dataset: {listed}" + f". Omit --dataset {dataset}." * bool(dataset))
         return runs
     for run in readable_runs(runs_dir):
         if dataset in (None, run.dataset):

@@ -95,7 +95,6 @@ def verify(
             print(printable(f"{file.path}: {file.problem}{remedy}"))
         if unchecked:
             count = pluralize(len(unchecked), "file")
-            example = unchecked[0].path
-            print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {example}"))
+            print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {unchecked[0].path}"))
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)

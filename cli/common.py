@@ -92,7 +92,7 @@ class App(typer.Typer):
         except ClickException as error:
             command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
             if message := error.format_message().rstrip("."):  # empty if the help was printed instead
-                note(f"error: {message}. See {command} --help.")
+                note(f"error: {message}{'.' * (message[-1] != '?')} See {command} --help.")
             sys.exit(BAD_USAGE)
         except ByovError as error:
             note(f"error: {error}")
@@ -117,8 +117,8 @@ class App(typer.Typer):
 
 
 def _folder_hint(error: OSError) -> str:
-    """Name the option that chooses another folder, if permission was denied."""
-    if error.errno not in NOT_WRITABLE or not error.filename:
+    """Name the option that chooses another folder, if permission was denied or the folder is a file."""
+    if not error.filename or not (error.errno in NOT_WRITABLE or isinstance(error, NotADirectoryError)):
         return ""
     path = Path(os.fsdecode(error.filename)).absolute()
     options = [option for option, folder in _folders.items() if path.is_relative_to(folder.absolute())]
@@ -153,7 +153,7 @@ def _load_config(context: typer.Context, path: Path | None) -> None:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--config {path}: cannot read this TOML file ({error}).") from None
+        raise UsageError(f"--config {path}: cannot read it as TOML, such as ratio = 0.3 ({error}).") from None
     options: dict[str, Any] = {name.lstrip("-"): option for option in context.command.params for name in option.opts}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
@@ -272,8 +272,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
         if path.exists() and not overwrite:
             raise UsageError(f"{path} exists. Pass --overwrite to replace it, or choose another output with {option}.")
         check_folder(path.parent, option)
-    for folder in {path.parent for path in outputs}:
-        remove_abandoned(folder, recursive=False)
+        remove_abandoned(path.parent, recursive=False)
 
 
 def check_folder(folder: Path, option: str) -> None:

@@ -114,10 +114,9 @@ def evaluate(
                 raise UsageError(f"{option} cannot be combined with --embeddings.")
         labels = read_manifest(features_dir, dataset) if dataset else None
         sources = source_videos(features_dir, dataset) if dataset else None
-        tasks = None if task == ALL else [task]
         options = replace(options, training_progression=True)
         reader = open_embeddings(embeddings, labels, sources)
-        results = interruptible(lambda: evaluate_file(reader, tasks, options, PROGRESS))
+        results = interruptible(lambda: evaluate_file(reader, None if task == ALL else [task], options, PROGRESS))
         document, stem = results.file_to_dict(), _stem(task, None, "test")
         print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
         return

@@ -38,6 +38,8 @@ def export(
     from byov.apply.run import Run
 
     outputs = [out] if frames is None else [out, frames]
+    if frames is not None and frames.absolute() == out.absolute():
+        raise UsageError(f"{out}: the model and the encoder need two files. Choose another name with --frames.")
     for path in outputs:
         if path.suffix not in SUFFIXES:
             raise UsageError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")

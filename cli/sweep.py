@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from byov.cli import common
-from byov.cli.common import UsageError, parse_cluster, run_stoppable
+from byov.cli.common import UsageError, check_folder, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.estimates import Estimate, estimate_runs, total_time
@@ -64,6 +64,8 @@ def sweep_grid(
 
     Finished runs are skipped, interrupted ones are resumed.
     """
+    if out is not None:
+        check_folder(out, "--out")
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
     ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
@@ -107,9 +109,8 @@ def sweep_grid(
         if out is not None:
             from byov.report.figures import write_score_curves  # imports matplotlib
 
-            for one in drawn:
-                if one.panels:
-                    write_score_curves(one.panels, one.x_label, out / "figures", one.name)
+            for one in (one for one in drawn if one.panels):
+                write_score_curves(one.panels, one.x_label, out / "figures", one.name)
     else:
         found = sweep_results(runs, result, folders)
         documents = {"datasets": {results.title: document for results, document in found}}

@@ -135,7 +135,7 @@ def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
         is_pair = name in _PAIRS and isinstance(value, list) and not any(isinstance(item, list) for item in value)
         values = value if isinstance(value, list) and not is_pair else [value]
         if not values:
-            raise SweepError(f"{name} is an empty list")
+            raise SweepError(f"{name} is an empty list; give at least one value")
         if name in _OPTIONAL:
             values = [None if item == "none" else item for item in values]
         found[name] = [tuple(item) if isinstance(item, list) else item for item in values]

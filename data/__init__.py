@@ -43,8 +43,8 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
         metaworld.write_dataset(root, METAWORLD[name], progress=progress)
     if not root.is_dir():
         raise DatasetError(
-            f"{root.absolute()} is missing. Download {name} from {_DOWNLOADS[name]} into this folder, or set "
-            "--datasets-dir. To try byov without a download, use the dataset demo."
+            f"{root.absolute()} is missing or not a folder. Download {name} from {_DOWNLOADS[name]} into this folder, "
+            "or set --datasets-dir. To try byov without a download, use the dataset demo."
         )
     return READERS[name](name, root)
 

@@ -162,6 +162,6 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             for row in reader:
                 yield f"{path}:{reader.line_num}", row
     except (FileNotFoundError, IsADirectoryError):
-        raise DatasetError(f"{path}: missing. Expected a CSV file with the columns {','.join(required)}.") from None
+        raise DatasetError(f"{path}: missing or a folder. Expected a CSV with columns {','.join(required)}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{path}: not a readable CSV file ({error})") from None

@@ -92,10 +92,10 @@ def _read_info(root: Path) -> dict[str, Any]:
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         version, template, _, _ = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(f"{root}: no meta/info.json. Pass the folder of a LeRobot dataset, which has one.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path}: not readable as the description of a LeRobot dataset ({error!r})") from None
+        raise DatasetError(f"{path}: not readable as LeRobot metadata ({error!r}). Download it again.") from None
     if version not in VERSIONS or not template:
         problem = f"version {version}" if template else "episodes without videos"
         raise DatasetError(f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert it.")
@@ -145,7 +145,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [row for row in rows if row["episode_index"] >= 0]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path}: missing or not a list of episodes ({error!r})") from None
+        raise DatasetError(f"{path}: missing or not a list of episodes ({error!r}). Download it again.") from None
 
 
 def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:

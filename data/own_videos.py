@@ -273,7 +273,7 @@ def log_skipped(reason: str, paths: Sequence[Path]) -> None:
 def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the videos and the other files below a folder, relative to it and sorted; hidden files are ignored."""
     if not folder.is_dir():
-        raise DatasetError(f"{folder}: no such folder")
+        raise DatasetError(f"{folder}: no such folder. Pass the folder that contains the videos.")
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     visible = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     videos = [path for path in visible if path.suffix.lower() in VIDEO_SUFFIXES]

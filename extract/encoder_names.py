@@ -85,7 +85,7 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
     if is_folder:
         return _parse_folder(text)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+    if Path(text).is_file() or not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         raise EncoderError(f"{text}: neither a folder nor a Hugging Face id, such as {DEFAULT_ENCODER}")
     return EncoderName(text, text, revision)
 

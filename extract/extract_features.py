@@ -97,7 +97,7 @@ def extract_features(
     """
     features, progress = features_folder(features_dir), Stoppable(progress, stop)
     options = ExtractionOptions(
-        ratios=tuple(ratios),
+        ratios=(ratios,) if isinstance(ratios, (float, int, str)) else tuple(ratios),
         shard=shard,
         resize=resize,
         device=device,

@@ -48,7 +48,7 @@ class ExtractionOptions:
     cores: int | None = None  # default: all that are available to this process
 
     def __post_init__(self) -> None:
-        if not self.ratios or not all(0 < ratio <= 1 for ratio in self.ratios):
+        if not self.ratios or not all(not isinstance(ratio, str) and 0 < ratio <= 1 for ratio in self.ratios):
             raise EncoderError(f"ratios {self.ratios}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
         index, count = self.shard
         if not 1 <= index <= count:

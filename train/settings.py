@@ -183,7 +183,7 @@ class EncoderSettings(Record):
     @model_validator(mode="after")
     def _heads_divide_latent(self) -> Self:
         if self.has_encoder and self.latent % self.heads:
-            raise ValueError(f"{self.heads} heads do not divide a latent of {self.latent}")
+            raise ValueError(f"{self.heads} heads do not divide a latent of {self.latent}; change --heads or --latent")
         return self
 
 
@@ -243,7 +243,7 @@ def check_names(method: str, given: Mapping[str, Any]) -> None:
         if not owners:
             names = {field for cls in settings_classes().values() for field in cls.model_fields}
             similar = "".join(f"; did you mean {match!r}?" for match in get_close_matches(name, names, 1))
-            raise SettingsError(f"unknown setting {name!r}{similar}")
+            raise SettingsError(f"unknown setting {name!r}{similar}; byov-train --help lists them")
         if method not in owners:
             raise SettingsError(f"--{option_name(name)} is a setting of {', '.join(owners)}; the method is {method}")
 

@@ -119,6 +119,14 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-extract --workers 2 --dataset demo", "--cluster"),
         ("byov-extract --folder .", "Expected files like ego/1.mp4"),
         ("byov-extract --manifest /etc/passwd", "the columns path,view,split"),
+        ("byov-extract --manifest .", "missing or a folder"),
+        ("byov-extract --folder notes.txt", "Pass the folder that contains the videos"),
+        ("byov-extract --lerobot notes.txt", "Pass the folder of a LeRobot dataset"),
+        ("byov-extract --dataset pour_milk --datasets-dir files", "is missing or not a folder"),
+        ("byov-extract --dataset demo --encoder files/pour_milk", "neither a folder nor a Hugging Face id"),
+        ("byov-sweep paper --out notes.txt", "Choose another output with --out"),
+        ("byov-export run model.onnx --frames model.onnx", "--frames"),
+        ("byov-runs lst", "Did you mean 'ls'? See"),
         ("byov-cache bogus", "bogus"),
         ("byov-cache show", "file"),
         ("byov-cache show .", "is a directory"),
@@ -128,6 +136,7 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
 def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, line, text):
     monkeypatch.chdir(tmp_path)
     write_file(tmp_path / "notes.txt", "path,view\n")
+    write_file(tmp_path / "files/pour_milk")
     message = error_line(typed(line))
     assert text in message
     assert "delete" not in message
@@ -139,15 +148,17 @@ def test_command_without_arguments_shows_its_help(typed):
     assert "verify" in done.out
 
 
-def test_denied_permission_names_the_option_that_moves_the_folder(call, tmp_path):
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), NotADirectoryError(20, "Not a directory")])
+def test_unusable_folder_names_the_option_that_moves_it(call, tmp_path, error):
     app = common.App()
 
     @app.command()
     def work(runs_dir: common.RunsDir = tmp_path) -> None:
-        raise PermissionError(13, "Permission denied", str(runs_dir / "a" / "config.json"))
+        error.filename = str(runs_dir / "a" / "config.json")
+        raise error
 
     ran = call(app, "byov-work")
-    expected = f"error: {tmp_path}/a/config.json: Permission denied. Choose another folder with --runs-dir\n"
+    expected = f"error: {tmp_path}/a/config.json: {error.strerror}. Choose another folder with --runs-dir\n"
     assert (ran.code, ran.err) == (1, expected)
 
 

@@ -149,3 +149,8 @@ def test_other_layouts_are_described(build, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match="found nothing"):
         read_ae2("break_eggs", tmp_path / "empty")
+    build("pour_liquid").rename(tmp_path / "deep")
+    (tmp_path / "pour_liquid/AE2").mkdir(parents=True)
+    (tmp_path / "deep").rename(tmp_path / "pour_liquid/AE2/data")
+    with pytest.raises(DatasetError, match=r"expected \{train,val,test\}.*found AE2/\. Move"):
+        read_ae2("pour_liquid", tmp_path / "pour_liquid")

@@ -107,6 +107,7 @@ def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
         ({}, {"exo": "top"}, f"no camera 'top'.*{TOP}"),
         ({}, {"exo": WRIST}, "Choose two cameras"),
         ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
+        ({"codebase_version": None}, {}, "convert it"),
         ({"video_path": None}, {}, "without videos"),
         ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field 'episode'"),
         ({"video_path": "../{video_key}/{episode_index}.mp4"}, {}, "outside of"),

@@ -135,6 +135,7 @@ def test_extraction_of_own_videos(project):
         ({"manifest": "demo.csv"}, "demo"),
         ({"dataset": "demo", "shard": (3, 2)}, "shard"),
         ({"dataset": "demo", "ratios": (0.3, 30)}, "30"),
+        ({"dataset": "demo", "ratios": "0.3"}, "expected numbers"),
         ({"dataset": "nobodys"}, "nobodys"),
     ],
 )
