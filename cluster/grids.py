@@ -23,7 +23,7 @@ from byov.records import Record, problem
 from byov.train import settings as shared
 from byov.train.feature_store import choose_folder
 
-SWEEP_FOLDER = ".sweep"  # in the folder of runs
+SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
 ALL = "all"
 _LONG_NAMES = {short: name for name, short in shared.SHORT_OPTIONS.items()}

@@ -119,7 +119,7 @@ def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) ->
 
 
 def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
-    """Read a grid of experiments/ and apply a choice to it."""
+    """Load a grid from experiments/ and override it with the user's choices."""
     grid = read_grid(EXPERIMENTS / f"{name}.toml")
     compares_encoders = len({block.values["encoder"][0] for block in grid.blocks}) > 1
     blocks = []

@@ -1,4 +1,4 @@
-"""Evaluation protocols: which frames of which videos are scored. Training videos are whole in all of them.
+"""Evaluation protocols: which frames of which videos are scored. All protocols use complete training videos.
 
 standard: whole videos. trimmed: two sub-clips of each test video instead, embedded separately. online: some
 frames of each test video, each embedded using only the frames up to it.

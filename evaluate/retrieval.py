@@ -102,7 +102,7 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
 
 
 def _nearest(test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]) -> dict[str, Indices]:
-    """Return (Q, count) nearest candidates of each query by setting, nearest first; -1 where there are no more."""
+    """Return the (Q, count) nearest candidates of each query for each setting, sorted by distance, padded with -1."""
     found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
     everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))

@@ -44,7 +44,7 @@ class EvaluationOptions:
     time_column: bool = False  # append the frame index for progression; published code: for Pour Liquid only
     training_progression: bool = False  # score progression on the training videos too
     seed: int = 0  # of few-shot draws and resampling
-    bootstrap: int = 0  # number of resamplings for 95% intervals
+    bootstrap: int = 0  # number of bootstrap resamples for 95% confidence intervals; 0: none
 
 
 class Task(ABC):
@@ -353,14 +353,14 @@ def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protoco
 def score_frames(
     train: Frames | None, test: Frames, tasks: list[Task], options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> dict[str, Score]:
-    """Score test frames on tasks, with 95% intervals if `options.bootstrap` is set.
+    """Score test frames on tasks, with 95% confidence intervals if `options.bootstrap` is set.
 
     Args:
-        train: Frames to fit; None if no task needs training.
+        train: Frames to fit on; None if no task needs training.
         test: Frames to score.
         tasks: Tasks to score.
-        options: Options of the tasks.
-        progress: Progress by task.
+        options: Evaluation options.
+        progress: Progress reporter, updated after each task.
 
     Returns:
         Scores by name.

@@ -164,7 +164,7 @@ class VideoSource:
         return IMAGENET if without_download else DEFAULT_ENCODER
 
     def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
-        """Open a known dataset, or your own videos."""
+        """Open a built-in dataset or user-provided videos."""
         if self.dataset is not None:
             return open_dataset(self.dataset, datasets_dir, progress)
         path = Path(self.manifest or self.folder or self.lerobot or "")

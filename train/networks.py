@@ -216,7 +216,7 @@ def masked_frames(visible: Tensor, length: int) -> Tensor:
 
 
 class FrameBackbone(nn.Module):
-    """Maps the frames of clips to vectors."""
+    """Base class of backbones, which map each frame of a clip to a vector."""
 
     context = 0  # frames back to the context frame that the sampler must provide; 0: none
     needs_whole_batch: str | None = None  # why a batch cannot be split over processes

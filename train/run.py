@@ -294,7 +294,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _selection_metric(data: TrainingData, select: str) -> str:
-    """Return the metric that chooses the model: the requested one if the val split allows it."""
+    """Return the model-selection metric, falling back to one that the val split supports."""
     val = data.of("val")
     labeled_views = {video.view for video in val if video.labels is not None}
     if select == "last" or (val and select == "tau") or len(labeled_views) == 2:

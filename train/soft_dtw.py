@@ -52,7 +52,7 @@ def path_probabilities(costs: Tensor, gamma: float) -> Tensor:
 
 
 def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
-    """Fill tables of different sizes (N, T, S) in one pass."""
+    """Compute the tables of (N, T, S) costs of different sizes in one padded batch."""
     rows, columns = (max(table.shape[axis] for table in costs) for axis in (1, 2))
     padded = [F.pad(table, (0, columns - table.shape[2], 0, rows - table.shape[1])) for table in costs]
     tables = torch.split(soft_dtw(torch.cat(padded), gamma), [len(table) for table in costs])

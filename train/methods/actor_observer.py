@@ -144,7 +144,7 @@ class RunningMeans(nn.Module):
     The buffers are not in the state dict, since their size depends on the training videos.
     """
 
-    scores: Tensor  # (3, videos) c; minus infinity: not seen yet
+    scores: Tensor  # (3, num_videos) running means c; -inf for videos not seen yet
     losses: Tensor  # (1,) S
     weights: Tensor  # (1,) W; 0: not seen yet
 

@@ -43,7 +43,7 @@ class CarlSettings(BackboneMethodSettings):
 
 
 class Carl(BackboneMethod):
-    """Two crops of a video; embeddings are the unit vectors before the projection."""
+    """Contrast between two crops of a video. Embeddings are normalized and taken before the projection head."""
 
     settings_class = CarlSettings
     settings: CarlSettings
