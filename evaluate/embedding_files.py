@@ -1,5 +1,6 @@
 """Embedding files: an .npz of many videos, and the files that byov-embed writes (one video each, .npz or .h5)."""
 
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Set
@@ -115,7 +116,10 @@ def _read_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Return the expected arrays that an .npz file has; if strict, others are an error."""
     try:
-        zipfile.ZipFile(path).close()  # np.load would also accept .npy files
+        with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files
+            size = sum(member.file_size for member in archive.infolist())
+        if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise EvaluationError(f"{path}: its arrays take {size:,} bytes, more than this machine has memory")
         with np.load(path, allow_pickle=False) as file:
             unknown = set(file) - expected.keys() - {"expected"}  # golden files carry the expected scores
             if unknown and strict:

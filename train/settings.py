@@ -39,7 +39,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# Types of settings whose default differs between methods, which only repeat the name and the value.
+# Types of the settings whose default differs between methods; a method that overrides one only states its default.
 Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
 Crop = Annotated[
     tuple[float, float],

@@ -1,5 +1,6 @@
 """Embedding files: .npz of many videos, and the files of byov-embed."""
 
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -78,6 +79,13 @@ def test_labels_and_training_videos_are_optional(write):
 def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
     with pytest.raises(EvaluationError, match=f"own.npz: .*{message}"):
         open_embeddings(write(**changes))
+
+
+def test_files_larger_than_memory_are_not_loaded(write, monkeypatch):
+    path = write()
+    monkeypatch.setattr(os, "sysconf", lambda _: 10)
+    with pytest.raises(EvaluationError, match=r"own\.npz: .* more than this machine has memory"):
+        open_embeddings(path)
 
 
 def test_infinite_values_are_rejected(write):
