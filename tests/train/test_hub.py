@@ -57,7 +57,7 @@ def test_weights_of_another_architecture_are_refused(make_method, tmp_path):
     save_file(
         {name: tensor for name, tensor in tensors.items() if "blocks" not in name}, tmp_path / "model.safetensors"
     )
-    with pytest.raises(TrainError, match=r"model\.safetensors does not hold"):
+    with pytest.raises(TrainError, match=r"model\.safetensors does not contain"):
         Method.from_pretrained(tmp_path)
 
 

@@ -160,7 +160,7 @@ def test_a_saved_model_loads(make, each_method, tmp_path):
     features = torch.randn(9, method.width)
     assert torch.equal(loaded.embed(features), method.embed(features))
     other = Timeline if METHODS[each_method] is not Timeline else Byov
-    with pytest.raises(TrainError, match=f"a model of method {each_method}, not a {other.__name__}"):
+    with pytest.raises(TrainError, match=f"a {each_method} model, not a {other.__name__}"):
         other.from_pretrained(folder)
 
 

@@ -1,4 +1,4 @@
-"""The methods by name. Other packages add methods through the entry-point group "byov.methods"."""
+"""Registry of training methods. Other packages add methods through the entry-point group "byov.methods"."""
 
 import torch
 
@@ -17,7 +17,7 @@ from byov.train.settings import TrainSettings
 
 def _check(name: str, method: type[Method]) -> None:
     if not issubclass(method, Method) or method.settings_class.model_fields["method"].default != name:
-        raise ValueError(f"not a Method whose settings have the method {name!r}")
+        raise ValueError(f"not a Method subclass whose settings declare method {name!r}")
 
 
 METHODS = Registry[type[Method]](
@@ -37,7 +37,7 @@ METHODS = Registry[type[Method]](
 
 
 def build_method(width: int, settings: TrainSettings) -> Method:
-    """Construct a method for features of this width, initialized from the seed of its settings."""
+    """Build a method for features of the given width, initialized with the seed in its settings."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return METHODS[settings.method](width, settings)

@@ -1,6 +1,6 @@
-"""ActorObserverNet (Sigurdsson et al., CVPR 2018): exo frames are close to ego frames of the same moment.
+"""ActorObserverNet (Sigurdsson et al., CVPR 2018): pull exo frames toward ego frames of the same moment.
 
-Some frames cannot be distinguished from others of their video, so learned heads weight the triplets.
+Some frames cannot be distinguished from others in the same video, so learned scores weight the triplets.
 """
 
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchroniz
 from byov.train.settings import Fraction
 
 EVERY = 4  # stride of the exo frames; published code
-SMALL = 1e-5  # added to divisors; published code
+SMALL = 1e-5  # added to denominators; published code
 LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
 
 
 class ActorObserverSettings(BackboneMethodSettings):
-    """Defaults are from the published code unless noted."""
+    """ActorObserverNet settings. Defaults are from the published code unless noted."""
 
-    summary = "ActorObserverNet's triplets; needs synchronized pairs of videos."
+    summary = "ActorObserverNet's triplet loss; needs synchronized video pairs."
     name = "ActorObserverNet"
 
     method: Literal["actor-observer"] = "actor-observer"
     weighted: bool = Field(True, description="Weight triplets by learned scores.")
-    # ours; published: 10 s, which is 0.3 of an average Charades-Ego video
-    far: Fraction = Field(0.3, description="Smallest distance of a negative, as a fraction of the ego video.")
+    # our choice; the published code uses 10 s, which is 0.3 of an average Charades-Ego video
+    far: Fraction = Field(0.3, description="Minimum distance of a negative, as a fraction of the ego video.")
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}
     NO_CROP = "actor-observer compares whole videos"
 
 
 class ActorObserver(BackboneMethod):
-    """Triplets of an exo frame, the ego frame at the same normalized time, and an ego frame far from it."""
+    """Triplet loss on an exo frame, the ego frame at the same normalized time, and a distant ego frame."""
 
     settings_class = ActorObserverSettings
     settings: ActorObserverSettings
@@ -49,7 +49,7 @@ class ActorObserver(BackboneMethod):
         super().__init__(width, settings, training)
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
         if settings.weighted:
-            self.needs_whole_batch = "its weights depend on all triplets of a step (--no-weighted does without them)"
+            self.needs_whole_batch = "its triplet weights depend on the whole batch (unless --no-weighted)"
         self.means = RunningMeans(0)
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:  # noqa: ARG002
@@ -59,7 +59,7 @@ class ActorObserver(BackboneMethod):
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, pick = self.settings, pick_synchronized(videos, "actor-observer compares the two")
+        s, pick = self.settings, pick_synchronized(videos, "actor-observer needs them")
         return Sampler(videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.far, rng), self.backbone.context)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
@@ -74,9 +74,9 @@ class ActorObserver(BackboneMethod):
 
 
 def draw_triplets(ego: CachedVideo, exo: CachedVideo, frames: int, far: float, rng: np.random.Generator) -> list[Draw]:
-    """Draw exo frames, the ego frames at the same normalized times, and ego frames far from these.
+    """Draw exo frames, the ego frames at the same normalized times, and distant ego frames as negatives.
 
-    Negatives are farther than the fraction `far` of the video, or as far as possible.
+    A negative is more than the fraction `far` of the video away from the positive, or as far away as possible.
     """
     choices = -(-exo.frames // EVERY)
     rows = draw_rows(choices, frames, rng) * EVERY
@@ -92,7 +92,7 @@ def draw_triplets(ego: CachedVideo, exo: CachedVideo, frames: int, far: float, r
 
 @full_precision
 def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """(n, D) exo frames y, ego frames x of the same moment, other ego frames z -> (n,) softplus(‖x - y‖ - ‖y - z‖)."""
+    """Compute softplus(‖x - y‖ - ‖y - z‖), (n,), for exo frames y, positives x and negatives z, each (n, D)."""
     return _softplus(F.pairwise_distance(positive, exo) - F.pairwise_distance(exo, negative))
 
 
@@ -100,13 +100,13 @@ def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 def weighted_triplet_loss(
     exo: Tensor, positive: Tensor, negative: Tensor, scores: Tensor, videos: Tensor, means: "RunningMeans"
 ) -> Tensor:
-    """Weighted sum of triplet losses l_i relative to their running mean; it may be negative.
+    """Compute the weighted sum of triplet losses l_i relative to their running mean, which may be negative.
 
-    Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w is the product of a triplet's three e^(h - c). c and k are the
-    running means of h and of l after this batch, without gradients. In the backward pass, the gradients at d- and at
-    the three e^(h - c) are rescaled to the norm of the one at d+.
+    The loss is Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w_i is the product of the triplet's three ratios
+    e^(h - c), and c and k are the running means of h and l after this batch, without gradients. In the backward pass,
+    the gradients of the ratios and of the distance ‖y - z‖ are rescaled to the gradient norm of the distance ‖x - y‖.
 
-    Shapes: embeddings (n, D), scores h of the positive, the exo frame and the negative (3, n), video indices (n,).
+    Shapes: embeddings (n, D), scores h of positives, exo frames and negatives (3, n), video indices (n,).
     """
     ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
     distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
@@ -118,7 +118,7 @@ def weighted_triplet_loss(
 
 
 class ScoreHeads(nn.Module):
-    """Scores h = e^s tanh(w·f + b) of triplets. w and b are per view; s is per role (positive, exo, negative)."""
+    """Heads that compute scores h = e^s tanh(w·f + b), with w and b per view, s per role (positive, exo, negative)."""
 
     def __init__(self, latent: int) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class ScoreHeads(nn.Module):
         self.scales = nn.Parameter(torch.full((3,), log(0.5)))  # s; published code
 
     def forward(self, exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """(n, D) embeddings of triplets -> (3, n) scores of the positive, the exo frame and the negative."""
+        """Compute scores (3, n) of the positives, exo frames and negatives from their embeddings (n, D)."""
         with torch.autocast(exo.device.type, enabled=False):
             pairs = ((self.ego, positive), (self.exo, exo), (self.ego, negative))
             outputs = torch.cat([head(frames.to(self.scales.dtype)) for head, frames in pairs], dim=1)  # (n, 3)
@@ -135,18 +135,18 @@ class ScoreHeads(nn.Module):
 
 
 class RunningMeans(nn.Module):
-    """Running means of the scores per video, and of the losses.
+    """Running means of the scores of each video, and of the losses.
 
-    The triplets of a batch are added in order, and the means read after the last of them:
+    The triplets of a batch are added in order, and the means after the last one are returned:
     c <- log(decay e^c + (1 - decay) e^h), and k = S / W with S <- 0.9 S + 0.1 w l and W <- 0.9 W + 0.1 w. The first
-    triplet initializes them. In eval mode the state is not updated.
+    triplet initializes the means. In eval mode, the state is not updated.
 
-    The buffers are not in the state dict, since their size depends on the training videos.
+    The buffers are not part of the state dict, since their size depends on the training videos.
     """
 
-    scores: Tensor  # (3, num_videos) running means c; -inf for videos not seen yet
-    losses: Tensor  # (1,) S
-    weights: Tensor  # (1,) W; 0: not seen yet
+    scores: Tensor  # (3, num_videos) running means c; -inf before the first update
+    losses: Tensor  # (1,) running sum S
+    weights: Tensor  # (1,) running sum W; 0 before the first update
 
     def __init__(self, videos: int, decay: float = 0.95) -> None:  # published code
         super().__init__()
@@ -157,7 +157,7 @@ class RunningMeans(nn.Module):
 
     @torch.no_grad()
     def update_scores(self, scores: Tensor, videos: Tensor) -> Tensor:
-        """(3, n) scores h, (n,) video indices -> (3, n) means c."""
+        """Add scores h, (3, n), of the videos with indices (n,); return the means c of these videos, (3, n)."""
         before = self.scores[:, videos]
         fractions, kept, last = _update_fractions(videos, before[0] > -torch.inf, self.decay, before.dtype)
         added = (scores[:, None] + fractions.log()).logsumexp(dim=-1)
@@ -167,7 +167,7 @@ class RunningMeans(nn.Module):
 
     @torch.no_grad()
     def update_losses(self, losses: Tensor, weights: Tensor) -> Tensor:
-        """(n,) losses l, (n,) weights w -> (n,) means k, all equal."""
+        """Add losses l, (n,), with weights w, (n,); return the mean k, repeated n times."""
         same = torch.zeros_like(losses, dtype=torch.int64)
         before = self.weights[same]
         fractions, kept, last = _update_fractions(same, before > 0, LOSS_DECAY, before.dtype)
@@ -184,7 +184,7 @@ class RunningMeans(nn.Module):
 
 
 class _EqualizeGradients(torch.autograd.Function):
-    """Identity; in the backward pass, the gradients of all but the first are rescaled to the norm of the first."""
+    """Identity function whose backward pass rescales all other gradients to the norm of the first gradient."""
 
     @staticmethod
     def forward(_: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -201,13 +201,13 @@ def _softplus(values: Tensor) -> Tensor:
 
 
 def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights that update the running means with all triplets at once, as if added one by one.
+    """Return weights that add all triplets to the running means at once, as if they were added one by one.
 
-    (n,) video of each triplet and whether it had a mean before -> (n, n) fraction of triplet j in the mean of triplet
-    i's video, (n,) fraction of the previous mean, (n,) whether the triplet is the last of its video.
+    `videos` and `seen` are (n,). Returns the weight of triplet j in the mean of triplet i's video (n, n), the weight of
+    the previous mean (n,), and whether a triplet is the last one of its video (n,).
     """
     same = videos[:, None] == videos  # (n, n)
     count, later = same.sum(dim=1), same.triu(1).sum(dim=1)
     base = torch.tensor(decay, dtype=dtype, device=videos.device)
-    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later  # the first one counts in full
+    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later  # the first one is not scaled
     return same * fraction, base**count, later == 0

@@ -15,23 +15,23 @@ from byov.train.sampling import Batch
 from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-SCALE = 0.01  # factor of all alignment costs; published code
+SCALE = 0.01  # scale of all alignment costs; published code
 
 
 class Ae2AlignmentSettings(PairSettings):
-    """Defaults are from the published scripts."""
+    """AE2 alignment settings. Defaults are from the published scripts."""
 
     summary = "AE2's alignment loss, without its object-centric encoder."
     name = "AE2 alignment loss, no object encoder"
 
     method: Literal["ae2-alignment"] = "ae2-alignment"
-    contrastive: bool = Field(True, description="Require reversed clips to align worse.")
-    subset: Size = Field(30, description="Frames per clip that are also aligned on their own, and reversed.")
-    reversed_weight: NonNegative = Field(1.0, description="Weight of the reversed clips.")
-    margin: NonNegative = Field(0.0, description="Margin of reversed clips, or of negatives.")
-    halves: bool = Field(False, description="Use a random half of the subset.")
+    contrastive: bool = Field(True, description="Add a hinge loss that requires reversed clips to align worse.")
+    subset: Size = Field(30, description="Frames per clip in the subset that is aligned separately, also reversed.")
+    reversed_weight: NonNegative = Field(1.0, description="Weight of the hinge loss for reversed clips.")
+    margin: NonNegative = Field(0.0, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
+    halves: bool = Field(False, description="Use only a random half of the subset.")
     temperature: Temperature = 0.1
-    gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
+    gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
     lr: LearningRate = 5e-5
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"contrastive": {False: "not contrastive"}}
@@ -44,12 +44,12 @@ class Ae2AlignmentSettings(PairSettings):
     @model_validator(mode="after")
     def _subset_fits_clip(self) -> Self:
         if self.contrastive and self.subset > self.frames:
-            raise ValueError(f"subset {self.subset} of {self.frames} frames; give --subset a number up to --frames")
+            raise ValueError(f"--subset {self.subset} exceeds --frames {self.frames}; lower --subset or raise --frames")
         return self
 
 
 class Ae2Alignment(PairMethod):
-    """Two clips, and a subset of the frames of each, drawn at random (AE2 draws them by its detected boxes)."""
+    """AE2's alignment loss on two clips and on random subsets of their frames (AE2 selects them by detected boxes)."""
 
     settings_class = Ae2AlignmentSettings
     settings: Ae2AlignmentSettings
@@ -70,11 +70,11 @@ class Ae2Alignment(PairMethod):
         return {"loss": alignment + hinge, "alignment": alignment, "reversed": hinge}
 
     def draw_subsets(self, clips: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw (B, K) frames of each clip, in order, padding only if there are too few frames."""
+        """Draw sorted frame indices (B, K) of each clip, which include padding only if there are too few frames."""
         orders = [(clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1) for clip in clips]
         first, second = (order[:, : self.settings.subset].sort(dim=1).values for order in orders)
         if self.settings.halves:
-            later = clips[0].rand(generator=generator) < 0.5  # the same half of both
+            later = clips[0].rand(generator=generator) < 0.5  # use the same half of both clips
             first, second = take_half(first, later), take_half(second, later)
         return first, second
 
@@ -91,14 +91,14 @@ def ae2_losses(
     gamma: float = 0.1,
     temperature: float = 0.1,
 ) -> tuple[Tensor, Tensor]:
-    """Alignment and hinge losses of AE2, whose sum is its loss.
+    """Compute AE2's alignment loss and hinge loss; their sum is minimized.
 
-    R(A,B) is the soft DTW cost of A and B; A', B' are subsets of their frames. With s = 0.01, means over the pairs of
+    R is the soft DTW cost; A' and B' are subsets of the frames of A and B. With s = 0.01, the losses are the means of
 
         (s R(A,B) + s R(A',B')) / 2 and hinge_weight max(0, s R(A',B') - s R(A', reversed B') + margin).
 
-    Shapes: A (B, T, D), B (B, S, D), paddings (B, T) and (B, S), at the end of a clip, and subsets (B, K) each, sorted.
-    Without subsets, the alignment loss is s R(A,B) and the hinge 0. Padded frames are not aligned.
+    Shapes: A (B, T, D), B (B, S, D), trailing padding (B, T) and (B, S), sorted subsets (B, K) each. Without subsets,
+    the alignment loss is s R(A,B) and the hinge loss is 0. Padded frames are not aligned.
     """
     costs = [matching_costs(first, second, temperature, first_padding)]
     if subsets is None:
@@ -119,15 +119,15 @@ def ae2_losses(
 
 
 def take_half(subset: Tensor, later: Tensor) -> Tensor:
-    """(B, K) -> (B, K // 2), at least one: the first half, or the second where `later`, (B,), is True.
+    """Return the first half of (B, K) frames, or the second half where `later`, (B,), is True; at least one frame.
 
-    For actions that end as they began: reversed, the whole looks much the same, but a half does not.
+    Useful for actions that end as they began: reversed, the whole action looks much the same, but a half does not.
     """
     count = max(1, subset.shape[1] // 2)
     return torch.where(later[:, None], subset[:, -count:], subset[:, :count])
 
 
 def _subset(clips: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Select (B, K) frames and their padding; the first counts as a frame even if all is padding."""
+    """Select frames (B, K) and their padding; the first selected frame never counts as padding."""
     is_first = torch.arange(frames.shape[1], device=frames.device) == 0
     return take_frames(clips, frames), padding.gather(1, frames) & ~is_first

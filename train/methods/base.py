@@ -1,6 +1,6 @@
-"""Base classes of the methods, and helpers for losses over padded clips.
+"""Base classes for methods, and helpers for losses over padded clips.
 
-Models are saved as config.json and model.safetensors, and read as data, from folders or the Hugging Face Hub.
+Models are saved as config.json and model.safetensors, and loaded from folders or the Hugging Face Hub, without pickles.
 """
 
 import json
@@ -41,9 +41,9 @@ CARD = """---
 ---
 # {title}
 
-Embeds the frames of ego and exo videos. {parameters:.3f} million parameters, trained with the method `{method}` of
-byov, an implementation of "Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines. Load it with
-`byov.train.methods.base.Method.from_pretrained`. Training data, scores on the val split, and settings:
+This model embeds frames of ego and exo videos. It has {parameters:.3f} million parameters and was trained with the
+method `{method}` of byov, an implementation of "Bootstrap Your Own Views" (Park et al., CVPR 2025) and its baselines.
+Load it with `byov.train.methods.base.Method.from_pretrained`. Training data, val scores and settings:
 
 ```json
 {facts}
@@ -53,7 +53,7 @@ CARD_FACTS = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed",
 
 
 class ModelConfig(Record):
-    """Content of config.json."""
+    """Contents of config.json."""
 
     width: shared.Size = Field(multiple_of=2)
     settings: dict[str, Any]
@@ -61,29 +61,29 @@ class ModelConfig(Record):
 
 
 class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-exo", "video", "byov"], license="mit"):
-    """Base class of all methods: a model and its training loss.
+    """Base class for all methods; a method is a model with its training loss.
 
     Args:
         width: Width of the input features.
-        settings: Settings of the method.
-        training: What the model was trained on; stored in config.json and available as `record`.
+        settings: Method settings.
+        training: Description of the training run and its data, stored in config.json and available as `record`.
     """
 
     settings_class: ClassVar[type[TrainSettings]]
     settings: TrainSettings
-    needs_whole_batch: str | None = None  # why a batch cannot be split over several processes
+    needs_whole_batch: str | None = None  # reason why a batch cannot be split over processes, if any
 
     def __init__(self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__()
         shared.checked(ModelConfig, width=width, settings={}, training=training)
         self.width, self.settings = width, settings
-        # The digests of a run's files do not apply to a copy: the same weights saved elsewhere are another file.
+        # Drop the file digests, which apply to the original run folder but not to a saved copy.
         self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
         self._hub_mixin_config = self.config
 
     @property
     def config(self) -> dict[str, Any]:
-        """The content of config.json."""
+        """Contents of config.json."""
         return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
@@ -102,12 +102,12 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
     ) -> Self:
-        """Load a model from a folder, or from the Hugging Face Hub with the options of `hf_hub_download`.
+        """Load a model from a folder or the Hugging Face Hub; `download` is passed to `hf_hub_download`.
 
         Raises:
-            ByovError: If there is no such model, or its files are damaged or belong to another class.
+            ByovError: If the model does not exist, its files are damaged, or it belongs to another class.
         """
-        from byov.train.methods import METHODS  # imports this module
+        from byov.train.methods import METHODS  # circular import
 
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
@@ -126,7 +126,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
             settings = shared.read_settings(path, config.settings)
             method = METHODS[settings.method]
             if not issubclass(method, cls):
-                raise TrainError(f"{path}: a model of method {settings.method}, not a {cls.__name__}")
+                raise TrainError(f"{path} describes a {settings.method} model, not a {cls.__name__}")
             check_model(folder, config.training or {})
             check_sizes(weights, method, config.width, settings)
             model = method(config.width, settings, config.training)
@@ -136,35 +136,35 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         return model.to(map_location).eval()
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
-        """Set up the training-only state from the training videos; `read` returns their (T, width) features."""
+        """Initialize training-only state from the training videos; `read` returns the features (T, width) of one."""
 
     def training_state(self) -> dict[str, Tensor]:
-        """Return training-only state, saved in checkpoints but not in the model file."""
+        """Return training-only state, which is saved in checkpoints but not in the model file."""
         return {}
 
     @abstractmethod
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        """Return how training clips are drawn; raise TrainError if the videos do not allow it."""
+        """Return a sampler of training clips; raise TrainError if the method cannot be trained on these videos."""
 
     @abstractmethod
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        """Compute the losses of a batch.
+        """Compute the losses for a batch.
 
         Args:
-            clips: The clips of a step, as drawn by `sampler`.
-            generator: The only source of randomness.
+            clips: Batch of clips drawn by `sampler`.
+            generator: Random number generator, the only source of randomness.
 
         Returns:
-            Scalar losses by name, each a mean over the items. "loss" is minimized; the others are logged.
+            Dict mapping loss names to scalar means over the items. "loss" is minimized; the others are only logged.
         """
 
     @abstractmethod
     def embed(self, features: Features) -> Tensor:
-        """Embed one clip without gradients: (T, width) features as cached -> (T, D) frame embeddings."""
+        """Embed the cached features (T, width) of a clip as frame embeddings (T, D), without gradients."""
 
     def prepare(self, features: Features) -> Tensor:
-        """Convert (T, width) cached features of a clip to float32 and apply `settings.standardize`."""
-        if isinstance(features, np.ndarray):  # copied: tensors cannot share read-only or reversed memory
+        """Convert the cached features (T, width) of a clip to float32 and apply `settings.standardize`."""
+        if isinstance(features, np.ndarray):  # copy: tensors support neither read-only memory nor negative strides
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
         features = features.float()
         return self.standardize(features) if self.settings.standardize == "video" else features
@@ -174,25 +174,25 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
 
 
 def check_sizes(weights: Path, method: type[Method], width: int, settings: TrainSettings) -> None:
-    """Raise TrainError unless a file has the weights of this model, without allocating the model."""
+    """Raise TrainError unless the tensor shapes in a file match the model, without allocating the model."""
     try:
         with torch.device("meta"):
             built = method(width, settings).state_dict()
     except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # raised by PyTorch for absurd sizes
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise TrainError(f"{weights.with_name(CONFIG_NAME)} has sizes that no model can have: {reason}") from None
+        raise TrainError(f"{weights.with_name(CONFIG_NAME)} specifies impossible tensor sizes: {reason}") from None
     if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
-        raise TrainError(f"{weights} does not hold the weights of the model in {CONFIG_NAME}.")
+        raise TrainError(f"{weights} does not contain the weights of the model in {CONFIG_NAME}.")
 
 
 class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
-    """Settings of a method that consists of a backbone and a loss on its embeddings."""
+    """Base settings for methods that apply a loss to the embeddings of a backbone."""
 
     batch_size: shared.BatchSize = 4  # GTA
     lr: shared.LearningRate = 1e-4  # TCC, GTA and CARL
     weight_decay: shared.WeightDecay = 1e-5  # CARL
 
-    NO_CROP: ClassVar[str | None] = None  # why the method cannot be combined with a crop
+    NO_CROP: ClassVar[str | None] = None  # reason why the method does not support --crop, if any
 
     def common_variants(self) -> Iterator[str]:
         if self.backbone != type(self).model_fields["backbone"].default:
@@ -214,17 +214,17 @@ class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
         for name in sorted(self.unused):
             if getattr(self, name) != type(self).model_fields[name].default:
                 owner = "frame" if name == "context" else "encoder"
-                raise ValueError(f"{name} is an option of the {owner} backbone; the backbone is {self.backbone}")
+                raise ValueError(f"{name} applies only to the {owner} backbone; the backbone is {self.backbone}")
         if self.NO_CROP and self.crop != shared.WHOLE_VIDEO:
-            raise ValueError(f"{self.NO_CROP}; leave --crop out")
+            raise ValueError(f"{self.NO_CROP}; omit --crop")
         return self
 
 
 class BackboneMethod(Method):
-    """Method that consists of a backbone and a loss on its embeddings."""
+    """Base class for methods that apply a loss to the embeddings of a backbone."""
 
     settings: BackboneMethodSettings
-    unit_norm = False  # whether embeddings are evaluated as unit vectors
+    unit_norm = False  # whether `embed` returns unit vectors
 
     def __init__(self, width: int, settings: BackboneMethodSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
@@ -238,13 +238,13 @@ class BackboneMethod(Method):
 
 
 class PairSettings(BackboneMethodSettings):
-    """Settings of a method that aligns two videos."""
+    """Base settings for methods that align two videos."""
 
-    pairs: shared.Pairs = "any"  # AE2 draws any two videos
+    pairs: shared.Pairs = "any"  # AE2 pairs any two videos
 
 
 class PairMethod(BackboneMethod):
-    """Method that aligns two clips of different videos."""
+    """Base class for methods that align clips of two different videos."""
 
     settings: PairSettings
 
@@ -253,8 +253,8 @@ class PairMethod(BackboneMethod):
 
 
 def draw_pair(videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str) -> Pick[list[Draw]]:
-    """Draw a clip of an ego and of an exo video, or of any two videos."""
-    pick = pick_views(videos, "--pairs is views, not any") if pairs == "views" else pick_any_two(videos)
+    """Return a function that draws one clip each from an ego and an exo video, or from any two videos."""
+    pick = pick_views(videos, "--pairs views needs both views") if pairs == "views" else pick_any_two(videos)
     return lambda rng: [draw_clip(video, settings.frames, settings.crop, rng) for video in pick(rng)]
 
 
@@ -272,22 +272,22 @@ def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbon
 
 
 def hide_padding(logits: Tensor, padding: Tensor) -> Tensor:
-    """Exclude (N, T) padding from a softmax over the last dimension of (N, ..., T) logits, unless all is padding."""
+    """Mask logits (N, ..., T) so that a softmax over T ignores padding (N, T), unless all frames are padding."""
     between = (1,) * (logits.dim() - padding.dim())
     return logits.masked_fill(padding.view(len(padding), *between, -1), torch.finfo(logits.dtype).min)
 
 
 def mean_over_items(values: Tensor, counted: Tensor) -> Tensor:
-    """Average (N, ...) values over the counted entries of each item (0 if there are none), then over the items."""
+    """Average values (N, ...) over the counted entries of each item (0 if there are none), then over the items."""
     return ((values * counted).flatten(1).sum(dim=1) / counted.flatten(1).sum(dim=1).clamp(min=1)).mean()
 
 
 def own_frame_cross_entropy(logits: Tensor, padding: Tensor, smoothing: float) -> Tensor:
-    """Cross-entropy of each frame finding itself, with label smoothing.
+    """Cross-entropy with label smoothing for classifying each frame as itself.
 
-    -Σ_k q_ik log softmax_k(logits_ik), where q_ik = (1 - smoothing) [i = k] + smoothing / T.
+    The loss of frame i is -Σ_k q_ik log softmax_k(logits_ik), where q_ik = (1 - smoothing) [i = k] + smoothing / T.
 
-    Shapes: logits (N, T, T), padding (N, T), result (N, T). Padded frames are excluded from k and from T.
+    Shapes: logits (N, T, T), padding (N, T), result (N, T). Padded frames are excluded from the sum and from T.
     """
     log_probabilities = hide_padding(logits, padding).log_softmax(dim=-1).masked_fill(padding[:, None], 0)
     frames = (~padding).sum(dim=1, keepdim=True)

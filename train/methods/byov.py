@@ -1,6 +1,6 @@
 """Bootstrap Your Own Views (Park et al., CVPR 2025).
 
-Equation numbers are the paper's. X: frame features, Z: latents, Y: reconstructions.
+Equation numbers refer to the paper. X denotes frame features, Z latents and Y reconstructions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from byov.train.networks import Decoder, draw_visible, full_precision, initializ
 from byov.train.sampling import Batch, Sampler
 from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
 
-CYCLE_TEMPERATURE = 0.1  # ours
-CYCLE_VARIANCE_WEIGHT = 0.1  # ours
+CYCLE_TEMPERATURE = 0.1  # our choice
+CYCLE_VARIANCE_WEIGHT = 0.1  # our choice
 
 
 class ByovSettings(EncoderSettings, TrainSettings):
@@ -27,12 +27,12 @@ class ByovSettings(EncoderSettings, TrainSettings):
 
     method: Literal["byov"] = "byov"
     recipe: Literal["paper", "official", "cycle"] = Field(
-        "paper", description="Defaults of the paper, of its published code, or with a cycle-consistency term."
+        "paper", description="Defaults from the paper, from its published code, or with a cycle-consistency loss."
     )
     size: Literal["paper", "small"] = Field(
-        "paper", description="Defaults of the paper's model, or of one that trains on a CPU in minutes."
+        "paper", description="Defaults for the paper's model, or for one that trains on a CPU in minutes."
     )
-    decoder_depth: int = Field(4, ge=1, le=256, description="Decoder blocks.")  # paper, sec. 4.2
+    decoder_depth: int = Field(4, ge=1, le=256, description="Number of decoder blocks.")  # paper, sec. 4.2
     self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
     cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
     causal: bool = Field(True, description="Causal attention in the self-view decoder.")  # paper, sec. 3.3
@@ -41,10 +41,10 @@ class ByovSettings(EncoderSettings, TrainSettings):
     mask_cross: Fraction = Field(0.8, description="Fraction of frames masked in cross-view modeling.")
     masked_only: bool = False  # paper, eq. 4 and 8: the loss covers all frames
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
-    # ours, beyond the paper
-    cycle: NonNegative = Field(0.0, description="Weight of temporal cycle-consistency.")
+    # our additions, not in the paper
+    cycle: NonNegative = Field(0.0, description="Weight of the temporal cycle-consistency loss.")
     order_prior: Positive | None = Field(
-        None, description="Standard deviation, in normalized time, of a prior that cycles keep the temporal order."
+        None, description="Standard deviation, in normalized time, of a prior that favors matches in temporal order."
     )
 
     RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
@@ -54,7 +54,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
     }
     SIZES: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
-        # ours, chosen on the val split of the demo
+        # our choice, based on the val split of the demo dataset
         "small": {"latent": 128, "depth": 4, "decoder_depth": 2, "heads": 8}
         | {"epochs": 60, "batch_size": 4, "lr": 3e-4, "select": "both"},
     }
@@ -80,17 +80,17 @@ class ByovSettings(EncoderSettings, TrainSettings):
     @model_validator(mode="after")
     def _has_a_loss(self) -> Self:
         if self.order_prior is not None and not self.cycle:
-            raise ValueError("order_prior needs cycle-consistency; give --cycle a weight")
+            raise ValueError("--order-prior needs the cycle-consistency loss; set a weight with --cycle")
         if not (self.self_view or self.cross_view or self.cycle):
-            raise ValueError("nothing to learn from: --no-self, --no-cross, and no --cycle")
+            raise ValueError("no loss is enabled: --no-self and --no-cross without --cycle")
         masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
         if self.masked_only and not masks and not self.cycle:
-            raise ValueError("nothing to learn from: the loss is over masked frames, and none is masked")
+            raise ValueError("no loss is enabled: the loss covers only masked frames, but none is masked")
         return self
 
 
 class Byov(Method):
-    """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) of an ego and an exo clip."""
+    """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) with an ego and an exo clip."""
 
     settings_class = ByovSettings
     settings: ByovSettings
@@ -124,7 +124,7 @@ class Byov(Method):
         z = self.encoder(clips * (len(visible) // 2), visible=visible)
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
 
-        # Decode the mask-filled tokens of MSM (eq. 4), and of MCM with the other view as context (eq. 7), in one pass.
+        # Decode the MSM tokens (eq. 4), and the MCM tokens with the other view as context (eq. 7), in one pass.
         tokens = []
         if s.self_view:
             tokens += [self.decoder.tokens(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
@@ -148,7 +148,7 @@ class Byov(Method):
         return {"loss": sum(weighted, start=ego.features.new_zeros(()))} | losses  # eq. 9
 
     def reconstruction_loss(self, clips: Batch, visible: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-        """Mean squared error between X and Y over the frames of each view, summed over the views (eq. 4 and 8)."""
+        """Mean squared error between X and Y over the frames of a view, summed over the views (eq. 4 and 8)."""
         total = torch.zeros((), device=y[0].device)
         for view, view_visible, reconstructed in zip(clips, visible, y, strict=True):
             error = (reconstructed.float() - view.features).square().mean(dim=-1)  # (B, T)
@@ -167,14 +167,15 @@ class Byov(Method):
 def cycle_loss(
     home: Tensor, home_padding: Tensor, away: Tensor, away_padding: Tensor, order_prior: float | None = None
 ) -> Tensor:
-    """Temporal cycle-consistency, after Dwibedi et al. (CVPR 2019): regression with a variance penalty.
+    """Temporal cycle-consistency loss, after Dwibedi et al. (CVPR 2019): regression with a variance penalty.
 
-    Each frame's soft nearest neighbor in the other clip is matched back to the frames of the first clip; the index of
-    the match has mean mu and variance var. For frame t of T: ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
+    Each frame's soft nearest neighbor in the other clip is matched back to the first clip. If the index of the match
+    has mean mu and variance var, the loss of frame t of T is ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
+    `order_prior` is the standard deviation, in normalized time, of a Gaussian that weights the forward match. Without
+    it, an alignment that reverses time is as consistent as one that preserves it.
 
-    Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never found and have no loss.
-    order_prior: standard deviation of a Gaussian around the same normalized time that weights the forward match.
-    Without it, an alignment that reverses time is as consistent as one that preserves it.
+    Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never matched and have no
+    loss.
     """
     home, away = F.normalize(home, dim=-1), F.normalize(away, dim=-1)
     similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
@@ -192,6 +193,6 @@ def cycle_loss(
 
 
 def _normalized_time(padding: Tensor) -> Tensor:
-    """(B, T) from 0 at the first sampled frame to 1 at the last."""
+    """Return normalized times (B, T), from 0 at the first sampled frame to 1 at the last."""
     index = torch.arange(padding.shape[1], dtype=torch.float32, device=padding.device)
     return index / ((~padding).sum(dim=-1, keepdim=True) - 1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""CARL (Chen et al., CVPR 2022): the similarity of frames from two crops of a video follows their distance in time."""
+"""CARL (Chen et al., CVPR 2022): frames from two crops of a video are more similar the closer they are in time."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log
@@ -16,39 +16,39 @@ from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Loss
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
-OVERLAP = 0.2  # minimum overlap of the crops, as a fraction; published code
-SMALL = 1e-6  # weight of padding, and lower bound of probabilities; published code
+OVERLAP = 0.2  # minimum overlap of the two crops, as a fraction; published code
+SMALL = 1e-6  # weight of padding, and constant added to probabilities; published code
 
 
 class CarlSettings(BackboneMethodSettings):
-    """Defaults are from the published code unless noted."""
+    """CARL settings. Defaults are from the published code unless noted."""
 
-    summary = "sequence contrastive loss of two crops of one video."
+    summary = "sequence contrastive loss between two crops of a video."
     name = "CARL"
 
     method: Literal["carl"] = "carl"
     variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
     temperature: shared.Temperature = 0.1
-    feature_dropout: shared.FeatureDropout = 0.0  # ours: cached features rule out image augmentation
+    feature_dropout: shared.FeatureDropout = 0.0  # our choice; image augmentation is impossible with cached features
     backbone: shared.Backbone = "transformer"
     frames: shared.Frames = 80
     schedule: shared.Schedule = "cosine"
     clip_grad: shared.ClipGrad = 10.0
 
-    NO_CROP = "carl has its own rule for crops"
+    NO_CROP = "carl draws its own crops"
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        return {}  # short videos are padded
+        return {}  # no preset for short videos, which are padded
 
 
 class Carl(BackboneMethod):
-    """Contrast between two crops of a video. Embeddings are normalized and taken before the projection head."""
+    """Sequence contrastive loss between two crops. Embeddings are normalized and taken before the projection head."""
 
     settings_class = CarlSettings
     settings: CarlSettings
     unit_norm = True
-    needs_whole_batch = "the BatchNorm of its projection sees all clips of a step together"
+    needs_whole_batch = "the BatchNorm layer of its projection head needs the whole batch"
 
     def __init__(self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
@@ -69,7 +69,7 @@ class Carl(BackboneMethod):
 
 
 def build_projection(width: int) -> nn.Module:
-    """Return the projection head, which only training uses."""
+    """Build the projection head, which is used only in training."""
     head = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width))
     return head.apply(initialize)
 
@@ -92,14 +92,14 @@ def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) ->
 def sequence_contrastive_loss(
     z: Tensor, frames: Tensor, padding: Tensor, *, variance: float = 10.0, temperature: float = 0.1
 ) -> Tensor:
-    """Sequence contrastive loss of two crops: the divergence of the predictions p from the targets q.
+    """Sequence contrastive loss between two crops: the KL divergence of predictions p from targets q.
 
-    For frame i of one crop and the frames j of the other: q_ij ∝ exp(-(a_i - b_j)² / 2 variance) and
-    p_ij ∝ exp(z_i·z_j / temperature); Σ_j q_ij (log q_ij - log(p_ij + 1e-6)). The mean over the frames i of both crops,
-    then over the items.
+    For frame i of one crop and frames j of the other, q_ij ∝ exp(-(a_i - b_j)² / 2 variance) and
+    p_ij ∝ exp(z_i·z_j / temperature). The loss Σ_j q_ij (log q_ij - log(p_ij + 1e-6)) is averaged over the frames i of
+    both crops, then over the items.
 
-    Shapes: unit vectors z (2, B, T, D), frame numbers a and b within the video (2, B, T), padding (2, B, T). Padded
-    frames are neither an i nor a target, but count with weight 1e-6 in the denominator of p, as published.
+    Shapes: unit vectors z (2, B, T, D), frame indices a and b within the video (2, B, T), padding (2, B, T). Padded
+    frames have no loss and q = 0, but enter the denominator of p with weight 1e-6, as in the published code.
     """
     other_padding = padding.flip(0)[:, :, None]
 

@@ -1,4 +1,4 @@
-"""Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, and cycles through it."""
+"""Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, with a cycle-consistency loss."""
 
 from typing import Any, ClassVar, Literal
 
@@ -18,21 +18,21 @@ UNNORMALIZED_SCALE = 0.01  # AE2's code
 
 
 class GtaSettings(base.PairSettings):
-    summary = "global temporal alignment by soft dynamic time warping."
+    summary = "global temporal alignment with soft dynamic time warping."
     name = "GTA"
 
     method: Literal["gta"] = "gta"
-    # AE2's code differs from the original in this
-    unnormalized: bool = Field(False, description="AE2's variant: no unit vectors, and the loss times 0.01.")
+    # AE2's code differs from the original here
+    unnormalized: bool = Field(False, description="Use AE2's variant: raw embeddings, loss scaled by 0.01.")
     # published code
     temperature: Temperature = 0.1
-    gamma: Positive = Field(0.1, description="Smoothing of soft DTW.")
+    gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"unnormalized": {True: "unnormalized"}}
 
 
 class Gta(base.PairMethod):
-    """Alignment of two clips in both directions."""
+    """Global temporal alignment of two clips, in both directions."""
 
     settings_class = GtaSettings
     settings: GtaSettings
@@ -68,17 +68,17 @@ def gta_losses(
     alignment_weight: float = 0.1,  # published code
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Cycle and alignment losses of GTA, whose sum is its loss.
+    """Compute GTA's cycle loss and alignment loss; their sum is minimized.
 
-    R(A,B) is the soft DTW table of A and B, whose matching costs are normalized over the frames of A; its last cell is
-    the alignment cost. S(R) = softmax of -R over its rows; P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), says where each frame of
-    A returns to. Over the pairs, the mean of
+    R(A,B) is the soft DTW table of A and B with matching costs normalized over the frames of A; its last cell is the
+    alignment cost. S(R) is the softmax of -R over its rows. P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), contains the
+    probabilities that frame i of A returns to frame k. The losses are the batch means of
 
-        mean_i CE(softmax_k(P_ik), i; smoothed) + alignment_weight (R(A,B) + R(B,A) at their ends).
+        mean_i CE(softmax_k(P_ik), i; smoothed) and alignment_weight (last cell of R(A,B) + last cell of R(B,A)).
 
-    P are probabilities that the cross-entropy takes as logits, so even a perfect cycle has a loss. As published.
+    The cross-entropy takes the probabilities P as logits, as published, so even a perfect cycle has a nonzero loss.
 
-    Shapes: A (B, T, D), B (B, S, D), paddings (B, T) and (B, S), at the end of a clip. Padded frames do not take part.
+    Shapes: A (B, T, D), B (B, S, D), trailing padding (B, T) and (B, S). Padded frames are ignored.
     """
     there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)
     back = matching_costs(second, first, temperature, second_padding)  # (B, S, T)
@@ -90,5 +90,5 @@ def gta_losses(
 
 
 def _softmax_over_rows(table: Tensor, padding: Tensor) -> Tensor:
-    """Transposed softmax over the rows of (B, T, S) tables that are not padding: (B, S, T)."""
+    """Compute the transposed softmax (B, S, T) of negated tables (B, T, S) over the rows that are not padding."""
     return hide_padding(-table.mT, padding).softmax(dim=-1)

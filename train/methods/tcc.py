@@ -17,8 +17,8 @@ from byov.train.settings import NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
 
-# A standard deviation of 1% of the video, less than the distance between two sampled frames. The published code has no
-# lower bound: a hard match has variance 0, which costs infinity if wrong and 0 / 0 if right.
+# A standard deviation of 1% of the video is less than the distance between two sampled frames. The published code has
+# no lower bound, so the loss of a hard match, which has variance 0, is infinite if wrong and NaN if right.
 MIN_VARIANCE = 1e-4
 
 
@@ -28,15 +28,15 @@ class TccSettings(base.PairSettings):
 
     method: Literal["tcc"] = "tcc"
     # published code
-    tcc_loss: CycleLoss = Field("variance", description="Loss of a cycle's end point.")
+    tcc_loss: CycleLoss = Field("variance", description="Loss for the end points of cycles.")
     temperature: Temperature = 0.1
-    variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance.")
+    variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance term.")
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"tcc_loss": {"mse": "mse", "classification": "classification"}}
 
 
 class Tcc(base.PairMethod):
-    """Cycle-consistency between two clips, in both directions."""
+    """Temporal cycle-consistency between two clips, in both directions."""
 
     settings_class = TccSettings
     settings: TccSettings
@@ -72,7 +72,7 @@ def tcc_loss(
     variance_weight: float = 0.001,
     label_smoothing: float = 0.1,  # published code
 ) -> Tensor:
-    """Mean loss of the cycles from each frame of `home` to `away` and back.
+    """Mean loss over the cycles from each frame of `home` to `away` and back.
 
     With s(x, y) = -‖x - y‖² / (D temperature): ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j and
     β_i = softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of frame i is
@@ -81,11 +81,11 @@ def tcc_loss(
     - "mse": (t_i - μ_i)²;
     - "classification": the cross-entropy of β_i with frame i, with label smoothing.
 
-    Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames start no
-    cycle and are never matched.
+    Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames are never
+    matched and have no loss.
     """
     times = times.to(home.dtype)
-    origin = home[:, :1].detach()  # float32 loses the differences of points far from the origin
+    origin = home[:, :1].detach()  # float32 cannot resolve differences between points far from the origin
     home, away = home - origin, away - origin
     there = hide_padding(_logits(home, away, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
     logits = _logits(there @ away, home, temperature)  # (N, T, T)
@@ -101,6 +101,6 @@ def tcc_loss(
 
 
 def _logits(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
-    """(N, T, D), (N, S, D) -> (N, T, S) logits over S, up to a constant per row, -‖x‖²."""
+    """Compute logits (N, T, S) of (N, T, D) and (N, S, D), up to the constant -‖x‖² per row."""
     products = 2 * (rows @ columns.mT) - columns.square().sum(dim=-1)[:, None]
     return products / (rows.shape[-1] * temperature)

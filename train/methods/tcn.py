@@ -1,4 +1,4 @@
-"""Time-contrastive networks (Sermanet et al., ICRA 2018): frames of the same moment are similar, others are not."""
+"""Time-contrastive networks (Sermanet et al., ICRA 2018): embed frames of the same moment close together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,26 +17,26 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
 from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative
 
-WINDOW = 5  # single-view n-pairs: a positive is at most this many frames earlier; TCC authors' code
-SPAN = 580  # multi-view: the frames of an item lie within this many; TCN authors' code
-POSITIVE_RADIUS = 6  # single-view triplets: positives are at most this many frames apart; TCN authors' code
-NEGATIVE_RADIUS = 12  # and negatives more than this many
+WINDOW = 5  # single-view n-pairs: maximum distance of positives in frames; TCC authors' code
+SPAN = 580  # multi-view: maximum number of consecutive frames to sample from; TCN authors' code
+POSITIVE_RADIUS = 6  # single-view triplets: maximum distance of positives in frames; TCN authors' code
+NEGATIVE_RADIUS = 12  # single-view triplets: negatives are farther apart than this; TCN authors' code
 
 
 class TcnSettings(BackboneMethodSettings):
-    summary = "time-contrastive networks; multi needs synchronized pairs of videos."
+    summary = "time-contrastive networks; --tcn multi needs synchronized video pairs."
     name = "TCN"
 
     method: Literal["tcn"] = "tcn"
     tcn: Literal["single", "multi", "unpaired"] = Field(
         "single",
-        description="Positive of a frame: a frame shortly before it, the same instant in the other view, or the same "
-        "normalized time of any video of the other view.",
+        description="Positive for a frame: a slightly earlier frame, the same instant in the other view, or the same "
+        "normalized time in any video of the other view.",
     )
-    # n-pairs: the TCC authors' code and the TCN authors' published settings
+    # n-pairs is used in the TCC authors' code and in the TCN authors' published settings
     tcn_loss: Literal["npairs", "triplet"] = Field("npairs", description="N-pairs or semi-hard triplet loss.")
-    # the TCN authors' code
-    margin: NonNegative = Field(0.2, description="Margin of reversed clips, or of negatives.")
+    # from the TCN authors' code
+    margin: NonNegative = Field(0.2, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
         "tcn": {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"},
@@ -56,15 +56,15 @@ class TcnSettings(BackboneMethodSettings):
     @model_validator(mode="after")
     def _clips_suit_the_loss(self) -> Self:
         if self.tcn != "single" and self.crop != WHOLE_VIDEO:
-            raise ValueError(f"--tcn {self.tcn} compares whole videos; leave --crop out")
+            raise ValueError(f"--tcn {self.tcn} compares whole videos; omit --crop")
         apart = NEGATIVE_RADIUS + 1
         if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
-            raise ValueError(f"single-view triplets need two frames {apart} apart; give --frames {apart + 1} or more")
+            raise ValueError(f"single-view triplets need two frames {apart} apart; use --frames {apart + 1} or more")
         return self
 
 
 class Tcn(BackboneMethod):
-    """N-pairs or triplets of the frames of one video, or of an ego and an exo video."""
+    """N-pairs or triplet loss on frames of one video, or of an ego and an exo video."""
 
     settings_class = TcnSettings
     settings: TcnSettings
@@ -79,10 +79,10 @@ class Tcn(BackboneMethod):
             pick_video, draw = sampling.pick_one(videos), draw_consecutive if s.tcn_loss == "triplet" else draw_earlier
             return Sampler(videos, lambda rng: draw(pick_video(rng), s.frames, s.crop, rng), context)
         if s.tcn == "multi":
-            reason = "--tcn multi compares the same instant in both (--tcn unpaired does without)"
+            reason = "--tcn multi needs them (--tcn unpaired does not)"
             pick, span = sampling.pick_synchronized(videos, reason), SPAN
         else:
-            reason = "--tcn unpaired compares the same normalized time of an ego and an exo video"
+            reason = "--tcn unpaired needs both views"
             pick, span = sampling.pick_views(videos, reason), LARGEST
         return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context)
 
@@ -90,14 +90,14 @@ class Tcn(BackboneMethod):
         s, z = self.settings, self.backbone(clips, generator)
         if s.tcn_loss == "npairs":
             (anchors, positives), labels = z, None
-            if s.tcn != "single":  # anchors are frames of a random view
+            if s.tcn != "single":  # the view of each anchor is random
                 labels = clips[1].index
                 swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
                 anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
             return {"loss": npairs(anchors, positives, clips[0].padding, labels=labels)}
         if s.tcn == "single":
             times, radii = clips[0].frame, (POSITIVE_RADIUS, NEGATIVE_RADIUS)
-        else:  # ego frames that map to the same frame of a short exo video are one moment
+        else:  # ego frames that map to the same frame of a short exo video count as one moment
             times, radii = clips[1].index.repeat(1, 2), (0, 0)
         positive, negative = positive_and_negative(times, *radii)
         padding = torch.cat([clip.padding for clip in clips], dim=1)
@@ -106,7 +106,7 @@ class Tcn(BackboneMethod):
 
 
 def draw_earlier(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> list[Draw]:
-    """Draw anchors, and for each a frame up to 5 frames earlier within the clip."""
+    """Draw anchors and, for each of them, a positive up to 5 frames earlier in the clip."""
     anchors = sampling.draw_clip(video, frames, crop, rng)
     earlier = anchors.rows - rng.integers(1, WINDOW + 1, len(anchors.rows))
     return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
@@ -115,7 +115,7 @@ def draw_earlier(video: CachedVideo, frames: int, crop: tuple[float, float], rng
 def draw_consecutive(
     video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator
 ) -> list[Draw]:
-    """Draw neighboring frames."""
+    """Draw consecutive frames from a random part of a video."""
     first, end = draw_part(video, crop, rng)
     start = int(rng.integers(max(1, end - first - frames + 1)))
     rows = np.minimum(start + np.arange(frames), end - first - 1)
@@ -123,7 +123,7 @@ def draw_consecutive(
 
 
 def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator) -> list[Draw]:
-    """Draw ego frames within `span` frames, and the exo frames at the same normalized times."""
+    """Draw ego frames from up to `span` consecutive frames, and the exo frames at the same normalized times."""
     length = min(ego.frames, span)
     start, sampled = int(rng.integers(ego.frames - length + 1)), min(length, frames)
     chosen = start + np.concatenate([[0, length - 1], draw_rows(length, frames, rng)])
@@ -143,12 +143,12 @@ def npairs(
     regularization: float = 0.002,  # TCC authors' code
     labels: Tensor | None = None,
 ) -> Tensor:
-    """N-pairs loss: cross-entropy of each anchor finding its positive among those of its item.
+    """N-pairs loss: cross-entropy of matching each anchor to its positive among all positives of the item.
 
     mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i ‖x_i‖² + mean_i ‖y_i‖²), averaged over the items.
 
-    Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Pairs with the same label share the
-    target equally. Padded pairs do not take part.
+    Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Target probability is split equally
+    between positives with the same label. Padded pairs are ignored.
     """
     x, y = (side.masked_fill(padding[..., None], 0) for side in (anchors, positives))
     log_probabilities = hide_padding(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
@@ -162,7 +162,7 @@ def npairs(
 
 
 def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: int) -> tuple[Tensor, Tensor]:
-    """Return (B, n, n) pairs of frames at most positive_radius, and more than negative_radius, apart in time (B, n)."""
+    """Return masks (B, n, n) of frame pairs at most positive_radius apart, and more than negative_radius apart."""
     apart = (times[:, :, None] - times[:, None]).abs()  # (B, n, n)
     itself = torch.eye(times.shape[1], dtype=torch.bool, device=times.device)
     return (apart <= positive_radius) & ~itself, apart > negative_radius
@@ -174,11 +174,11 @@ def semi_hard_triplets(
 ) -> Tensor:
     """Semi-hard triplet loss.
 
-    d_ij = ‖z_i - z_j‖². For each positive pair (i, j): max(0, margin + d_ij - d_ik), where k is the nearest of i's
-    negatives that is farther from i than j, or the farthest if there is none. The mean over the positive pairs whose i
-    has a negative (0 if there are none), then over the items.
+    With d_ij = ‖z_i - z_j‖², the loss of a positive pair (i, j) is max(0, margin + d_ij - d_ik), where k is the nearest
+    of i's negatives that is farther from i than j, or the farthest negative if there is none. It is averaged over the
+    positive pairs whose anchor i has a negative (0 if there are none), then over the items.
 
-    Shapes: unit vectors z (B, n, D), positive and negative pairs (B, n, n), padding (B, n). Padded frames form no pair.
+    Shapes: unit vectors z (B, n, D), masks of positive and negative pairs (B, n, n), padding (B, n), which is ignored.
     """
     z = embeddings.masked_fill(padding[..., None], 0)
     squares = z.square().sum(dim=-1)

@@ -1,8 +1,8 @@
-"""Timeline: frames of different videos are similar if the action has made the same progress.
+"""Timeline: pull together frames of different videos that show the same progress of the action.
 
-Progress labels come from aligning the training videos of each view (train/progress.py), without annotations. The
-network sees random parts of videos, which hide how far the action has advanced. A second term, CARL's, compares two
-parts of the same video.
+Progress labels come from aligning the training videos of each view (train/progress.py), without annotations. Training
+clips are random parts of videos, so that progress cannot be inferred from the position in the clip. A second term,
+CARL's loss, compares two parts of the same video.
 """
 
 from collections.abc import Sequence
@@ -23,28 +23,28 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
-RUNNING_DEVIATION = 0.01  # avoids a division by zero in the first frames
+RUNNING_DEVIATION = 0.01  # added to the deviation to avoid division by zero in the first frames
 
 
 class TimelineSettings(BackboneMethodSettings):
-    """Ours; defaults were chosen on val splits (docs/methods.md)."""
+    """Timeline settings. Defaults were chosen on val splits (docs/methods.md)."""
 
-    summary = "frames at the same progress of the action are similar; each video must show the action once."
+    summary = "similar embeddings for frames at the same progress of the action; each video must show the action once."
     name = "Timeline"
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"online": {True: "online"}}
 
     method: Literal["timeline"] = "timeline"
     progress_labels: Literal["aligned", "linear"] = Field(
-        "aligned", description="Progress labels: from aligning the videos of a view, or the fraction of the video."
+        "aligned", description="Progress labels: from aligning the videos of a view, or normalized time."
     )
-    label_weight: shared.NonNegative = Field(0.3, description="Weight of the terms that use the progress labels.")
-    intra_weight: shared.NonNegative = Field(1.0, description="Weight of the contrast between two parts of a video.")
+    label_weight: shared.NonNegative = Field(0.3, description="Weight of the losses based on progress labels.")
+    intra_weight: shared.NonNegative = Field(1.0, description="Weight of the contrastive loss within a video.")
     clips: int = Field(
-        8, ge=4, le=shared.LARGEST, description="Clips per item: two parts of each video, half of the videos ego."
+        8, ge=4, le=shared.LARGEST, description="Clips per item: two per video, with half of the videos ego."
     )
     whole: shared.Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
-    online: bool = Field(False, description="Embed each frame from the frames up to it only, for live video.")
-    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target in progress.")
+    online: bool = Field(False, description="Embed each frame using only the frames up to it, for live video.")
+    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target distribution, in progress.")
     variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
     temperature: shared.Temperature = 0.1
     feature_dropout: shared.FeatureDropout = 0.3
@@ -68,25 +68,25 @@ class TimelineSettings(BackboneMethodSettings):
     @model_validator(mode="after")
     def _two_parts_per_video(self) -> Self:
         if self.clips % 2:
-            raise ValueError(f"clips is {self.clips}; it must be even, for two parts of each video")
+            raise ValueError(f"clips is {self.clips}; it must be even, because each video has two clips")
         if self.online and self.backbone != "transformer":
-            raise ValueError(f"online needs the transformer backbone; the backbone is {self.backbone}")
+            raise ValueError(f"--online needs the transformer backbone; the backbone is {self.backbone}")
         return self
 
 
 class Timeline(BackboneMethod):
-    """Contrast between parts of different videos, regardless of their views, and between two parts of each video."""
+    """Contrastive losses between clips of different videos, regardless of view, and between two clips of each video."""
 
     settings_class = TimelineSettings
     settings: TimelineSettings
     unit_norm = True
-    needs_whole_batch = "the BatchNorm layers see all clips of a step together"
+    needs_whole_batch = "its BatchNorm layers need the whole batch"
 
     def __init__(self, width: int, settings: TimelineSettings, training: dict[str, Any] | None = None) -> None:
         super().__init__(width, settings, training)
         self.projection = build_projection(settings.latent)
         self.progress: Tensor
-        self.register_buffer("progress", torch.empty(0, 0), persistent=False)  # (videos, longest video)
+        self.register_buffer("progress", torch.empty(0, 0), persistent=False)  # (num_videos, max_frames)
 
     def standardize(self, features: Tensor) -> Tensor:
         return running_standardize(features) if self.settings.online else super().standardize(features)
@@ -126,7 +126,7 @@ class Timeline(BackboneMethod):
         z = F.normalize(latents, dim=-1)
         each, every = timeline_losses(z, progress, padding, sigma=s.sigma, temperature=s.temperature)
         projected = F.normalize(self.projection(latents.flatten(0, 2)).view(latents.shape), dim=-1)
-        # The first half of the clips and the second half are parts of the same videos.
+        # Clips c and c + C/2 come from the same video.
         parts = (torch.stack(x.chunk(2, dim=1)).flatten(1, 2) for x in (projected, frames, padding))
         intra = sequence_contrastive_loss(*parts, variance=s.variance, temperature=s.temperature)
         loss = s.label_weight * (each + every) + s.intra_weight * intra
@@ -134,8 +134,8 @@ class Timeline(BackboneMethod):
 
 
 def running_standardize(features: Tensor) -> Tensor:
-    """Scale each frame of (T, width) features by the mean and deviation of the frames up to it."""
-    x = features - features[0]  # smaller rounding errors
+    """Standardize each frame of (T, width) features by the mean and standard deviation of the frames up to it."""
+    x = features - features[0]  # reduces rounding errors
     count = torch.arange(1, x.shape[0] + 1, device=x.device)[:, None]
     mean = x.cumsum(dim=0) / count
     variance = (x.square().cumsum(dim=0) / count - mean.square()).clamp(min=0)
@@ -146,13 +146,13 @@ def running_standardize(features: Tensor) -> Tensor:
 def timeline_losses(
     z: Tensor, progress: Tensor, padding: Tensor, *, sigma: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of finding the frames at the same progress, in each clip and among all clips of other videos.
+    """Cross-entropy of matching frames at the same progress, within each clip and across all clips of other videos.
 
-    For frame i and the frames j of clips of other videos: target q_ij ∝ exp(-(s_i - s_j)² / 2 sigma²), prediction
-    p_ij ∝ exp(z_i·z_j / temperature). The mean over all i and other clips of an item, then over the items.
+    For frame i and frames j in clips of other videos, the target is q_ij ∝ exp(-(s_i - s_j)² / 2 sigma²) and the
+    prediction p_ij ∝ exp(z_i·z_j / temperature). Both losses are averaged over the frames of an item, then over items.
 
-    Shapes: unit vectors z (B, C, T, D), progress s (B, C, T), padding (B, C, T). Clips c and c + C/2 are parts of the
-    same video. Padded frames are neither an i nor a j.
+    Shapes: unit vectors z (B, C, T, D), progress s (B, C, T), padding (B, C, T). Clips c and c + C/2 come from the same
+    video. Padded frames are ignored.
     """
     batch, clips, frames = progress.shape
     rows, columns = z.flatten(1, 2), z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
@@ -169,7 +169,7 @@ def timeline_losses(
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor, hidden: Tensor) -> Tensor:
-    """Cross-entropy of softmax(logits) with the target softmax(target_logits).
+    """Cross-entropy of the prediction softmax(logits) relative to the target softmax(target_logits).
 
     Shapes: logits, target logits and hidden (..., n), result (...). Hidden entries have probability 0 in both.
     """
