@@ -1,4 +1,4 @@
-"""Backbones of the published baselines; BYOV's encoder is the third one."""
+"""Backbones of the published baselines; the third backbone, BYOV's encoder, is in networks.py."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from byov.train.networks import Block, FrameBackbone, Group, Positions
 from byov.train.sampling import Clips
 
-HIDDEN, DROPOUT = 512, 0.1  # published heads of TCC, GTA and CARL
+HIDDEN, DROPOUT = 512, 0.1  # as in the published heads of TCC, GTA and CARL
 WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
 
 
 class FrameHead(FrameBackbone):
-    """Per-frame MLP, with an optional context frame; it has no notion of order.
+    """Per-frame MLP with an optional context frame; it does not use the order of frames.
 
-    In TCC, GTA and AE2, two 3-D convolutions come before the MLP, which is not possible with cached features.
+    In TCC, GTA and AE2, two 3-D convolutions precede the MLP, which is not possible with cached features.
     """
 
     def __init__(self, width: int, latent: int, context: int) -> None:
@@ -43,13 +43,13 @@ class FrameHead(FrameBackbone):
 
 
 class ClipTransformer(FrameBackbone):
-    """CARL's network after its convolutions: two layers per frame, then a small transformer over the clip.
+    """CARL's network without its convolutions: two layers per frame, then a small transformer over the clip.
 
-    Its positions are a table of the training length, interpolated to any other length. If `causal`, they are frame
-    numbers, and a frame attends to earlier frames only.
+    Positional encodings are a table for clips of the training length, interpolated to other lengths. If `causal`, they
+    encode frame indices, and each frame attends only to itself and earlier frames.
     """
 
-    needs_whole_batch = "the BatchNorm layers of its transformer see all clips of a step together"
+    needs_whole_batch = "the BatchNorm layers of its transformer need the whole batch"
 
     def __init__(self, width: int, latent: int, frames: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ClipTransformer(FrameBackbone):
         batch, length = features.shape[:2]
         if self.causal:
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        # Dropout draws from PyTorch's global generator, which is seeded for this call and restored afterwards.
+        # Dropout uses PyTorch's global generator, which is seeded for this call and restored afterwards.
         with torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
@@ -86,7 +86,7 @@ class ClipTransformer(FrameBackbone):
         return latents
 
     def _embed_tokens(self, features: Tensor, index: Tensor) -> Tensor:
-        """(B, T, width) -> (B T, WIDTH) with positions. BatchNorm statistics include padding, as published."""
+        """Map features (B, T, width) to tokens (B T, WIDTH). BatchNorm statistics include padding, as published."""
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
         return tokens.flatten(0, 1)
@@ -101,7 +101,7 @@ def _with_context(features: Tensor, context: Tensor | None) -> Tensor:
 
 
 def _dropout_scale(clips: Sequence[Clips], generator: torch.Generator) -> Tensor:
-    """Return (clips B, T, HIDDEN) dropout factors; an item's do not depend on the other items of the step."""
+    """Return dropout factors (B, T, HIDDEN) for all clips; those of an item do not depend on other items."""
     drawn = torch.cat([clip.rand(clip.sampled, HIDDEN, generator=generator) for clip in clips])
     return (drawn >= DROPOUT) / (1 - DROPOUT)
 

@@ -1,6 +1,6 @@
-"""Checkpoints and model files: safetensors with JSON metadata and a digest, no pickles.
+"""Checkpoints and model files: safetensors with JSON metadata and a digest, without pickles.
 
-A checkpoint holds everything that a run needs to resume exactly. Files of other runs are refused.
+A checkpoint contains everything needed to resume a run exactly. Files of other runs are rejected.
 """
 
 import json
@@ -20,25 +20,25 @@ from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record
 
-if TYPE_CHECKING:  # imports this module
+if TYPE_CHECKING:  # circular import
     from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
-KEPT_CHECKPOINTS = 2  # the newest, and the one before in case the newest is damaged
+KEPT_CHECKPOINTS = 2  # the newest, and the previous one in case the newest is damaged
 
 
 class TrainingState(Record, frozen=False):
-    """State of a run besides the tensors of model and optimizer."""
+    """Training state other than the tensors of the model and the optimizer."""
 
     step: int = 0
-    loss_sums: dict[str, float] = Field(default_factory=dict)  # over the steps of the current epoch
-    records: list[dict[str, int | float]] = Field(default_factory=list)  # the lines of metrics.jsonl
+    loss_sums: dict[str, float] = Field(default_factory=dict)  # sums over the steps of the current epoch
+    records: list[dict[str, int | float]] = Field(default_factory=list)  # lines of metrics.jsonl
     best: float | None = None
     best_metrics: dict[str, float] = Field(default_factory=dict)
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor in a safetensors file without reading the tensors."""
+    """Return a dict mapping the tensor names in a safetensors file to shapes, without reading the tensors."""
     try:
         with safe_open(path, framework="np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -49,7 +49,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def save_checkpoint(
     folder: Path, model: "Method", optimizer: Optimizer, state: TrainingState, metadata: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint, then delete all but the last two; `metadata` has the "identity" of the run."""
+    """Write a checkpoint, then delete all but the last two; `metadata` contains the "identity" of the run."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"memory.{name}": tensor for name, tensor in model.training_state().items()}
     for name, parameter in model.named_parameters():
@@ -63,9 +63,9 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, model: "Method", optimizer: Optimizer, metadata: Mapping[str, Any]
 ) -> TrainingState | None:
-    """Restore the newest usable checkpoint in place, and return its state; None if there is no checkpoint.
+    """Load the newest usable checkpoint into the model and optimizer; return its state, or None if there is none.
 
-    Damaged files and those of other runs are skipped. If no checkpoint is usable, TrainError is raised.
+    Damaged checkpoints and those of other runs are skipped. TrainError is raised if there are only such checkpoints.
     """
     paths = checkpoints(folder)
     for path in paths:
@@ -75,7 +75,7 @@ def load_checkpoint(
                 raise TrainError(f"{path} belongs to another run ({file.origin})")
             state = TrainingState.model_validate(file.metadata.get("state"))
             if path != _path(folder, state.step):
-                raise TrainError(f"{path} is the checkpoint of step {state.step}")
+                raise TrainError(f"{path} contains a checkpoint of step {state.step}")
             _restore(load_file(path), model, optimizer)
             return state
         except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
@@ -98,11 +98,11 @@ def _path(folder: Path, step: int) -> Path:
 def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
     """Return the content of a safetensors file, with a digest if it has metadata; equal inputs give equal bytes."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # Out of memory, safetensors hangs; this allocation raises MemoryError instead.
+    # safetensors hangs if memory runs out; this allocation raises MemoryError instead.
     bytearray(3 * sum(tensor.nbytes for tensor in content.values()))
     if metadata is None:
         return save(content)
-    # One entry: safetensors does not keep the order of several, and equal runs must write equal bytes.
+    # Use a single entry: safetensors does not preserve the order of entries, and equal runs must write equal bytes.
     return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
 
 
@@ -112,8 +112,8 @@ def _restore(tensors: Mapping[str, Tensor], model: "Method", optimizer: Optimize
     prefix = "model."
     model.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
     state: dict[int, dict[str, Tensor]] = {}
-    for index, (name, _) in enumerate(model.named_parameters()):  # in the order of the optimizer
+    for index, (name, _) in enumerate(model.named_parameters()):  # same order as in the optimizer
         keys = {key: f"optimizer.{key}.{name}" for key in ("step", "exp_avg", "exp_avg_sq")}
-        if keys["step"] in tensors:  # a parameter that no loss reaches has no state
+        if keys["step"] in tensors:  # parameters without gradients have no state
             state[index] = {key: tensors[stored] for key, stored in keys.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

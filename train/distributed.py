@@ -1,7 +1,7 @@
 """Data-parallel training in several processes started by torchrun.
 
-Every process runs the same code on its part of each batch. Only the main process (rank 0) writes files, validates and
-embeds.
+Every process trains on its part of each batch. Only the main process (rank 0) writes files, validates and embeds
+videos.
 """
 
 import os
@@ -21,14 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# Timeout for hanging processes; dead ones are detected at once. Must be longer than a validation.
+# Timeout for hanging processes; dead ones are detected immediately. It must be longer than a validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
 
 
 class Processes:
-    """The processes that train one run; by default, this process alone.
+    """Group of processes that train one run; by default, only the current process.
 
     All processes must call the same methods in the same order.
     """
@@ -42,7 +42,7 @@ class Processes:
         return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def device(self, device: torch.device) -> torch.device:
-        """Return this process's own device of the given type."""
+        """Return the device of the given type that is assigned to this process."""
         if self.world_size == 1 or device.type == "cpu":
             return device
         if device.type != "cuda" or int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
@@ -52,27 +52,27 @@ class Processes:
         return own
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Return the module to call in training, whose `backward` averages gradients over the processes."""
+        """Wrap a module for training, so that the backward pass averages gradients over the processes."""
         if self.world_size == 1:
             return module
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # the successor of broadcast_buffers is not in torch 2.7
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.7 lacks the replacement for broadcast_buffers
             return DistributedDataParallel(
                 module,
-                static_graph=True,  # the first step shows which parameters the settings leave unused
+                static_graph=True,  # parameters unused in the first step are never used
                 broadcast_buffers=False,  # buffers are constant tables
             )
 
     def loss_weight(self, items: int) -> float:
-        """Return the factor of the local loss before `backward`, so that each of a batch's items counts the same."""
-        return len(self.local_items(items)) * self.world_size / items  # DistributedDataParallel averages
+        """Return the weight of the local loss in `backward` that gives all items of the batch equal weight."""
+        return len(self.local_items(items)) * self.world_size / items  # DistributedDataParallel averages over processes
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
         return flag if self.world_size == 1 else bool(self.all_reduce(torch.tensor(int(flag))))
 
     def broadcast(self, choose: Callable[[], str]) -> str:
-        """Return the result of `choose`, which only the main process calls."""
+        """Call `choose` in the main process only, and return its result in all processes."""
         chosen = [choose() if self.is_main else ""]
         if self.world_size > 1:
             dist.broadcast_object_list(chosen, src=0, device=torch.device("cpu"))
@@ -82,7 +82,7 @@ class Processes:
         """Raise Diverged unless all processes are at the same step with the same weights."""
         if self.world_size == 1:
             return
-        # A sum over the bits of the weights costs next to nothing.
+        # Compare a checksum of the weights, which is cheap to compute.
         bits = sum(int(tensor.float().view(torch.int32).sum()) for tensor in model.state_dict().values())
         local = torch.tensor([step, bits % 2**62])
         smallest = self.all_reduce(local.clone(), dist.ReduceOp.MIN)
@@ -94,12 +94,12 @@ class Processes:
             )
 
     def shutdown(self) -> None:
-        """Leave the process group. The remaining work is done by the main process."""
+        """Leave the process group; the main process does the remaining work alone."""
         if self.world_size > 1:
             dist.destroy_process_group()
 
     def reports_error(self) -> bool:
-        """Return whether to print the error here: in the main process or, if that has died, in the first caller."""
+        """Return whether this process should print an error: the main process or, if it has died, the first caller."""
         if self._store is None:
             return True
         try:
@@ -107,11 +107,11 @@ class Processes:
             while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
                 time.sleep(0.05)
             return bool(self._store.add(_REPORTED_KEY, 1) == 1)
-        except RuntimeError:  # the store is gone as well
+        except RuntimeError:  # the store is unavailable as well
             return self.is_main
 
     def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
-        """Return the sum of the processes' values, or the result of another operation; changes `values`."""
+        """Reduce `values` over all processes in place, by default to their sum, and return them."""
         if self.world_size > 1:
             dist.all_reduce(values, operation)
         return values
@@ -127,7 +127,7 @@ def init_processes() -> Processes:
         return SINGLE_PROCESS
     missing = {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys()
     if missing:
-        raise TrainError(f"WORLD_SIZE is set, but not {min(missing)}. Start several processes with torchrun.")
+        raise TrainError(f"WORLD_SIZE is set, but {min(missing)} is not. Start several processes with torchrun.")
     with connection_errors("the processes cannot connect to each other"):
         # The store is kept for `reports_error`, which must work after the group has failed.
         store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
@@ -138,7 +138,7 @@ def init_processes() -> Processes:
 
 @contextmanager
 def connection_errors(message: str = "another process of this run has ended or does not respond") -> Iterator[None]:
-    """Turn connection errors of torch.distributed into ProcessLost; other errors pass through."""
+    """Convert connection errors from torch.distributed to ProcessLost; other errors pass through."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Embedding pass: write the frame embeddings of all videos of a dataset into a run's folder."""
+"""Embedding pass: write frame embeddings of all videos in a dataset to the run folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,12 +29,12 @@ def embed_videos(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
-    """Embed every video, and sub-clips and prefixes of val and test videos, with the saved and the untrained model.
+    """Embed all videos, plus sub-clips and prefixes of val and test videos, with the trained and the untrained model.
 
-    Files of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises Diverged
-    if an embedding is not finite, and Interrupted if `stop` returns true before a video.
+    Embeddings of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises
+    Diverged if an embedding is not finite, and Interrupted if `stop` returns true.
     """
-    digest = check_model(run, training).sha256  # before loading: its errors are the clearest
+    digest = check_model(run, training).sha256  # checked before loading, for clearer errors
     models = [
         (False, digest, Method.from_pretrained(run).to(device).eval()),
         (True, training["untrained_sha256"], build_method(data.width, settings).to(device).eval()),
@@ -49,7 +49,7 @@ def embed_videos(
         for untrained, model_sha256, model in models:
             for protocol, clip in parts:
                 first, last = clip or (0, video.frames - 1)
-                if protocol == "online":  # the last frame of each prefix
+                if protocol == "online":  # embed each prefix and keep its last frame
                     frames = np.array(prefix_ends(video.frames))
                     embedded = torch.stack([model.embed(features[: end + 1])[-1] for end in frames])
                 else:

@@ -1,4 +1,4 @@
-"""Cached features of one dataset and encoder, as the trainer reads them."""
+"""Training data: cached features of one dataset and encoder."""
 
 import logging
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CachedVideo:
-    """A video in the cache, with its entry in the manifest."""
+    """Cached video with its manifest entry."""
 
     id: str
     view: str
@@ -36,23 +36,23 @@ class CachedVideo:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The videos of one dataset with features of one encoder at one STM ratio."""
+    """Videos of one dataset with features from one encoder at one STM ratio."""
 
     dataset: str
     folder: Path  # features/<dataset>/<encoder>
-    column: str  # "merged/0.3"
+    column: str  # name of the HDF5 column, such as "merged/0.3"
     width: int
-    identity: dict[str, str]  # `Provenance.identity`, the same for all videos
+    identity: dict[str, str]  # result of `Provenance.identity`, equal for all videos
     videos: tuple[CachedVideo, ...]
-    digests: dict[str, str]  # of the train and val videos, see `training_digests`
+    digests: dict[str, str]  # digests of the train and val videos; see `training_digests`
 
     def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
-        """Return the videos of a split, and optionally of a view."""
+        """Return the videos of a split, optionally restricted to one view."""
         return [video for video in self.videos if video.split == split and view in (None, video.view)]
 
 
 def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Find the features of a dataset at an STM ratio; the names may be None if there is only one choice."""
+    """Open the cached features at an STM ratio; dataset and encoder may be None if there is only one choice."""
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
@@ -62,7 +62,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         if video_path(folder, entry.view, entry.id).is_file()
     ]
     if not cached:
-        raise TrainError(f"{folder} has no video of the manifest. Run byov-extract --dataset {folder.parent.name}.")
+        raise TrainError(f"{folder} has no videos from the manifest. Run byov-extract --dataset {folder.parent.name}.")
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
     (_, first), *_ = cached
@@ -70,7 +70,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         check_same_identity(header, first)
     videos = [_cached_video(header, entry, column, len(manifest.phases)) for entry, header in cached]
     if missing := len(manifest.videos) - len(videos):
-        LOGGER.info(f"{pluralize(missing, 'video')} of {folder.parent.name} not in the cache; see byov-cache ls")
+        LOGGER.info(f"missing from the cache: {pluralize(missing, 'video')} of {folder.parent.name}; see byov-cache ls")
     shape, _ = read_columns(first.path)[column]
     return TrainingData(
         dataset=folder.parent.name,
@@ -84,7 +84,7 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
 
 
 def choose_dataset(features_dir: Path, dataset: str | None) -> str:
-    """Return the given dataset of the cache, or the only one."""
+    """Return the given dataset, or the only one in the cache if None."""
     datasets = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
     if not datasets:
         raise TrainError(f"{features_dir} has no features. Extract some: byov-extract --dataset {dataset or 'demo'}")
@@ -94,7 +94,7 @@ def choose_dataset(features_dir: Path, dataset: str | None) -> str:
 
 
 def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
-    """Return features/<dataset>/<encoder>, by name or because it is the only one."""
+    """Return features/<dataset>/<encoder>; dataset and encoder may be None if there is only one choice."""
     dataset = choose_dataset(features_dir, dataset)
     folders = encoder_folders(features_dir, dataset)
     existing = " | ".join(folder.name for folder in folders)
@@ -111,7 +111,7 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
 
 
 class FeatureStore:
-    """Features by video: held in memory if they fit the budget, otherwise read from disk on every access."""
+    """Video features, preloaded if they fit the memory budget, otherwise read from disk on every access."""
 
     def __init__(self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int) -> None:
         self._data = data
@@ -142,7 +142,7 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
         len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
     ):
         raise TrainError(
-            f"{entry.id}: {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)} for "
+            f"{entry.id} has {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)}, but "
             f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
         )
     sha256 = header.columns[column]

@@ -1,7 +1,7 @@
-"""Transformer blocks, positional encodings, masking, BYOV's encoder and decoder.
+"""Transformer blocks, positional encodings, masking, and BYOV's encoder and decoder.
 
-Sequences are packed row after row, and each attends only to itself. Linear layers process all rows at once, which
-makes small batches fast; attention runs once per group of neighboring sequences of the same length.
+Sequences are packed into one (rows, D) tensor. Linear layers process all rows at once, which makes small batches fast.
+Attention stays within each sequence and is computed once per group of adjacent sequences of the same length.
 """
 
 from abc import abstractmethod
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from byov.train.sampling import Clips
 from byov.train.settings import Norm, Position, PositionIn
 
-CHUNK_ROWS = 512  # frames of a long video that pass through a block at a time
-BASE = 10000.0  # wavelength base of the sine-cosine positions
+CHUNK_ROWS = 512  # number of frames of a long video processed at a time
+BASE = 10000.0  # wavelength base of sine-cosine positional encodings
 
 Loss = TypeVar("Loss", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def full_precision(loss: Loss) -> Loss:
-    """Decorate a loss to compute in float32 or wider, also under autocast; its first argument must be a tensor."""
+    """Decorator that computes a loss in at least float32, even under autocast; its first argument must be a tensor."""
 
     @wraps(loss)
     def compute(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ def full_precision(loss: Loss) -> Loss:
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize linear layers as in MAE; the paper does not say."""
+    """Initialize linear layers as in MAE; the paper does not specify an initialization."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
@@ -50,12 +50,12 @@ def initialize(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """`batch` packed sequences of the same length."""
+    """Group of `batch` adjacent packed sequences of the same length."""
 
     batch: int
     length: int
     causal: bool = False
-    mask: Tensor | None = None  # (batch, 1, length, length), True = may attend
+    mask: Tensor | None = None  # (batch, 1, length, length), True where attention is allowed
 
     @property
     def rows(self) -> int:
@@ -63,19 +63,19 @@ class Group:
 
 
 def pack(sequences: Sequence[Tensor]) -> Tensor:
-    """Concatenate sequences (B_i, T_i, ...) to (rows, ...)."""
+    """Concatenate tensors (B_i, T_i, ...) along their flattened first two dimensions to (rows, ...)."""
     return torch.cat([sequence.flatten(0, 1) for sequence in sequences])
 
 
 def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Invert `pack`: split rows into sequences shaped (B_i, T_i) as in `like`."""
+    """Invert `pack`: split rows into tensors (B_i, T_i, ...) with the first two dimensions of those in `like`."""
     shapes = [sequence.shape[:2] for sequence in like]
     parts = torch.split(rows, [batch * length for batch, length in shapes])
     return [part.view(*shape, *part.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def group(sequences: Sequence[Tensor], causal: Sequence[bool] | None = None) -> list[Group]:
-    """Merge neighbors of the same length and causality, so that they attend in one call."""
+    """Group adjacent sequences of the same length and causality, so that each group needs one attention call."""
     shapes = [sequence.shape[:2] for sequence in sequences]
     kinds = zip(shapes, causal or [False] * len(shapes), strict=True)
     return [
@@ -85,7 +85,7 @@ def group(sequences: Sequence[Tensor], causal: Sequence[bool] | None = None) -> 
 
 
 def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: int | None) -> list[Group]:
-    """Restrict attention to frames at most `window` apart, by their (rows,) numbers within their clips."""
+    """Add masks that restrict attention to frames at most `window` apart; `frame_index` is (rows,)."""
     if window is None:
         return list(groups)
     masked = []
@@ -96,7 +96,7 @@ def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: i
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block as in ViT: attention, then an MLP of ratio 4."""
+    """Pre-norm transformer block as in ViT: attention, then an MLP with expansion ratio 4."""
 
     def __init__(
         self, width: int, heads: int, *, activation: Callable[[Tensor], Tensor] = F.gelu, dropout: float = 0.0
@@ -111,14 +111,14 @@ class Block(nn.Module):
         self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, groups: Sequence[Group]) -> Tensor:
-        """(rows, D) packed sequences -> (rows, D)."""
+        """Apply the block to packed sequences (rows, D)."""
         parts = torch.split(self.qkv(self.norm1(x)), [part.rows for part in groups])
         attended = [self._attend(rows, part) for rows, part in zip(parts, groups, strict=True)]
         return self._update(x, torch.cat(attended))
 
     def forward_long(self, x: Tensor, window: int | None = None, *, causal: bool = False) -> Tensor:
-        """Process one sequence (T, D) of any length without gradients; memory grows with T, not with T²."""
-        if torch.compiler.is_exporting():  # loops over a dynamic length cannot be exported
+        """Apply the block to one sequence (T, D) without gradients; memory grows with T, not with T²."""
+        if torch.compiler.is_exporting():  # loops of dynamic length cannot be exported
             index = torch.arange(x.shape[0], device=x.device)
             exported: Tensor = self(x, local_attention_mask([Group(1, x.shape[0], causal)], index, window))
             return exported
@@ -139,14 +139,14 @@ class Block(nn.Module):
         return out
 
     def _attend(self, qkv: Tensor, part: Group) -> Tensor:
-        """(rows, 3 D) -> (rows, D)."""
+        """Compute attention within each sequence of a group, from (rows, 3 D) to (rows, D)."""
         q, k, v = self._split_heads(qkv, batch=part.batch)
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(q, k, v, part.mask, dropout, is_causal=part.causal)
         return attended.transpose(1, 2).flatten(-2).flatten(0, 1)
 
     def _split_heads(self, qkv: Tensor, *, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows, 3 D) -> queries, keys, values, each (batch, heads, length, D / heads)."""
+        """Split (rows, 3 D) into queries, keys and values, each (batch, heads, length, D / heads)."""
         rows, width = qkv.shape
         q, k, v = qkv.view(batch, rows // batch, 3, self.heads, width // 3 // self.heads).permute(2, 0, 3, 1, 4)
         return q, k, v
@@ -161,7 +161,7 @@ class Block(nn.Module):
 
 
 def sincos(positions: Tensor, width: int) -> Tensor:
-    """(..., T) positions -> (..., T, width) sine-cosine vectors: sines in the first half, then cosines."""
+    """Encode positions (..., T) as vectors (..., T, width): sines in the first half, cosines in the second."""
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # MPS has no float64
     frequencies = BASE ** (-torch.arange(width // 2, dtype=dtype, device=positions.device) / (width / 2))
     angles = positions.to(dtype)[..., None] * frequencies
@@ -169,14 +169,13 @@ def sincos(positions: Tensor, width: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Sine-cosine position vectors of a clip's frames.
+    """Sine-cosine positional encodings for the frames of a clip.
 
     Args:
-        frames: Frames per training clip, the rows of the table.
-        width: Width of the vectors.
-        mode: "interpolated": the table, stretched to the number of sampled frames. "share": normalized time within the
-            clip on the table's scale, regardless of the number of sampled frames. "index": frame number in the clip.
-            "none": zeros.
+        frames: Number of frames per training clip, and of rows in the table of encodings.
+        width: Width of the encodings.
+        mode: "interpolated": the table, interpolated to the number of sampled frames. "share": normalized time within
+            the clip, multiplied by the number of rows minus one. "index": frame index within the clip. "none": zeros.
     """
 
     table: Tensor
@@ -187,7 +186,7 @@ class Positions(nn.Module):
         self.register_buffer("table", sincos(torch.arange(frames), width), persistent=False)
 
     def forward(self, index: Tensor, length: Tensor) -> Tensor:
-        """(B, T) frame numbers within clips of (B,) frames -> (B, T, width), or (1, T, width) if the same for all."""
+        """Encode frame indices (B, T) in clips of (B,) frames as (B, T, width), or (1, T, width) if all are equal."""
         sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)
@@ -199,46 +198,46 @@ class Positions(nn.Module):
 
 
 def draw_visible(clips: Clips, ratio: float, generator: torch.Generator) -> Tensor:
-    """Draw the frames of each clip that stay visible at a masking ratio: (B, K) indices in temporal order."""
+    """Draw the sorted indices (B, K) of the frames in each clip that stay visible at a given masking ratio."""
     shuffled = clips.rand(clips.sampled, generator=generator).argsort(dim=1)
-    count = floor(clips.sampled * (1 - ratio) + 1e-6)  # 10 * (1 - 0.9) is slightly less than 1
+    count = floor(clips.sampled * (1 - ratio) + 1e-6)  # 1e-6 because 10 * (1 - 0.9) is slightly less than 1
     return shuffled[:, :count].sort(dim=1).values
 
 
 def take_frames(values: Tensor, frames: Tensor) -> Tensor:
-    """(B, T, D) values, (B, K) indices -> (B, K, D)."""
+    """Gather (B, K, D) from values (B, T, D) at the frame indices (B, K)."""
     return values.gather(1, frames[:, :, None].expand(-1, -1, values.shape[-1]))
 
 
 def masked_frames(visible: Tensor, length: int) -> Tensor:
-    """(B, K) visible frames -> (B, length) True where a frame is masked."""
+    """Return a (B, length) mask that is True except at the visible frames (B, K)."""
     return torch.ones(len(visible), length, dtype=torch.bool, device=visible.device).scatter(1, visible, False)
 
 
 class FrameBackbone(nn.Module):
-    """Base class of backbones, which map each frame of a clip to a vector."""
+    """Base class for backbones, which map each frame of a clip to a vector."""
 
-    context = 0  # frames back to the context frame that the sampler must provide; 0: none
-    needs_whole_batch: str | None = None  # why a batch cannot be split over processes
+    context = 0  # distance from a frame back to its context frame, in frames; 0 disables context
+    needs_whole_batch: str | None = None  # reason why a batch cannot be split over processes, if any
 
     @abstractmethod
     def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
-        """Return (B, T, D) vectors of each, for training."""
+        """Compute frame vectors (B, T, D) for each element of `clips`, for training."""
 
     @abstractmethod
     def embed(self, features: Tensor) -> Tensor:
-        """(T, width) features of a whole clip -> (T, D), without gradients and without dropout."""
+        """Embed the features (T, width) of a clip as (T, D), without gradients and dropout."""
 
 
 class Encoder(FrameBackbone):
-    """BYOV's encoder: frame features (width) -> latents (D).
+    """BYOV's encoder, which maps frame features to latents.
 
     Args:
-        frames: Frames per training clip.
-        position: Positional encoding, see `Positions`.
+        frames: Number of frames per training clip.
+        position: Type of positional encoding; see `Positions`.
         position_in: Whether positions are added to the features or to the projected latents.
         norm: Whether the final LayerNorm is applied after the blocks or before them.
-        attention_window: Largest attention distance in frames; None: unlimited.
+        attention_window: Maximum attention distance in frames. None means unlimited.
     """
 
     def __init__(
@@ -268,7 +267,7 @@ class Encoder(FrameBackbone):
         generator: torch.Generator | None = None,  # noqa: ARG002
         visible: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor]:
-        """Return the latents (B, K, D) of the visible frames (B, K) of each, None for all frames, in one pass."""
+        """Encode the visible frames (B, K) of each batch of clips, or all frames if None, as latents (B, K, D)."""
         inputs = []
         for clip, frames in zip(clips, visible or [None] * len(clips), strict=True):
             positions = self.positions(clip.index, clip.length).expand(len(clip.features), -1, -1)
@@ -291,7 +290,7 @@ class Encoder(FrameBackbone):
         return self._final_norm(x)
 
     def embed_tokens(self, features: Tensor, positions: Tensor) -> Tensor:
-        """Project frame features (rows, width) and add their positions."""
+        """Project frame features (rows, width) to latents (rows, D) and add positional encodings."""
         in_features = self.position_in == "features"
         x: Tensor = self.project(features + positions) if in_features else self.project(features) + positions
         return self.norm(x) if self.norm_first else x
@@ -301,9 +300,9 @@ class Encoder(FrameBackbone):
 
 
 class Decoder(nn.Module):
-    """BYOV's decoder: latents (D) and mask tokens -> frame features (width).
+    """BYOV's decoder, which maps latents and mask tokens to frame features.
 
-    Position "none" is replaced by "interpolated", because mask tokens differ only in their positions.
+    `position="none"` is replaced by "interpolated", because mask tokens differ only in their positional encodings.
     """
 
     def __init__(self, *, width: int, latent: int, depth: int, heads: int, frames: int, position: Position) -> None:
@@ -315,7 +314,7 @@ class Decoder(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
     def tokens(self, clips: Clips, latents: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return (B, T, D) tokens with positions: the latents of all frames, or of the visible ones and mask tokens."""
+        """Project latents, insert mask tokens for frames that are not visible, and add positions: (B, T, D)."""
         x: Tensor = self.project(latents)
         if visible is not None:
             masked = self.mask_token.to(x.dtype).expand(len(x), clips.sampled, -1)
@@ -324,9 +323,9 @@ class Decoder(nn.Module):
         return tokens
 
     def forward(self, sequences: Sequence[Tensor], frames: Sequence[int], causal: Sequence[bool]) -> list[Tensor]:
-        """Decode the first T = `frames` tokens of each sequence; the tokens after them are context.
+        """Decode the first T = `frames` tokens of each sequence; the remaining tokens are context.
 
-        Shapes: sequences (B, T + S, D), results (B, T, width). All are decoded in one pass.
+        Shapes: sequences (B, T + S, D), results (B, T, width). All sequences are decoded in one pass.
         """
         groups = group(sequences, causal)
         x = pack(sequences)

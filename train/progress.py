@@ -1,10 +1,10 @@
-"""Progress labels: how far the action has advanced in each frame of a training video, without annotations.
+"""Progress labels: estimates of how far the action has advanced in each training frame, without annotations.
 
 The videos of a view are aligned with each other by soft DTW on their features. The progress of a frame is the mean
-normalized time of the frames it is matched with, over all videos of the view including its own, so that the same event
-has about the same progress in all videos, regardless of pauses and speed. Where alignment is uninformative, progress
-falls back to normalized time. Views are not compared: their frozen features are too different, and an event is assumed
-to have the same mean progress in both.
+normalized time of the frames matched with it in all videos of the view, including its own. The same event therefore has
+about the same progress in all videos, regardless of pauses and speed. Where the alignment is uninformative, progress
+falls back to normalized time. Views are not aligned with each other, because their frozen features are too different;
+an event is assumed to have the same mean progress in both.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,26 +21,26 @@ from byov.train.soft_dtw import path_probabilities
 
 VideoT = TypeVar("VideoT")
 
-# All chosen on the val splits of simulated datasets.
-STEPS = 64  # length of the resampled videos
-COMPONENTS = 16  # principal components of the features
-SMOOTHING = 2.0  # standard deviation in frames
-GAMMA = 0.1
-MAX_REFERENCES = 64  # number of videos that each video is aligned with
+# All values were chosen on the val splits of simulated datasets.
+STEPS = 64  # number of frames in resampled videos
+COMPONENTS = 16  # number of principal components of the features
+SMOOTHING = 2.0  # standard deviation of the Gaussian filter, in frames
+GAMMA = 0.1  # smoothing parameter of soft DTW
+MAX_REFERENCES = 64  # maximum number of videos that each video is aligned with
 
 
 def aligned_progress(
     videos: Sequence[VideoT], read: Callable[[VideoT], NDArray[np.floating]], seed: int = 0
 ) -> list[Tensor]:
-    """Compute the progress labels of the training videos of one view.
+    """Compute progress labels for the training videos of one view.
 
     Args:
-        videos: The videos.
-        read: Returns the (T, width) features of a video. It is called twice per video, for one at a time.
-        seed: Seed of the choice of references if there are more than MAX_REFERENCES videos.
+        videos: Training videos of one view.
+        read: Function that returns the (T, width) features of a video; called up to twice per video to save memory.
+        seed: Seed for drawing the reference videos if there are more than MAX_REFERENCES videos.
 
     Returns:
-        (T,) labels of each video, from 0 to 1, never decreasing. A single video gets its normalized time.
+        Non-decreasing (T,) labels from 0 to 1 for each video. A single video is labeled with normalized time.
     """
     if len(videos) < 2:
         return [torch.linspace(0, 1, len(read(video))) for video in videos]
@@ -68,7 +68,7 @@ def aligned_progress(
 
 
 def smooth(features: NDArray[np.floating]) -> Tensor:
-    """Standardize the (T, width) features of a video and smooth them over time with a Gaussian."""
+    """Standardize the (T, width) features of a video and smooth them over time with a Gaussian filter."""
     x = standardize(torch.from_numpy(np.asarray(features, np.float32)))
     radius = int(3 * SMOOTHING) + 1
     weights = torch.exp(-torch.arange(-radius, radius + 1).square() / (2 * SMOOTHING**2))
@@ -77,5 +77,5 @@ def smooth(features: NDArray[np.floating]) -> Tensor:
 
 
 def resample(x: Tensor, length: int) -> Tensor:
-    """Interpolate (T, D) rows linearly to (length, D)."""
+    """Resample (T, D) to (length, D) by linear interpolation."""
     return F.interpolate(x.T[None], size=length, mode="linear", align_corners=True)[0].T

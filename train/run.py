@@ -1,4 +1,4 @@
-"""Train one run: find the features, resolve the settings, train, embed."""
+"""Training run: find the features, resolve the settings, train a model and embed all videos."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ def train_run(
     processes: Processes = SINGLE_PROCESS,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Train a method on cached features, keep the best model on the val split and embed all videos with it.
+    """Train a method on cached features, select the best model on the val split and embed all videos with it.
 
     Args:
         run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume` or `embed_only`.
@@ -67,30 +67,30 @@ def train_run(
         dataset: Dataset in the cache. Default: the only one.
         encoder: Encoder in the cache. Default: the only one.
         ratio: STM ratio of the features. Default: 0.3.
-        resume: Continue an interrupted run; options and settings must be those it was started with, except that
+        resume: Resume an interrupted run. Options and settings must match those it was started with, except that
             `epochs` may be larger if the schedule is constant.
-        embed_only: Only write the embeddings of a run again.
-        device: Where to train: "auto", "cuda", "mps" or "cpu".
-        preload_gib: Hold features of up to this size in memory.
+        embed_only: Skip training and rewrite the embeddings of an existing run.
+        device: Device to train on: "auto", "cuda", "mps" or "cpu".
+        preload_gib: Maximum size of features to preload into memory, in GiB.
         checkpoint_every: Epochs between checkpoints.
         tensorboard: Also log to TensorBoard.
         wandb: Also log to Weights & Biases.
-        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
-        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
-        progress: Shows how far training and embedding are.
-        stop: Checked after every step and every embedded video; if true, the run can be resumed later.
-        processes: The processes that train the run together; each of them calls this function.
-        **settings: Settings of the method.
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
+        runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
+        progress: Receives progress updates for training and embedding.
+        stop: Called after every step and before embedding a video; return true to stop the run, to be resumed later.
+        processes: Processes that train the run together; each of them calls this function.
+        **settings: Method settings.
 
     Returns:
-        A summary of the run (empty in all but the main process): "run", "dataset", "folder", "embedding_files" and,
-        after training, "steps", "last" (losses of the last epoch) and "validation" (metrics of the saved model).
+        Summary of the run (empty except in the main process): "run", "dataset", "folder", "embedding_files" and, after
+        training, "steps", "last" (losses of the last epoch) and "validation" (metrics of the saved model).
 
     Raises:
-        TrainError: The features, the settings or the run cannot be used.
-        Interrupted: `stop` returned true.
-        Diverged: The loss or the weights are not finite.
-        ProcessLost: Another process of `processes` has ended.
+        TrainError: If the features, the settings or the run cannot be used.
+        Interrupted: If `stop` returned true.
+        Diverged: If the loss or a weight is not finite.
+        ProcessLost: If another process of `processes` has ended.
     """
     features_path, runs_path = features_folder(features_dir), runs_folder(runs_dir)
     record = None
@@ -162,7 +162,7 @@ def train_run(
             _resume(trainer, record, validated=bool(data.of("val")))
         if processes.is_main:
             if record is not None and chosen.epochs > record.settings["epochs"]:
-                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # it marks a finished run
+                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # this file marks a finished run
             training.pop(runs.FILES_KEY, None)
             _write_config(folder, model, training)  # from here on, the run exists
         config = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
@@ -190,7 +190,7 @@ def train_run(
 def _recorded_settings(
     record: runs.RunRecord, options: dict[str, Any], given: dict[str, Any], *, may_extend: bool
 ) -> TrainSettings:
-    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones are different."""
+    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones differ."""
     recorded = shared.settings_of(record)
     started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
     if options["encoder"] == record.encoder_folder:
@@ -213,7 +213,7 @@ def _recorded_settings(
         changed = shared.differences(requested, recorded, given)
     if changed:
         raise TrainError(
-            f"{record.name} was started with {'; '.join(changed)}. Leave these options out or start another run."
+            f"{record.name} was started with {'; '.join(changed)}. Omit these options or start another run."
         )
     return recorded
 
@@ -221,7 +221,7 @@ def _recorded_settings(
 def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> None:
     """Restore the last checkpoint; raise TrainError if the run cannot be continued to its number of epochs."""
     if runs.FILES_KEY in record.training and (record.folder / runs.MODEL_NAME).exists():
-        runs.check_model(record.folder, record.training)  # its digest is about to be replaced
+        runs.check_model(record.folder, record.training)  # before its digest is replaced
     trainer.resume()
     if trainer.state.step == 0 and (record.folder / runs.LAST_MODEL_NAME).exists():
         raise TrainError(
@@ -230,7 +230,7 @@ def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> Non
     epochs, settings = record.settings["epochs"], trainer.method.settings
     is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
     if settings.epochs > epochs and is_trained and validated and epochs % settings.validate_every:
-        raise TrainError(  # the validation may have selected a model that a longer run would not
+        raise TrainError(  # this validation may have selected a model that a longer run would not
             f"The run cannot be extended: it was also validated after epoch {epochs}, which is not a multiple of "
             f"--validate-every {settings.validate_every}. Start another run."
         )
@@ -238,7 +238,7 @@ def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> Non
 
 
 def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
-    """Return the part "training" of config.json, which the later stages read (cache/runs.py)."""
+    """Return the "training" section of config.json, which later stages read (cache/runs.py)."""
     settings = untrained.settings
     features = {
         "dataset": data.dataset,
@@ -248,7 +248,7 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "column": data.column,
         **data.digests,
     }
-    # With a constant learning rate, a longer run is the continuation of a shorter one.
+    # With a constant learning rate, a longer run continues a shorter one, so they share an identity.
     without = {"epochs", "steps"} if settings.schedule == "constant" else {"steps"}
     decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json", exclude=without)}
     return features | {
@@ -261,13 +261,13 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "untrained_sha256": hashlib.sha256(file_bytes(untrained.state_dict())).hexdigest(),
         "validation": {},
         "versions": {"byov": __version__, "torch": torch.__version__},
-        # Everything that determines the results of the run, regardless of its name and the machine.
+        # Digest of everything that determines the results of the run, independent of its name and the machine.
         "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
     }
 
 
 def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool) -> dict[str, Any]:
-    """Return the record of an earlier run; raise TrainError if its features have changed."""
+    """Return the training record of an existing run; raise TrainError if its features have changed."""
     decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
     decisive["features_sha256"] = "features or list of train and val videos"
     if same_labels:
@@ -281,7 +281,7 @@ def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run; temporary files of killed processes are removed first."""
+    """Hold the lock of a run, and remove temporary files left by killed processes."""
     with ExitStack() as stack:
         try:
             stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))
@@ -300,7 +300,7 @@ def _selection_metric(data: TrainingData, select: str) -> str:
     if select == "last" or (val and select == "tau") or len(labeled_views) == 2:
         return select
     possible = "tau" if val else "last"
-    LOGGER.info(f"--select {select} needs val videos of both views with phase labels: using --select {possible}")
+    LOGGER.info(f"--select {select} needs val videos of both views with phase labels; using --select {possible}")
     return possible
 
 

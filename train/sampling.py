@@ -1,10 +1,10 @@
-"""Training batches: which frames of which videos each step sees.
+"""Sampling of training batches: the videos and frames used in each step.
 
-Draws depend only on the seed, the epoch and the number of the item, so batches do not depend on preloading, resuming or
-the number of processes.
+Random draws depend only on the seed, the epoch and the index of the item, so batches do not depend on preloading,
+resuming or the number of processes.
 
-Shapes: B clips, T sampled frames, `width` features. Padding masks are True for padding: repeats of the last frame that
-fill up a clip with fewer than T frames.
+Shapes: B clips, T sampled frames, `width` features. Clips with fewer than T frames are padded by repeating the last
+frame; padding masks are True for these repeats.
 """
 
 from collections import deque
@@ -24,44 +24,44 @@ from byov.errors import TrainError
 from byov.text import pluralize
 from byov.train.feature_store import CachedVideo, FeatureStore
 
-if TYPE_CHECKING:  # imports this module
+if TYPE_CHECKING:  # circular import
     from byov.train.methods.base import Method
 
-PREFETCH = 4  # batches read ahead
+PREFETCH = 4  # number of batches to read ahead
 
 
 @dataclass(frozen=True)
 class Clips:
-    """One clip of each item of a step, or of those items that this process trains on."""
+    """Batch with one clip per item; in distributed training, only for the items of this process."""
 
-    features: Tensor  # (B, T, width), prepared by the method
-    index: Tensor  # (B, T) frame number within the clip
-    first: Tensor  # (B,) number of the clip's first frame within its video
-    length: Tensor  # (B,) frames of the clip, of which T were sampled
-    video_length: Tensor  # (B,) frames of the whole video
+    features: Tensor  # (B, T, width) frame features, after `Method.prepare`
+    index: Tensor  # (B, T) frame indices within the clip
+    first: Tensor  # (B,) index of the clip's first frame in the video
+    length: Tensor  # (B,) number of frames in the clip, from which T were sampled
+    video_length: Tensor  # (B,) number of frames in the video
     video: Tensor  # (B,) index of the video among the training videos
-    padding: Tensor  # (B, T) bool
-    first_item: int  # number of the first of these items within the step
-    items: int  # items of the whole step, over all processes
-    context: Tensor | None = None  # (B, T, width) features of an earlier frame, for backbones that use one
+    padding: Tensor  # (B, T) bool, True for padding
+    first_item: int  # index of the first of these items in the global batch
+    items: int  # size of the global batch, over all processes
+    context: Tensor | None = None  # (B, T, width) features of the context frames, if the backbone uses them
 
     @property
     def sampled(self) -> int:
-        """T."""
+        """Number of sampled frames per clip, T."""
         return self.features.shape[1]
 
     @property
     def frame(self) -> Tensor:
-        """(B, T) frame number within the video."""
+        """Frame indices within the video, (B, T)."""
         return self.first[:, None] + self.index
 
     def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
-        """Draw (B, *shape) uniform numbers; an item's numbers do not depend on how a step is split over processes."""
+        """Draw (B, *shape) uniform random numbers that do not depend on how the batch is split over processes."""
         drawn = torch.rand(self.items, *shape, generator=generator)
         return drawn[self.first_item : self.first_item + len(self.features)].to(self.features.device)
 
     def feature_dropout(self, rate: float, generator: torch.Generator) -> Self:
-        """Return the clips with dropout applied to features and context."""
+        """Return a copy with dropout applied to the features and the context."""
         if not rate:
             return self
 
@@ -78,37 +78,37 @@ class Clips:
         return replace(self, **moved)
 
 
-Batch = tuple[Clips, ...]  # the first clip of each item, the second clip of each item, ...
+Batch = tuple[Clips, ...]  # entry i contains clip i of every item
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Frames drawn from the part [first, end) of a video."""
+    """Frames sampled from the interval [first, end) of a video."""
 
     video: CachedVideo
     first: int
     end: int
-    rows: NDArray[np.int64]  # counted from `first`
-    sampled: int  # rows before the padding
+    rows: NDArray[np.int64]  # frame indices relative to `first`
+    sampled: int  # number of rows before the padding
 
 
 Picked = TypeVar("Picked")
-Pick = Callable[[np.random.Generator], Picked]  # chooses the videos of an item
+Pick = Callable[[np.random.Generator], Picked]  # selects the videos for an item
 VideoPair = tuple[CachedVideo, CachedVideo]
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """How a method turns videos into training items."""
+    """Random sampler of training items; an item consists of one or more clips."""
 
     videos: Sequence[CachedVideo]
-    draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # one draw per clip of an item
-    context: int = 0  # frames back to the context frame; 0: none
+    draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # returns one draw per clip
+    context: int = 0  # distance from a frame back to its context frame, in frames; 0 disables context
     videos_per_item: int = 1
 
     @property
     def items(self) -> int:
-        """Items per epoch."""
+        """Number of items per epoch."""
         return -(-len(self.videos) // self.videos_per_item)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -119,31 +119,31 @@ class Sampler:
 
 
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Pick an ego and an exo video independently; `reason` ends the error raised if a view has no video."""
+    """Return a function that picks an ego and an exo video; `reason` completes the error if a view has no video."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
-            raise TrainError(f"the train split has no {name} video, and {reason}")
+            raise TrainError(f"the train split has no {name} video, but {reason}")
     return lambda rng: (ego[rng.integers(len(ego))], exo[rng.integers(len(exo))])
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Pick an ego and an exo video of the same performance; `reason` ends the error raised if there are none."""
+    """Return a function that picks a synchronized ego and exo video; `reason` completes the error if there is none."""
     ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
     if not pairs:
-        raise TrainError(f"the train split has no ego and exo videos of the same performance, and {reason}")
+        raise TrainError(f"the train split has no ego and exo videos of the same performance, but {reason}")
     return lambda rng: pairs[rng.integers(len(pairs))]
 
 
 def pick_one(videos: Sequence[CachedVideo]) -> Pick[CachedVideo]:
-    """Pick any video."""
+    """Return a function that picks one video."""
     _require(videos, 1)
     return lambda rng: videos[int(rng.integers(len(videos)))]
 
 
 def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
-    """Pick two different videos of any views; a single video is picked twice."""
+    """Return a function that picks two different videos of any view; if there is only one, it is picked twice."""
     _require(videos, 1)
 
     def pick(rng: np.random.Generator) -> VideoPair:
@@ -154,7 +154,7 @@ def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
 
 
 def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedVideo]]:
-    """Pick up to `count` different videos, half of each view unless one view has too few."""
+    """Return a function that picks up to `count` different videos, half from each view unless a view has too few."""
     _require(videos, 2)
     ego, exo = _by_view(videos)
     total = min(count, len(videos))
@@ -164,36 +164,36 @@ def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedV
 
 
 def draw_clip(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
-    """Draw frames of a random part of a video."""
+    """Sample frames from a random part of a video."""
     first, end = draw_part(video, crop, rng)
     return Draw(video, first, end, draw_rows(end - first, frames, rng), min(end - first, frames))
 
 
 def draw_part(video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator) -> tuple[int, int]:
-    """Draw the first frame and the end of a part whose length is a fraction of the video within `crop`."""
+    """Draw an interval [first, end) whose length, as a fraction of the video, lies within `crop`."""
     length = max(1, round(video.frames * rng.uniform(*crop)))
     first = int(rng.integers(video.frames - length + 1))
     return first, first + length
 
 
 def draw_rows(length: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw `count` of `length` frames, sorted, without replacement; a shorter clip repeats its last frame."""
+    """Sample `count` of `length` frames in order, without replacement; repeat the last frame if there are too few."""
     if length >= count:
         return np.sort(rng.choice(length, count, replace=False))
     return np.minimum(np.arange(count), length - 1)
 
 
 def same_time_frames(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
-    """Map frames of the video `of` to the frames of `other` at the same normalized time."""
+    """Map frame indices in the video `of` to frame indices in `other` at the same normalized time."""
     scaled: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
     return scaled.astype(np.int64)
 
 
 class BatchSource:
-    """The batches of a run by step; the last step of an epoch may have fewer than `batch_size` items.
+    """Training batches, indexed by step; the last batch of an epoch may have fewer than `batch_size` items.
 
-    `local_items` maps the number of items of a step to the range of those that this process trains on; if that is
-    empty, the first item is used for its shapes.
+    `local_items` maps the size of the global batch to the range of items that this process trains on. If the range is
+    empty, the first item serves as a placeholder.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class BatchSource:
         self.steps_per_epoch = sampler.steps_per_epoch(self._batch_size)
 
     def batch(self, step: int) -> Batch:
-        """Return the clips of a step's items."""
+        """Return the batch for a step."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         first = step_in_epoch * self._batch_size
         items = range(first, min(first + self._batch_size, self._sampler.items))
@@ -214,7 +214,7 @@ class BatchSource:
         return tuple(self._clips(clip, first_item=local.start, items=len(items)) for clip in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
-        """Yield the batches in order, reading the next ones in a background thread."""
+        """Yield batches in order while a background thread reads the next ones."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
             steps = iter(range(first_step, end_step))
             pending = deque(reader.submit(self.batch, step) for step in islice(steps, PREFETCH))
@@ -255,4 +255,4 @@ def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
 
 def _require(videos: Sequence[CachedVideo], count: int) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {pluralize(len(videos), 'video')}; at least {count} needed")
+        raise TrainError(f"the train split has {pluralize(len(videos), 'video')}; at least {count} required")

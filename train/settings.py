@@ -1,7 +1,7 @@
-"""Settings shared by all methods, and how a run's settings are resolved.
+"""Settings shared by all methods, and functions that resolve the settings of a run.
 
-Each method extends `TrainSettings` in its own file, `train/methods/<method>.py`. A setting with a description is an
-option of byov-train. Every default cites its source; docs/fidelity.md compares them with the paper.
+Each method extends `TrainSettings` in its own file, `train/methods/<method>.py`. Every setting with a description
+becomes a byov-train option. Every default cites its source; docs/fidelity.md compares the defaults with the paper.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,9 +20,9 @@ DEFAULT_METHOD = "byov"
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
 PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # epochs
-LARGEST = 1_000_000  # upper limit of every size, to catch typos
-WHOLE_VIDEO = (1.0, 1.0)  # the crop that covers all frames
-# Options whose name differs from the name of the setting.
+LARGEST = 1_000_000  # upper limit for sizes, to catch typos
+WHOLE_VIDEO = (1.0, 1.0)  # crop that covers the whole video
+# Settings whose command-line option has a different name.
 SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}
 
 RecordType = TypeVar("RecordType", bound=Record)
@@ -39,19 +39,19 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# Types of the settings whose default differs between methods; a method that overrides one only states its default.
-Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (36 for single-view triplets).")]
+# Types of settings whose defaults differ between methods, so that a method only needs to override the default.
+Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (single-view triplets: 36).")]
 Crop = Annotated[
     tuple[float, float],
     AfterValidator(_check_crop),
-    Field(description="Sample frames from a random part of the video; its length is this fraction of the video."),
+    Field(description="Range of clip lengths as fractions of the video; each clip is a random part of it."),
 ]
 Standardize = Annotated[
-    Literal["none", "video"], Field(description="Scale each feature to zero mean and unit deviation per clip.")
+    Literal["none", "video"], Field(description="Standardize each feature to zero mean and unit variance per clip.")
 ]
 Epochs = Annotated[int, Field(ge=1, description="Training epochs. An epoch has one item per training video.")]
 BatchSize = Annotated[Size, Field(description="Items (videos, pairs or groups of clips) per step.")]
-Optimizer = Annotated[Literal["adam", "adamw"], Field(description="AdamW decouples weight decay from the gradient.")]
+Optimizer = Annotated[Literal["adam", "adamw"], Field(description="Adam, or AdamW with decoupled weight decay.")]
 LearningRate = Annotated[Positive, Field(description="Learning rate.")]
 WeightDecay = Annotated[NonNegative, Field(description="Weight decay.")]
 Warmup = Annotated[NonNegative, Field(description="Epochs of linear learning-rate warm-up.")]
@@ -60,44 +60,44 @@ ClipGrad = Annotated[Positive | None, Field(description="Maximum gradient norm."
 Select = Annotated[
     Literal["retrieval", "trimmed", "both", "tau", "last"],
     Field(
-        description="Model selection on the val split: cross-view map@10 of whole videos, of sub-clips, or their mean; "
-        "Kendall's tau; or the last model."
+        description="Model-selection metric on the val split: cross-view map@10 of whole videos, of sub-clips, or the "
+        "mean of both; Kendall's tau; or none, to keep the last model."
     ),
 ]
 Backbone = Annotated[
     Literal["frame", "transformer", "encoder"],
     Field(description="Network: a per-frame MLP, CARL's transformer, or BYOV's encoder."),
 ]
-Depth = Annotated[int, Field(ge=1, le=256, description="Encoder blocks.")]
-Heads = Annotated[Size, Field(description="Attention heads.")]
+Depth = Annotated[int, Field(ge=1, le=256, description="Number of encoder blocks.")]
+Heads = Annotated[Size, Field(description="Number of attention heads.")]
 Position = Annotated[
     Literal["interpolated", "share", "index", "none"],
     Field(
         description="Positional encoding in the encoder: rank among the sampled frames, normalized time in the clip, "
-        "frame number in the clip, or none."
+        "frame index in the clip, or none."
     ),
 ]
-PositionIn = Annotated[Literal["features", "latent"], Field(description="Where positions are added.")]
+PositionIn = Annotated[Literal["features", "latent"], Field(description="Where positional encodings are added.")]
 Pairs = Annotated[
     Literal["views", "any"], Field(description="Pair an ego with an exo video, or any two training videos.")
 ]
-Temperature = Annotated[Positive, Field(description="Softmax temperature of the frame similarities.")]
-FeatureDropout = Annotated[float, Field(ge=0, lt=1, description="Fraction of feature values set to zero.")]
-Norm = Literal["after", "before"]  # the encoder's final LayerNorm: after its blocks, or before them
+Temperature = Annotated[Positive, Field(description="Softmax temperature for frame similarities.")]
+FeatureDropout = Annotated[float, Field(ge=0, lt=1, description="Dropout rate of the input features.")]
+Norm = Literal["after", "before"]  # whether the encoder's final LayerNorm follows or precedes its blocks
 
 
 class SamplingSettings(Record):
     frames: Frames = 32  # paper, sec. 4.2
-    crop: Crop = WHOLE_VIDEO  # paper, sec. 4.2: frames that cover the whole video
+    crop: Crop = WHOLE_VIDEO  # paper, sec. 4.2: frames are sampled from the whole video
     standardize: Standardize = "none"  # neither the paper nor the published code standardizes
 
 
 class OptimizerSettings(Record):
-    """Optimizer settings, from the published code; the paper states none."""
+    """Optimizer settings. Defaults are from the published code; the paper does not state them."""
 
     epochs: Epochs = 300
     steps: int | None = Field(
-        None, ge=1, description="Optimizer steps, rounded up to whole epochs, in place of --epochs."
+        None, ge=1, description="Number of optimizer steps, rounded up to whole epochs; replaces --epochs."
     )
     batch_size: BatchSize = 1
     optimizer: Optimizer = "adam"
@@ -107,44 +107,44 @@ class OptimizerSettings(Record):
     schedule: Schedule = "constant"
     clip_grad: ClipGrad = None
     precision: Literal["float32", "bf16"] = Field(
-        "float32", description="Arithmetic of the networks in training; bf16: bfloat16 autocast. Losses are float32."
+        "float32", description="Precision of the networks in training; bf16 is bfloat16 autocast with float32 losses."
     )
 
 
 class ValidationSettings(Record):
-    validate_every: int = Field(10, ge=1, description="Epochs between validations.")  # published code
-    select: Select = "retrieval"  # ours; the published code keeps every checkpoint
+    validate_every: int = Field(10, ge=1, description="Number of epochs between validations.")  # published code
+    select: Select = "retrieval"  # our choice; the published code keeps every checkpoint
 
 
 class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
-    """Base of every method's settings: everything that determines a run's results, apart from its features."""
+    """Base class for method settings, which together with the features determine the results of a run."""
 
     method: str
     seed: int = Field(0, ge=0, lt=2**63, description="Random seed.")
 
     summary: ClassVar[str]  # one sentence for --help
     name: ClassVar[str]  # row title in tables
-    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {}  # what values of a setting add to the row title
-    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # the method's defaults per dataset
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {}  # setting -> {value: text added to the row title}
+    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # dataset -> {setting: default}
 
     @property
     def label(self) -> str:
-        """Short name of the method or recipe, for run names."""
+        """Short name of the method or recipe, used in run names."""
         return self.method
 
     @property
     def unused(self) -> set[str]:
-        """Settings without effect on this variant."""
+        """Names of the settings that have no effect in this variant."""
         return set()
 
     @property
     def title(self) -> str:
-        """Row title in tables: the method and the distinguishing settings of this variant."""
+        """Row title in tables: the method name and the settings that distinguish this variant."""
         own = (texts.get(getattr(self, setting)) for setting, texts in self.VARIANTS.items())
         return ", ".join((self.name, *filter(None, own), *self.common_variants()))
 
     def with_epochs(self, steps_per_epoch: int) -> Self:
-        """Return the settings with `steps` converted to epochs; a default warm-up keeps its fraction of all epochs."""
+        """Return a copy with `steps` converted to `epochs`; the default warm-up is rescaled proportionally."""
         if self.steps is None:
             return self
         epochs = -(-self.steps // steps_per_epoch)
@@ -153,28 +153,28 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
         return self.model_copy(update={"epochs": epochs, "warmup": warmup})
 
     def common_variants(self) -> Iterator[str]:
-        """Yield the differences from the method's default row in settings that several methods share."""
+        """Yield parts of the row title for shared settings that differ from the method's defaults."""
         default = type(self).model_fields["standardize"].default
         if self.standardize != self.presets("", dict(self)).get("standardize", default):
             yield "standardized" if self.standardize == "video" else "not standardized"
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        """Return the defaults that depend on the dataset or on the given settings."""
+        """Return defaults that depend on the dataset or on the given settings."""
         return SHARED_PRESETS.get(dataset, {}) | cls.DATASET_PRESETS.get(dataset, {})
 
 
 class EncoderSettings(Record):
     """Settings of BYOV's encoder."""
 
-    latent: Size = Field(256, multiple_of=2, description="Latent width (even).")  # paper, sec. 4.2
+    latent: Size = Field(256, multiple_of=2, description="Width of the latents (even).")  # paper, sec. 4.2
     depth: Depth = 12  # paper, sec. 4.2
-    heads: Heads = 16  # published code; the paper does not say
-    position: Position = "interpolated"  # published code; the paper describes the decoder's positions only
+    heads: Heads = 16  # published code; the paper does not state it
+    position: Position = "interpolated"  # published code; the paper describes only the decoder's positions
     position_in: PositionIn = "features"  # published code
     norm: Norm = "after"  # as in MAE; the published code normalizes before the blocks
     # neither the paper nor the published code restricts attention
-    attention_window: Size | None = Field(None, description="Encoder attention reaches this many frames either side.")
+    attention_window: Size | None = Field(None, description="Maximum attention distance of the encoder, in frames.")
 
     @property
     def has_encoder(self) -> bool:
@@ -188,15 +188,15 @@ class EncoderSettings(Record):
 
 
 class BackboneSettings(Record):
-    """Choice of the network that embeds frames; the defaults are those of TCC, GTA and AE2."""
+    """Choice of the network that embeds frames. Defaults are those of TCC, GTA and AE2."""
 
     backbone: Backbone = "frame"
     context: int = Field(
-        15, ge=0, le=LARGEST, description="Frames from a frame back to its context frame; 0 disables it."
+        15, ge=0, le=LARGEST, description="Distance back to the context frame, in frames; 0 disables the context frame."
     )
 
 
-# Help panels of byov-train; settings of a single method are listed under the method.
+# Help panels of byov-train; settings specific to one method are listed under the method.
 GROUPS: dict[str, type[Record]] = {
     "Backbone": BackboneSettings,
     "Encoder": EncoderSettings,
@@ -211,33 +211,33 @@ SHARED_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def option_name(setting: str) -> str:
-    """Return the name of a setting's option without dashes: "batch_size" -> "batch-size", "self_view" -> "self"."""
+    """Return a setting's option name without leading dashes: "batch_size" -> "batch-size", "self_view" -> "self"."""
     return SHORT_OPTIONS.get(setting, setting).replace("_", "-")
 
 
 def settings_classes() -> dict[str, type[TrainSettings]]:
-    """Return the settings class of each method."""
-    from byov.train.methods import METHODS  # imports PyTorch, and this module
+    """Return a dict mapping method names to settings classes."""
+    from byov.train.methods import METHODS  # deferred, because it imports PyTorch and this module
 
     return {name: method.settings_class for name, method in METHODS.items()}
 
 
 def methods_with(setting: str) -> list[str]:
-    """Return the methods that have a setting."""
+    """Return the names of the methods that have the given setting."""
     return [method for method, cls in settings_classes().items() if setting in cls.model_fields]
 
 
 def resolve_settings(method: str, dataset: str, given: Mapping[str, Any]) -> TrainSettings:
-    """Complete settings with the defaults of a method for a dataset; raise SettingsError if one is invalid."""
+    """Combine the given settings with a method's defaults for a dataset; raise SettingsError if one is invalid."""
     cls = _settings_class(method)
     check_names(method, given)
     return checked(cls, **(cls.presets(dataset, given) | dict(given)))
 
 
 def check_names(method: str, given: Mapping[str, Any]) -> None:
-    """Raise SettingsError if the method lacks one of the given settings, or if two of them contradict each other."""
+    """Raise SettingsError if the method does not have one of the given settings, or if two of them conflict."""
     if given.get("steps") is not None and "epochs" in given:
-        raise SettingsError("--steps and --epochs both set the length of the training; give one of them")
+        raise SettingsError("--steps and --epochs both set the length of training; pass only one of them")
     for name in given:
         owners = methods_with(name)
         if not owners:
@@ -245,7 +245,7 @@ def check_names(method: str, given: Mapping[str, Any]) -> None:
             similar = "".join(f"; did you mean {match!r}?" for match in get_close_matches(name, names, 1))
             raise SettingsError(f"unknown setting {name!r}{similar}; byov-train --help lists them")
         if method not in owners:
-            raise SettingsError(f"--{option_name(name)} is a setting of {', '.join(owners)}; the method is {method}")
+            raise SettingsError(f"--{option_name(name)} is an option of {', '.join(owners)}; the method is {method}")
 
 
 def checked(cls: type[RecordType], **values: Any) -> RecordType:
@@ -262,9 +262,9 @@ def settings_of(run: RunRecord) -> TrainSettings:
 
 
 def read_settings(config: Path, raw: Any) -> TrainSettings:
-    """Read the entry "settings" of a config.json; raise TrainError with the file's name if it is invalid."""
+    """Parse the "settings" entry of a config.json file; raise TrainError with its path if the entry is invalid."""
     if not isinstance(raw, dict) or "method" not in raw:
-        raise TrainError(f"{config}: no settings of a method")
+        raise TrainError(f"{config} has no method settings")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     try:
         return checked(_settings_class(str(values["method"])), **values)
@@ -273,7 +273,7 @@ def read_settings(config: Path, raw: Any) -> TrainSettings:
 
 
 def differences(ours: TrainSettings, theirs: TrainSettings, names: Iterable[str] | None = None) -> list[str]:
-    """List the settings that differ, as "NAME THEIRS, not OURS"; by default all except those determined by `steps`."""
+    """List differing settings as "NAME THEIRS, not OURS"; by default, all except those derived from `steps`."""
     if names is None:
         decided = {"epochs", "warmup"} if theirs.steps is not None and ours.steps == theirs.steps else set()
         names = (name for name in type(theirs).model_fields if name not in decided)

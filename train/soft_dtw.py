@@ -1,6 +1,6 @@
-"""Soft dynamic time warping: the cost of aligning two clips frame by frame, in order.
+"""Soft dynamic time warping (DTW): differentiable cost of aligning two clips in temporal order.
 
-The tables of a batch are filled together, one anti-diagonal at a time; its cells depend on the previous two only.
+Tables are filled one anti-diagonal at a time, because the cells of an anti-diagonal depend only on the previous two.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from torch.autograd.function import once_differentiable
 
 from byov.train.networks import full_precision
 
-ABSENT = -1e25  # score of cells outside the table: finite, because 0 times infinity is NaN
+ABSENT = -1e25  # score of cells outside the table; finite, because 0 * inf is NaN
 
 
 @full_precision
 def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: Tensor) -> Tensor:
-    """Compute the costs c_ij = -log softmax_i(u_i·v_j / temperature), normalized over the frames of the *first* clip.
+    """Compute matching costs c_ij = -log softmax_i(u_i·v_j / temperature), normalized over the *first* clip's frames.
 
     Shapes: u (N, T, D), v (N, S, D), padding of the first clip (N, T), costs (N, T, S). Padded frames are excluded from
-    the softmax and cost 0.
+    the softmax and have cost 0.
     """
     logits = first @ second.mT / temperature
     hidden = padding[..., None]
@@ -30,19 +30,19 @@ def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: T
 
 @full_precision
 def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
-    """(N, T, S) matching costs c -> (N, T, S) tables R of path costs.
+    """Compute tables R of path costs, (N, T, S), from matching costs c, (N, T, S).
 
-    R_ij = c_ij + Σ_k π_k n_k, where n are the R of (i, j-1), (i-1, j-1) and (i-1, j) that exist, and
-    π = softmax(-n / gamma). R_11 = c_11.
+    R_11 = c_11 and R_ij = c_ij + Σ_k π_k n_k, where n are the values of R at those of the cells (i, j-1), (i-1, j-1)
+    and (i-1, j) that exist, and π = softmax(-n / gamma).
     """
     scores: Tensor = _PathScores.apply(costs / -gamma, False)  # type: ignore[no-untyped-call]
     return scores * -gamma
 
 
 def path_probabilities(costs: Tensor, gamma: float) -> Tensor:
-    """(N, T, S) matching costs -> (N, T, S) probabilities that the alignment path visits each cell.
+    """Compute the probability that the alignment path visits each cell, (N, T, S), from matching costs (N, T, S).
 
-    A path has the probability exp(-cost / gamma), normalized over all paths: the gradient of soft DTW with the
+    The probability of a path is proportional to exp(-cost / gamma). The result is the gradient of soft DTW with a
     log-sum-exp minimum.
     """
     with torch.enable_grad():
@@ -52,7 +52,7 @@ def path_probabilities(costs: Tensor, gamma: float) -> Tensor:
 
 
 def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
-    """Compute the tables of (N, T, S) costs of different sizes in one padded batch."""
+    """Compute soft DTW tables for (N, T, S) matching costs of different sizes in one padded batch."""
     rows, columns = (max(table.shape[axis] for table in costs) for axis in (1, 2))
     padded = [F.pad(table, (0, columns - table.shape[2], 0, rows - table.shape[1])) for table in costs]
     tables = torch.split(soft_dtw(torch.cat(padded), gamma), [len(table) for table in costs])
@@ -60,28 +60,28 @@ def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
 
 
 def final_costs(tables: Tensor, first_padding: Tensor, second_padding: Tensor) -> Tensor:
-    """(N, T, S) tables -> (N,) costs at the last frames before the padding, (N, T) and (N, S)."""
+    """Return the (N,) costs in (N, T, S) tables at the last frames before the padding, (N, T) and (N, S)."""
     row, column = ((~padding).sum(dim=1) - 1 for padding in (first_padding, second_padding))
     return tables[torch.arange(len(tables), device=tables.device), row, column]
 
 
 class _PathScores(torch.autograd.Function):
-    """(N, T, S) scores of cells, s = -c / gamma -> (N, T, S) scores of paths, q = -R / gamma.
+    """Compute path scores q = -R / gamma, (N, T, S), from cell scores s = -c / gamma, (N, T, S).
 
-    q_ij = s_ij + Σ_k π_k q_k over the three previous cells, π = softmax(q), with the derivative π_k (1 + q_k - Σ π q)
-    by q_k; or, with `log_sum_exp`, q_ij = s_ij + log Σ_k exp(q_k), with the derivative π_k. Written by hand because
-    autograd takes three times as long.
+    q_ij = s_ij + Σ_k π_k q_k over the three preceding cells, where π = softmax(q); the derivative with respect to q_k
+    is π_k (1 + q_k - Σ π q). With `log_sum_exp`, q_ij = s_ij + log Σ_k exp(q_k), with derivative π_k. The backward pass
+    is written by hand because autograd takes three times as long.
     """
 
     @staticmethod
     def forward(ctx: Any, cells: Tensor, log_sum_exp: bool) -> Tensor:
         diagonals = _shear(cells, ABSENT)
-        paths = F.pad(diagonals, (0, 0, 1, 0, 2, 0), value=ABSENT)  # two more diagonals and one more row
-        paths[0, 0] = 0  # before the first cell
+        paths = F.pad(diagonals, (0, 0, 1, 0, 2, 0), value=ABSENT)  # add two diagonals and one row
+        paths[0, 0] = 0  # virtual cell before the first one
         own, above = paths[:, 1:].unbind(), paths[:, :-1].unbind()
         for d, scores in enumerate(diagonals.unbind()):
             left, corner, up = own[d + 1], above[d], above[d + 1]  # (T, N)
-            # Softmax of two at a time: torch.softmax would start threads for these few cells.
+            # Combine two cells at a time, because torch.softmax would start threads for these few cells.
             log_sum = torch.logaddexp(left, corner)
             if log_sum_exp:
                 best = torch.logaddexp(log_sum, up)
@@ -112,9 +112,9 @@ class _PathScores(torch.autograd.Function):
 
 
 def _shear(table: Tensor, absent: float) -> Tensor:
-    """(N, T, S) -> (T + S - 1, T, N): cell (i, j) moves to row i of anti-diagonal i + j; `absent` fills the rest.
+    """Shear (N, T, S) to (T + S - 1, T, N): cell (i, j) moves to row i of anti-diagonal i + j; `absent` fills the rest.
 
-    Padding each row by T and reading rows of T + S - 1 shifts each row by one against the previous one.
+    Padding each row by T cells and reshaping to rows of T + S - 1 cells shifts each row one cell further.
     """
     batch, rows, columns = table.shape
     longer = F.pad(table, (0, rows), value=absent).flatten(1)
@@ -122,7 +122,7 @@ def _shear(table: Tensor, absent: float) -> Tensor:
 
 
 def _unshear(diagonals: Tensor) -> Tensor:
-    """Invert `_shear`: (T + S - 1, T, N) -> (N, T, S)."""
+    """Invert `_shear`, from (T + S - 1, T, N) to (N, T, S)."""
     length, rows, batch = diagonals.shape
     longer = F.pad(diagonals.permute(2, 1, 0).reshape(batch, -1), (0, rows))
     return longer.view(batch, rows, length + 1)[..., : length + 1 - rows]

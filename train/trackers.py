@@ -1,4 +1,4 @@
-"""Experiment trackers: the metrics of a run in TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
+"""Experiment trackers that log metrics to TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ Tracker = Callable[[Mapping[str, float], int], None]  # logs the metrics of a st
 
 
 def check_installed(packages: Sequence[str]) -> None:
-    """Raise TrainError if the package of a tracker is not installed."""
+    """Raise TrainError if a tracker's package is not installed."""
     for package in packages:
         if find_spec(package) is None:
             raise TrainError(f"--{package} needs a package: pip install {package}")
@@ -24,17 +24,17 @@ def check_installed(packages: Sequence[str]) -> None:
 def open_trackers(
     names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int
 ) -> Iterator[list[Tracker]]:
-    """Open trackers ("tensorboard", "wandb") for the metrics of a run from `first_step` on; close them at the end."""
+    """Open trackers ("tensorboard", "wandb") for a run that starts at `first_step`; close them on exit."""
     with ExitStack() as stack:
         trackers = [_tensorboard(run, first_step, stack)] if "tensorboard" in names else []
         yield trackers + ([_wandb(run, config, stack)] if "wandb" in names else [])
 
 
 def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
-    """Log to event files in the folder `tensorboard` of the run."""
+    """Return a tracker that writes event files to the `tensorboard` folder of the run."""
     from torch.utils.tensorboard import SummaryWriter
 
-    # Purge what an interrupted run logged after its last checkpoint.
+    # Purge metrics that an interrupted run logged after its last checkpoint.
     writer: Any = stack.enter_context(SummaryWriter(str(run / "tensorboard"), purge_step=first_step))
 
     def log(metrics: Mapping[str, float], step: int) -> None:
@@ -46,7 +46,7 @@ def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
 
 
 def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
-    """Log to a W&B run, whose id is kept in the run's folder so that a resumed run continues it."""
+    """Return a tracker that logs to W&B; the W&B run id is saved, so that a resumed run continues the same W&B run."""
     import wandb
 
     id_file = run / "wandb" / "id"
@@ -66,4 +66,4 @@ def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
         raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
     stack.callback(wandb_run.finish)
     write_text(id_file, wandb_run.id + "\n")
-    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)  # W&B ignores steps that it already has
+    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)  # W&B ignores steps already logged

@@ -28,13 +28,13 @@ from byov.train.trackers import Tracker
 
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-READ_LOSSES_EVERY = 10  # steps; reading a loss waits for the device
-TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # log the time left if it exceeds the latter
-STEP_STREAM = 0x6D61736B  # separates the random numbers of the steps from other uses of the seed
+READ_LOSSES_EVERY = 10  # steps; reading a loss synchronizes with the device
+TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # log the remaining time only if it is longer
+STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
 
 
 def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step: linear warm-up, then constant or a cosine down to zero."""
+    """Return the learning rate for a step: linear warm-up, then constant or cosine decay to zero."""
     warmup, total = settings.warmup * steps_per_epoch, settings.epochs * steps_per_epoch
     if step < warmup:
         return settings.lr * (step + 1) / (warmup + 1)
@@ -44,10 +44,10 @@ def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) 
 
 
 class Trainer:
-    """Trains a method, validates it, keeps the best model, and writes metrics and checkpoints.
+    """Training loop with validation, model selection, metrics and checkpoints.
 
-    `select` names the metric of `validate` that selects the best model; without that metric, the last model is kept.
-    Model files and checkpoints carry `metadata`, above all the "identity" of the run.
+    `select` names the metric from `validate` that selects the best model; if it is missing, the last model is kept.
+    `metadata` is stored in model files and checkpoints; its "identity" distinguishes runs.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Trainer:
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
         self._folder, self._metadata = folder, dict(metadata or {})
         self.trackers: Sequence[Tracker] = ()
-        self._unread: list[tuple[dict[str, Tensor], int]] = []  # losses and items of the steps since they were read
+        self._unread: list[tuple[dict[str, Tensor], int]] = []  # (losses, number of items) per step since the last read
 
     def resume(self) -> None:
-        """Continue from the newest usable checkpoint, or from the beginning if there is none."""
+        """Resume from the newest usable checkpoint, or start from the beginning if there is none."""
         checkpoints = self._folder / CHECKPOINTS_NAME
         self.state = load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
         if self.state.best is not None:
@@ -91,12 +91,12 @@ class Trainer:
             if file.identity != self._metadata.get("identity"):
                 raise TrainError(f"{best} belongs to another run ({file.origin}). Restore the run's own model.")
         if self.state.records and self._processes.is_main:
-            self._write_metrics()  # the file may be damaged, or have epochs after the checkpoint
+            self._write_metrics()  # the file may be damaged or contain epochs after the checkpoint
 
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
-        """Train to the last step; once `stop` returns true, write a checkpoint and raise Interrupted.
+        """Train until the last step; if `stop` returns true, save a checkpoint and raise Interrupted.
 
-        Raise Diverged if the loss or the weights are not finite, or the processes disagree.
+        Raise Diverged if the loss or a weight is not finite, or if the processes are out of sync.
         """
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
@@ -120,7 +120,7 @@ class Trainer:
                         LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
-                    self._processes.any(True)  # barrier: torchrun ends all processes as soon as one exits
+                    self._processes.any(True)  # barrier: torchrun kills all processes as soon as one exits
                     raise Interrupted(
                         f"stopped after step {self.state.step} of {self.total_steps}; "
                         f"resume with byov-train --run {self._folder.name} --resume"
@@ -151,7 +151,7 @@ class Trainer:
         self._unread.append(({name: loss.detach() for name, loss in losses.items()}, items))
 
     def _read_losses(self) -> float:
-        """Add the losses of the steps since the last call to the sums of the epoch, and return the last loss."""
+        """Add the losses since the last call to the sums for this epoch, and return the latest loss."""
         steps, self._unread = self._unread, []
         local = torch.stack([at_least_float32(loss) for losses, _ in steps for loss in losses.values()]).cpu().double()
         fractions = [[len(self._processes.local_items(items)) / items] for _, items in steps]
@@ -165,7 +165,7 @@ class Trainer:
         return losses["loss"]
 
     def _end_epoch(self, epoch: int) -> float | None:
-        """Record the epoch, and validate and checkpoint if due; return the score if there is one."""
+        """Record the epoch, validate and save a checkpoint if due, and return the selection metric, if computed."""
         self._processes.check_in_sync(self.method, self.state.step)
         self._check_weights_finite()
         sums, self.state.loss_sums = self.state.loss_sums, {}
@@ -188,7 +188,7 @@ class Trainer:
         return metrics.get(self._select)
 
     def _write_record(self, record: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl, without times: a repeated or resumed run writes the same file."""
+        """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs write equal files."""
         self.state.records.append(record)
         self._write_metrics()
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}

@@ -1,4 +1,4 @@
-"""Validation metrics during training, computed by the evaluator's own functions."""
+"""Validation metrics during training, computed with the functions of the evaluator."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -21,7 +21,7 @@ TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
 
 
 class Validator:
-    """Embeds the val videos, as a whole and as sub-clips, and scores the embeddings."""
+    """Validation function that embeds the val videos, whole and as sub-clips, and scores the embeddings."""
 
     def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
         self._store, self._device = store, device
@@ -31,7 +31,7 @@ class Validator:
         ]
 
     def __call__(self, model: Method) -> dict[str, float]:
-        """Return metric → value; metrics that the views and labels of the split do not support are omitted."""
+        """Return a dict mapping metric names to values; metrics that the val split does not support are omitted."""
         model.eval()
         whole, trimmed = self._embed(model, self._whole), self._embed(model, self._trimmed)
         model.train()
@@ -45,7 +45,7 @@ class Validator:
         return metrics | ({"both": fmean(means.values())} if means else {})
 
     def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
-        """Embed clips, given by their first and last frame."""
+        """Embed clips, each given as a video with its first and last frame."""
         embeddings, labels = [], []
         for video, first, last in clips:
             features = torch.from_numpy(self._store.read(video)[first : last + 1]).to(self._device)
@@ -63,7 +63,7 @@ class Validator:
 
 
 def cross_view_map(frames: Frames) -> dict[str, float]:
-    """Return map@10 of ego queries in exo frames and the reverse; {} without labels or without one of the views."""
+    """Return map@10 for ego-to-exo and exo-to-ego retrieval; empty if labels or one of the views are missing."""
     if frames.labels is None or frames.labels.max() == UNLABELED:
         return {}
     scores = mean_average_precision(frames.labeled_frames, (K,), CROSS_VIEW)

@@ -183,10 +183,10 @@ def test_synchronized_videos_share_a_pair_name():
 @pytest.mark.parametrize(
     ("pick", "there", "message"),
     [
-        (pick_any_two, (0, 0), "at least 1 needed"),
-        (lambda videos: pick_several(videos, 8), (1, 0), "at least 2 needed"),
-        (lambda videos: pick_views(videos, "so"), (2, 0), "no exo video, and so"),
-        (lambda videos: sampling.pick_synchronized(videos, "so"), (2, 2), "the same performance, and so"),
+        (pick_any_two, (0, 0), "at least 1 required"),
+        (lambda videos: pick_several(videos, 8), (1, 0), "at least 2 required"),
+        (lambda videos: pick_views(videos, "so"), (2, 0), "no exo video, but so"),
+        (lambda videos: sampling.pick_synchronized(videos, "so"), (2, 2), "the same performance, but so"),
     ],
 )
 def test_missing_videos_are_reported(pick, there, message):

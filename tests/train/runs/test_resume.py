@@ -129,7 +129,7 @@ def test_a_run_that_more_epochs_would_change_is_not_extended(byov_train, refused
 
 def test_steps_are_rounded_up_to_epochs(byov_train, refused, tiny, reference, run):
     at = tiny.index("--epochs")
-    assert "give one of them" in refused(*START, *tiny, "--steps", 9)
+    assert "pass only one of them" in refused(*START, *tiny, "--steps", 9)
     assert byov_train(*START, *tiny[:at], *tiny[at + 2 :], "--steps", 9).code == 0
     settings = json.loads((run / "config.json").read_text())["settings"]
     assert (settings["steps"], settings["epochs"]) == (9, 3)
