@@ -1,4 +1,4 @@
-"""Datasets of ego and exo videos, and the decoder that reads them."""
+"""Dataset readers for ego and exo videos, and the video decoder."""
 
 import shutil
 import tempfile
@@ -26,9 +26,9 @@ _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2
 
 
 def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
-    """Read a known dataset from datasets_dir / name.
+    """Read a built-in dataset from `datasets_dir / name`.
 
-    Missing demo videos are copied from this package, and missing Meta-World videos are rendered.
+    If the folder does not exist, demo videos are copied from the package and Meta-World videos are rendered.
     """
     name = dataset_folder(name)
     if name not in READERS:
@@ -44,7 +44,7 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
     if not root.is_dir():
         raise DatasetError(
             f"{root.absolute()} is missing or not a folder. Download {name} from {_DOWNLOADS[name]} into this folder, "
-            "or set --datasets-dir. To try byov without a download, use the dataset demo."
+            "or set --datasets-dir. To try byov without a download, use --dataset demo."
         )
     return READERS[name](name, root)
 
@@ -56,5 +56,5 @@ def _copy_demo(root: Path) -> None:
         try:
             copy.rename(root)
         except OSError:
-            if not root.is_dir():  # another process may have copied it in the meantime
+            if not root.is_dir():  # another process may have copied it concurrently
                 raise

@@ -1,10 +1,10 @@
-"""The four datasets of the AE2 benchmark, in the layout of their download.
+"""Reader for the four datasets of the AE2 benchmark, in their published folder layout.
 
 - Break Eggs, Tennis Forehand: {ego,exo}/*.mp4, with {train,val,test}.csv (one file name per line) in each folder.
 - Pour Milk, Pour Liquid: {train,val,test}/{ego,exo}/*.mp4.
 
-All have a label.pickle that maps file stems to the phase of each frame. A stem that exists in both views is treated as
-a pair recorded simultaneously. AE2 does not state this; it follows from its labels, which are shared by both views.
+Each dataset has a label.pickle that maps file stems to per-frame phases. An ego and an exo video with the same stem are
+treated as a simultaneous recording: AE2 does not say so, but label.pickle has only one list of labels for both.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """Read one of the four datasets from its folder, or from the unzipped folder inside it."""
+    """Read an AE2 dataset from `root`, or from a subfolder if the archive was unzipped one level deeper."""
     root = _dataset_root(name, root)
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
@@ -52,11 +52,11 @@ def _dataset_root(name: str, root: Path) -> Path:
     layout = "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv" if is_listed else "{train,val,test}/{ego,exo}/*.mp4"
     entries = sorted(path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith("."))
     found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
-    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Move them into this folder.")
+    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Move the files into this folder.")
 
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:
-    """Append the view to ids that exist in both views, and pair these videos if they are in the same split."""
+    """Append the view to ids that occur in both views, and pair these videos if they are in the same split."""
     views, splits = defaultdict(set), defaultdict(set)
     for video in videos:
         views[video.id].add(video.view)
@@ -76,7 +76,7 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
             try:
                 lines = list_file.read_text(encoding="utf-8-sig").splitlines()
             except FileNotFoundError:
-                raise DatasetError(f"{list_file}: missing; it is part of the dataset's download") from None
+                raise DatasetError(f"{list_file}: missing. It is part of the published dataset.") from None
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
             for line in filter(None, map(str.strip, lines)):

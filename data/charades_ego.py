@@ -1,7 +1,7 @@
-"""Charades-Ego, in the layout of its download: CharadesEgo_v1_{train,test}.csv and <id>.mp4.
+"""Charades-Ego reader, for the published layout CharadesEgo_v1_{train,test}.csv and <id>.mp4.
 
-Labels are video-level actions (157 classes) instead of phases, and there is no val split. A pair is one script
-performed twice, once for each camera, not a simultaneous recording.
+Labels are video-level actions (157 classes) instead of phases, and there is no val split. The two videos
+of a pair show the same script performed twice, once per camera; they are not a simultaneous recording.
 """
 
 import re
@@ -13,12 +13,12 @@ from byov.data.dataset import Dataset, Split, Video, read_csv, require_views
 from byov.errors import DatasetError
 
 NUM_CLASSES = 157
-_PARTNER_COLUMN = "charades_video"  # id of the video of the same script in the other view; absent from older releases
+_PARTNER_COLUMN = "charades_video"  # id of the video of the same script in the other view; missing in older releases
 _ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
 
 def read_charades_ego(name: str, root: Path) -> Dataset:
-    """Read the dataset from its folder."""
+    """Read Charades-Ego from the folder `root`."""
     rows = [row for split in ("train", "test") for row in _read_list(root, split)]
     actions = tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
     dataset = Dataset(name, root, tuple(_with_pairs(rows)), action_names=actions)
@@ -27,7 +27,7 @@ def read_charades_ego(name: str, root: Path) -> Dataset:
 
 
 def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
-    """Pair each video with its partner in the other view of the same split; the first match wins."""
+    """Pair each video with its partner in the other view and the same split; the first match wins."""
     videos = {video.id: video for video, _ in rows}
     pairs: dict[str, str] = {}
     for video, partner in rows:
@@ -41,7 +41,7 @@ def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
 
 
 def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
-    """Yield the videos of a split and the ids of their partners."""
+    """Yield each video in a split with the id of its partner ("" if it has none)."""
     for source, row in read_csv(root / f"CharadesEgo_v1_{split}.csv", ("id", "egocentric", "actions")):
         if row["egocentric"] not in ("Yes", "No"):
             raise DatasetError(f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No.")
@@ -56,11 +56,11 @@ def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
 
 
 def _parse_actions(text: str, source: str) -> tuple[int, ...]:
-    """Parse "c092 11.90 21.20;c147 0.00 12.60" to (92, 147)."""
+    """Return the classes in a cell such as "c092 11.90 21.20;c147 0.00 12.60", here (92, 147)."""
     classes = set()
     for part in filter(None, text.split(";")):
         match = _ACTION.fullmatch(part.strip())
         if match is None or int(match[1]) >= NUM_CLASSES:
-            raise DatasetError(f"{source}: action {part!r}. Expected something like 'c092 11.90 21.20'.")
+            raise DatasetError(f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 21.20'.")
         classes.add(int(match[1]))
     return tuple(sorted(classes))

@@ -1,4 +1,4 @@
-"""Datasets: videos of two views in three splits, with their annotations."""
+"""Datasets of ego and exo videos in train, val and test splits, with their annotations."""
 
 import csv
 import math
@@ -22,9 +22,9 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class FileSegment(NamedTuple):
-    """Part of a video file, from `start` up to but excluding `end`.
+    """Half-open interval [start, end) of a video file.
 
-    Both are counted from the first frame of the file, in seconds ("s") or frames ("f").
+    Both ends are measured from the first frame of the file, in seconds ("s") or frames ("f").
     """
 
     start: float = 0.0
@@ -33,13 +33,13 @@ class FileSegment(NamedTuple):
 
     @property
     def fragment(self) -> str:
-        """The segment as a suffix of a file name, like "#t=2.5,7" or "#f=75,210"; "" for a whole file."""
+        """File-name suffix that encodes the segment, such as "#t=2.5,7" or "#f=75,210"; "" for a whole file."""
         end = "" if self.end == math.inf else f"{self.end:.10g}"
         return "" if self == WHOLE_FILE else f"#{'t' if self.unit == 's' else 'f'}={self.start:.10g},{end}"
 
     @property
     def cells(self) -> tuple[str, str]:
-        """Start and end as in a CSV, like ("2.5", "7") or ("75f", "210f"); "" where the file begins or ends."""
+        """CSV cells for start and end, such as ("2.5", "7") or ("75f", "210f"); "" at the start or end of the file."""
         suffix = "f" if self.unit == "f" else ""
         start = f"{self.start:.10g}{suffix}" if self.start else ""
         return start, f"{self.end:.10g}{suffix}" if self.end < math.inf else ""
@@ -49,7 +49,7 @@ WHOLE_FILE = FileSegment()
 
 
 def parse_source(name: str) -> tuple[str, FileSegment]:
-    """Split a file name with a fragment, like "long.mp4#t=2.5,7", into the file name and the segment."""
+    """Split a name such as "long.mp4#t=2.5,7" into the file name and the segment."""
     match = re.fullmatch(r"(.*)#([tf])=([\d.e+-]+),([\d.e+-]*)", name, re.DOTALL)
     if match is None:
         return name, WHOLE_FILE
@@ -58,27 +58,27 @@ def parse_source(name: str) -> tuple[str, FileSegment]:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video file, or a segment of it, and its annotations."""
+    """A video file or a segment of one, with its annotations."""
 
     id: str
     view: View
     split: Split
     path: Path
     labels: tuple[int, ...] | None = None  # phase index of each frame
-    events: tuple[float, ...] | None = None  # key events; the phase of a frame is the number of events up to it
-    unlabeled: tuple[tuple[float, float], ...] = ()  # intervals (start, end) without a known phase
-    event_unit: Unit = "s"  # of `events` and `unlabeled`: seconds from the first frame of the segment, or frame indices
-    actions: tuple[int, ...] | None = None  # classes of the whole video
-    pair: str | None = None  # shared by an ego and an exo video of the same performance
+    events: tuple[float, ...] | None = None  # times of key events; a frame's phase is the number of events so far
+    unlabeled: tuple[tuple[float, float], ...] = ()  # (start, end) intervals in which the phase is unknown
+    event_unit: Unit = "s"  # unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices
+    actions: tuple[int, ...] | None = None  # video-level action classes
+    pair: str | None = None  # id shared by the ego and the exo video of one performance
     segment: FileSegment = WHOLE_FILE  # part of the file that shows the action
 
     @property
     def source(self) -> str:
-        """Path and segment, for messages."""
+        """Path and segment suffix, for log and error messages."""
         return f"{self.path}{self.segment.fragment}"
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """Return the phases of frames at these times (T,), UNLABELED where unknown; None if no frame is labeled."""
+        """Map frame times `(T,)` to phase indices (UNLABELED if unknown); return None if no frame is labeled."""
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
         if self.events is None:
@@ -90,7 +90,7 @@ class Video:
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
 
     def late_events(self, frames: int, last_seconds: float) -> str:
-        """Describe the events after the last frame, which is at `last_seconds`; "" if there are none."""
+        """Describe events that come after the last frame (at `last_seconds`); return "" if there are none."""
         last = frames - 1 if self.event_unit == "f" else last_seconds
         late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
         unit = self.event_unit
@@ -102,7 +102,7 @@ class Dataset:
     """Videos with unique ids, in a fixed order.
 
     Raises:
-        DatasetError: An id is not unique, a file is missing, or a pair is not one ego and one exo video of a split.
+        DatasetError: If an id is not unique, a file is missing, or a pair is not an ego and an exo video in one split.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Dataset:
             if first is not video:
                 raise DatasetError(
                     f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.source}, {video.source}"
-                    ". Rename a file, or add an `id` column with another id for each video to the CSV."
+                    ". Rename a file, or add an `id` column with unique ids to the CSV."
                 )
             if not video.path.is_file():
                 raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
@@ -130,12 +130,12 @@ class Dataset:
             if sorted(video.view for video in videos) != list(VIEWS) or len({video.split for video in videos}) > 1:
                 found = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
                 raise DatasetError(
-                    f"{self.name}: pair {pair!r} must be one ego and one exo video of the same split, not {found}"
+                    f"{self.name}: pair {pair!r} must be one ego and one exo video in the same split, not {found}"
                 )
 
 
 def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
-    """Raise DatasetError unless each of the splits has videos of both views."""
+    """Raise DatasetError unless each split contains both ego and exo videos."""
     found = {(video.split, video.view) for video in dataset.videos}
     for split in splits:
         for view in VIEWS:
@@ -144,9 +144,9 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
 
 
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a CSV file with their positions, such as "videos.csv:3".
+    """Yield (location, row) for each row of a CSV file, with locations such as "videos.csv:3" for error messages.
 
-    Columns may be separated by commas, semicolons or tabs.
+    The delimiter may be a comma, a semicolon or a tab.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

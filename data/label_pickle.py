@@ -1,8 +1,8 @@
-"""Read label.pickle as plain data.
+"""Safe reader for label.pickle.
 
-A pickle is a program that may call any importable function. This reader follows the restricted-Unpickler pattern of the
-Python documentation: it resolves only the names below, and replaces NumPy's own functions with stand-ins, since NumPy
-trusts the memory layout that a pickle declares.
+A pickle can call any importable function. This reader follows the restricted-Unpickler pattern in the Python
+documentation: it resolves only the names in `_ALLOWED`, and replaces NumPy's reconstruction functions with its own,
+because NumPy trusts the memory layout that a pickle declares.
 """
 
 import pickle
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from byov.errors import DatasetError
 
-MAX_BYTES = 8 << 20  # the published label files are below 1 MB
+MAX_BYTES = 8 << 20  # the published label files are smaller than 1 MB
 
 
 class _DType:
     def __init__(self, code: str, *_: Any) -> None:
         if not isinstance(code, str) or np.dtype(code).kind not in "biuf":
-            raise pickle.UnpicklingError("an array that is not numeric")
+            raise pickle.UnpicklingError("it contains an array that is not numeric")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: list[Any]) -> None:
@@ -41,9 +41,9 @@ def _from_buffer(content: bytes, dtype: _DType, shape: Any, *_: Any) -> NDArray[
 
 
 def _encode(text: str = "", encoding: str = "latin1") -> bytes:
-    """Decode bytes of pickle protocols 0 to 2, stored as text with one character per byte."""
+    """Restore bytes, which pickle protocols 0 to 2 store as text with one character per byte."""
     if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError("bytes in an encoding other than latin1")
+        raise pickle.UnpicklingError("it contains bytes in an encoding other than latin1")
     return text.encode("latin1")
 
 
@@ -63,18 +63,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the phase index of every frame, by file stem."""
+    """Return a dict that maps file stems to the phase index of each frame."""
     if not path.is_file():
-        raise DatasetError(f"{path}: missing; it is part of the dataset's download")
+        raise DatasetError(f"{path}: missing. It is part of the published dataset.")
     if path.stat().st_size > MAX_BYTES:
-        raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, so not a label file")
+        raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, which is too large for a label file")
     try:
         with path.open("rb") as file:
             loaded = _Unpickler(file).load()
-    except Exception as error:  # a malformed pickle can raise anything
+    except Exception as error:  # a malformed pickle can raise any exception
         raise DatasetError(f"{path}: not a readable label file ({' '.join(str(error).split())[:200]})") from error
     if not isinstance(loaded, dict) or not all(isinstance(stem, str) for stem in loaded):
-        raise DatasetError(f"{path}: expected a dictionary from file stem to phase indices")
+        raise DatasetError(f"{path}: expected a dictionary that maps file stems to phase indices")
     labels: dict[str, tuple[int, ...]] = {}
     for stem, values in loaded.items():
         phases = _phases(values)
@@ -85,13 +85,13 @@ def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _phases(values: Any) -> NDArray[np.int64] | None:
-    """Convert labels to an integer array (T,); None if they are anything else."""
+    """Convert labels to an integer array `(T,)`; return None if they are not nonnegative integers."""
     values = values.values if isinstance(values, _Array) else values
     if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.generic) for value in values):
         return None
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         return None
-    with np.errstate(invalid="ignore"):  # NaN and infinity do not survive the conversion
+    with np.errstate(invalid="ignore"):  # the comparison below rejects NaN and infinity
         phases = array.astype(np.int64)
     return None if (phases != array).any() or (phases < 0).any() else phases

@@ -1,6 +1,6 @@
-"""LeRobot datasets as they are on disk: v2.0 and v2.1 (a video per episode and camera), and v3.0 (many per file).
+"""LeRobot dataset reader for v2.0 and v2.1 (one file per episode and camera) and v3.0 (many episodes per file).
 
-Two cameras of the robot are the two views, and the two videos of an episode are a pair. Nothing is labeled.
+One camera is the ego view and another the exo view; the two videos of an episode are a pair. Videos have no labels.
 """
 
 import json
@@ -23,12 +23,12 @@ from byov.errors import DatasetError, VideoError
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 SPLIT_SEED = 0
-BLACK = 24  # brightest gray level of a video that counts as black; compression adds noise to 0
+BLACK = 24  # a video without any brighter pixel counts as black; compression adds noise
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One demonstration: its tasks, and the file and segment of each camera."""
+    """An episode: its tasks, and the video file and segment of each camera."""
 
     index: int
     tasks: tuple[str, ...]
@@ -47,18 +47,18 @@ def read_lerobot(
     task: str | None = None,
     fractions: Sequence[float] | None = None,
 ) -> Dataset:
-    """Read two cameras of a LeRobot dataset.
+    """Read a LeRobot dataset with one camera as the ego view and another as the exo view.
 
     Args:
-        name: Name of the dataset.
+        name: Dataset name.
         root: Folder that contains meta/info.json.
         ego: Key of the camera that moves with the robot, such as "observation.images.wrist".
-        exo: Key of the camera that watches the scene.
-        task: Task whose episodes are used; needed if the dataset has several.
-        fractions: Fractions of train, val and test episodes, which are assigned at random with a fixed seed.
+        exo: Key of a camera that films the robot from outside.
+        task: Task whose episodes to read, or a unique part of its text; required if there are several tasks.
+        fractions: Fractions of train, val and test episodes. Episodes are assigned at random with a fixed seed.
 
     Raises:
-        DatasetError: The dataset, a camera or the task cannot be read. Missing and black videos are skipped.
+        DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable videos are skipped.
     """
     info = _read_info(root)
     cameras = _cameras(root, info)
@@ -69,7 +69,7 @@ def read_lerobot(
     keys: dict[View, str] = {"ego": ego, "exo": exo}
     episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
     usable = _usable_videos(root, episodes)
-    # Complete pairs come first, because the first episode is a training episode.
+    # Episodes with both views come first, because the first episode always goes to train.
     shuffled = [episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))]
     found = {episode.name: [view for view in VIEWS if (episode.name, keys[view]) in usable] for episode in shuffled}
     order = sorted((episode for episode in shuffled if found[episode.name]), key=lambda each: -len(found[each.name]))
@@ -93,7 +93,7 @@ def _read_info(root: Path) -> dict[str, Any]:
         info = json.loads(path.read_text(encoding="utf-8"))
         version, template, _, _ = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(f"{root}: no meta/info.json. Pass the folder of a LeRobot dataset, which has one.") from None
+        raise DatasetError(f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{path}: not readable as LeRobot metadata ({error!r}). Download it again.") from None
     if version not in VERSIONS or not template:
@@ -103,7 +103,7 @@ def _read_info(root: Path) -> dict[str, Any]:
 
 
 def _cameras(root: Path, info: Mapping[str, Any]) -> dict[str, str]:
-    """Return camera key → frame size. Depth maps are not images and are left out."""
+    """Return a dict that maps camera keys to frame sizes such as "640x480". Depth cameras are left out."""
     cameras = {}
     for key, feature in info["features"].items():
         details = feature.get("info") or feature.get("video_info") or {}
@@ -116,7 +116,7 @@ def _cameras(root: Path, info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:
-    """Yield all episodes with the videos of the given cameras, without checking that the files exist."""
+    """Yield all episodes with their videos from the given cameras, without checking that the files exist."""
     is_packed = info["codebase_version"] == "v3.0"
     for row in _packed_rows(root, keys) if is_packed else _rows(root / "meta" / "episodes.jsonl"):
         index, videos = int(row["episode_index"]), {}
@@ -125,7 +125,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> I
             fields = {"video_key": key, "episode_index": index}
             if is_packed:
                 fields |= {field: row[f"videos/{key}/{field}"] for field in ("chunk_index", "file_index")}
-                # Not to_timestamp: some writers store the time of the last frame, others that of the next episode.
+                # Do not use to_timestamp: it may be the time of the last frame or the start of the next episode.
                 start = row[f"videos/{key}/from_timestamp"]
                 segment = FileSegment(start, start + row["length"] / info["fps"])
             else:
@@ -140,7 +140,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> I
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Read episodes.jsonl."""
+    """Read the episodes of a v2.0 or v2.1 dataset from episodes.jsonl."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [row for row in rows if row["episode_index"] >= 0]
@@ -149,7 +149,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the columns of meta/episodes/**.parquet that locate the videos."""
+    """Read the episodes of a v3.0 dataset: the columns in meta/episodes/**.parquet that locate the videos."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -174,7 +174,7 @@ def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
-    """Return the episodes of a task; it may be omitted if there is only one."""
+    """Return the episodes of a task; `task` may be None if there is only one."""
     counts = Counter(each for episode in episodes for each in episode.tasks)
     if task is None and not counts:
         return episodes
@@ -184,12 +184,12 @@ def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Epis
     if len(chosen) == 1:
         return [episode for episode in episodes if chosen[0] in episode.tasks]
     listed = "; ".join(f"{each!r} ({count} episodes)" for each, count in counts.items())
-    problem = f"task {task!r} is none or several of its tasks" if task else "several tasks"
+    problem = f"task {task!r} matches none or several of its tasks" if task else "it has several tasks"
     raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")
 
 
 def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, str]]:
-    """Return (episode, camera) of the videos that exist and are not black; log the others."""
+    """Return (episode name, camera key) of each video that exists and is not black; log the others."""
     videos = [(episode.name, key, *episode.videos[key]) for episode in episodes for key in episode.videos]
     with ThreadPoolExecutor() as pool:
         problems = list(pool.map(lambda video: _problem(*video[2:]), videos))
@@ -203,7 +203,7 @@ def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, st
 
 
 def _problem(path: Path, segment: FileSegment) -> str:
-    """Return "missing", "black" or "". Videos that cannot be read are reported by the extraction."""
+    """Return "missing", "black" or "". Extraction reports videos that cannot be decoded."""
     if not path.is_file():
         return "missing"
     with suppress(VideoError):

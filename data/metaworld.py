@@ -1,15 +1,15 @@
 """Meta-World datasets: simulated robot manipulation, filmed by a wrist camera (ego) and by corner cameras (exo).
 
-Each video is a different episode of Meta-World's scripted policy, with its own object and goal positions, start, speed,
-pauses, idle time, colors, lights and camera. Phases come from the state of the simulator:
+Each video shows a different episode of Meta-World's scripted policy, with random object and goal positions, start,
+speed, pauses, idle time, colors, lights and camera pose. Phases are derived from the simulator state:
 
 - reach: the gripper approaches the object
-- contact: it is as close to the object as when the object starts to move, within 3 cm, and stays there
+- contact: the gripper-object distance stays within 3 cm of its value when the object starts to move
 - move: the object is more than 2 cm from its initial position
 - done: Meta-World reports success
 
-Rendering needs the extra `metaworld` and OSMesa or EGL (environment variable MUJOCO_GL). The dataset `demo`, a smaller
-version of `metaworld-door-open`, comes with the package.
+Rendering requires the `metaworld` extra, and OSMesa or EGL (environment variable MUJOCO_GL). The `demo` dataset, a
+smaller version of `metaworld-door-open`, ships with the package.
 """
 
 import os
@@ -28,18 +28,18 @@ from byov.data.dataset import VIEWS, Split, View
 from byov.errors import DatasetError
 from byov.progress import NO_PROGRESS, Progress, track
 
-# The first random number of an episode is the task's index, so new tasks go to the end.
+# A task's index is part of its random seeds, so append new tasks at the end.
 TASKS = ("pick-place", "drawer-open", "door-open", "peg-insert-side", "coffee-pull", "hammer")
 PHASES = ("reach", "contact", "move", "done")
 VIDEOS_PER_VIEW: Mapping[Split, int] = {"train": 24, "val": 6, "test": 10}
 DEMO = {"task": "door-open", "videos_per_view": {"train": 20, "val": 4, "test": 8}, "size": 192, "crf": 30}
-PAIRS = 4  # train episodes that both views film at the same time
+PAIRS = 4  # number of train episodes that are filmed in both views
 FPS = 15
 
-_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # shown where nothing else marks the goal
+_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # shown because nothing else marks the goal
 _CORNERS = ("corner", "corner2", "corner3", "corner4")
-_FRAMES = (60, 140)  # length of a video
-_SHORTEST_PHASE = 3  # frames
+_FRAMES = (60, 140)  # minimum and maximum length of a video
+_SHORTEST_PHASE = 3  # in frames
 _SETTLING_STEPS = 10  # simulation steps until objects come to rest; not filmed
 _MAX_STEPS = 420
 _WORKSPACE = np.array((0.0, 0.65, 0.12))  # look-at point of the corner cameras
@@ -47,13 +47,13 @@ _WORKSPACE_RADIUS = 0.42  # meters
 
 
 class Clip(NamedTuple):
-    """A video of a dataset."""
+    """A video to render."""
 
     split: Split
     view: View
     id: str
-    episode: int  # number over all splits and views
-    pair: str  # name of a pair of videos that share an episode, or ""
+    episode: int  # index across all splits and views
+    pair: str  # name shared by two videos of the same episode; "" if unpaired
 
     @property
     def path(self) -> str:
@@ -61,10 +61,10 @@ class Clip(NamedTuple):
 
 
 class Performance(NamedTuple):
-    """A performance of the policy."""
+    """A simulated episode."""
 
-    states: NDArray[np.float64]  # (T, nq) joint positions at each frame
-    events: tuple[int, ...]  # first frames of the phases after the first
+    states: NDArray[np.float64]  # (T, nq) joint positions in each frame
+    events: tuple[int, ...]  # first frame of each phase except the first
 
 
 def write_dataset(
@@ -77,21 +77,21 @@ def write_dataset(
     crf: int = 20,
     progress: Progress = NO_PROGRESS,
 ) -> None:
-    """Render a task's videos, then write videos.csv. Existing videos are kept, so an interrupted call can be repeated.
+    """Render the videos of a task, then write videos.csv. Existing videos are kept, so you can resume rendering.
 
-    The same arguments, package versions and OpenGL library produce the same bytes.
+    The files are byte-identical for the same arguments, package versions and OpenGL library.
 
     Args:
-        root: Folder of the dataset.
+        root: Dataset folder.
         task: One of TASKS.
         seed: Random seed.
-        videos_per_view: Number of videos in each split.
+        videos_per_view: Number of videos per view in each split.
         size: Width and height in pixels.
-        crf: H.264 quality; lower is better.
-        progress: Receives the progress.
+        crf: H.264 constant rate factor; lower means better quality.
+        progress: Progress reporter.
 
     Raises:
-        DatasetError: The simulator or its renderer is not installed.
+        DatasetError: If the simulator or its renderer is not installed.
     """
     studio = Studio(task, size)
     rows = [("path", "view", "split", "id", "events", "phases", "pair")]
@@ -111,7 +111,7 @@ def write_dataset(
 
 
 def list_clips(videos_per_view: Mapping[Split, int]) -> list[Clip]:
-    """Return the videos of a dataset. The last train videos of the two views are pairs."""
+    """List the videos of a dataset. The last PAIRS train videos of each view form pairs."""
     clips, episodes = [], count()
     for split, videos in videos_per_view.items():
         unpaired = max(0, videos - PAIRS) if split == "train" else videos
@@ -125,8 +125,8 @@ def list_clips(videos_per_view: Mapping[Split, int]) -> list[Clip]:
 
 
 def encode_video(path: Path, frames: Iterator[NDArray[np.uint8]], size: int, crf: int) -> None:
-    """Encode (size, size, 3) frames as H.264 in MP4, always to the same bytes."""
-    # x264's assembly and threads change the output from run to run; bitexact drops version strings.
+    """Encode RGB frames `(size, size, 3)` to a reproducible H.264 MP4 file."""
+    # With assembly or threads, x264's output varies between runs; bitexact omits version strings.
     options = {"preset": "medium", "crf": str(crf), "threads": "1", "x264-params": "asm=0"}
     with av.open(path, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=FPS, options=options)
@@ -140,13 +140,13 @@ def encode_video(path: Path, frames: Iterator[NDArray[np.uint8]], size: int, crf
 
 
 class Studio:
-    """Simulator and renderer of one task."""
+    """Simulator and renderer for one task."""
 
     def __init__(self, task: str, size: int) -> None:
         self._number = TASKS.index(task)
         environments, policies, self._mujoco = _import_simulator()
         self.env = environments[f"{task}-v3-goal-observable"](seed=0)
-        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # a new object and goal at each reset
+        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # new object and goal positions at each reset
         self.env.max_path_length = 10**6
         self._policy = policies[f"{task}-v3"]()
         self._hand = np.array(self.env.hand_init_pos, np.float64)
@@ -162,12 +162,12 @@ class Studio:
             self._renderer.scene.flags[flag] = 0
 
     def perform(self, seed: int, episode: int) -> Performance:
-        """Simulate an episode; attempts in which the policy fails or a phase is too short are repeated."""
+        """Simulate an episode, retrying until the policy succeeds and no phase is too short."""
         seeds = ((seed, self._number, episode, attempt) for attempt in count())
         return next(filter(None, (self._attempt(np.random.default_rng(each)) for each in seeds)))
 
     def film(self, episode: Performance, seed: int, clip: Clip) -> Iterator[NDArray[np.uint8]]:
-        """Yield the (size, size, 3) frames of the episode that was performed last."""
+        """Render RGB frames `(size, size, 3)` of `episode`, which must be the last one performed."""
         self._change_colors(np.random.default_rng((seed, self._number, clip.episode, 0, 1)))
         camera = self._place_camera(clip.view, np.random.default_rng((seed, self._number, clip.episode, 0, 2)))
         for state in episode.states:
@@ -183,7 +183,7 @@ class Studio:
         env.hand_init_pos = np.clip(start, env.mocap_low, env.mocap_high).astype(np.float32)
         observation, _ = env.reset()
         speed, noise = rng.uniform(0.8, 1.0), rng.uniform(0.0, 0.1)
-        steps = []  # joint positions, object, hand, whether idle
+        steps = []  # joint positions, object position, hand position, is idle
 
         def step(action: Any, *, idle: bool) -> bool:
             nonlocal observation
@@ -198,7 +198,7 @@ class Studio:
         started = len(steps) - 1
         pauses = dict(zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False))
         for number in range(_MAX_STEPS):
-            with warnings.catch_warnings(action="ignore"):  # about actions that the environment clips
+            with warnings.catch_warnings(action="ignore"):  # policies warn that large actions are clipped
                 action = np.asarray(self._policy.get_action(observation), np.float64)
             for _ in range(pauses.get(number, 0)):
                 step((0, 0, 0, action[3]), idle=True)
@@ -218,7 +218,7 @@ class Studio:
         for name, values in self._original.items():
             getattr(model, name)[:] = values
         model.mat_rgba[:, :3] = np.clip(model.mat_rgba[:, :3] * rng.uniform(0.5, 1.25, (model.nmat, 3)), 0, 1)
-        colored = np.any(model.geom_rgba[:, :3] != 0.5, axis=1)  # the others have the color of their material
+        colored = np.any(model.geom_rgba[:, :3] != 0.5, axis=1)  # the other geoms use the color of their material
         factors = rng.uniform(0.6, 1.2, (colored.sum(), 3))
         model.geom_rgba[colored, :3] = np.clip(model.geom_rgba[colored, :3] * factors, 0, 1)
         model.light_diffuse[:] *= rng.uniform(0.4, 1.8, (model.nlight, 1))
@@ -235,7 +235,7 @@ class Studio:
             model.cam_fovy[camera] += rng.uniform(-6, 6)
             return name
         model.cam_pos[camera] += rng.normal(0, 0.06, 3)
-        # Meta-World's corner cameras are upside down: look at the workspace, with the z axis up.
+        # Meta-World's corner cameras are upside down, so point them at the workspace with the z axis up.
         back = model.cam_pos[camera] - (_WORKSPACE + rng.normal(0, 0.03, 3))
         distance = np.linalg.norm(back)
         model.cam_fovy[camera] = 2 * np.degrees(np.arctan(_WORKSPACE_RADIUS / distance)) * rng.uniform(0.9, 1.2)
@@ -250,7 +250,7 @@ class Studio:
 def _event_steps(
     objects: NDArray[np.float64], hands: NDArray[np.float64], started: int, done: int
 ) -> tuple[int, ...] | None:
-    """Return the first steps of the phases after the first; None if they are not in order."""
+    """Return the first step of each phase except the first; None if a phase is missing or out of order."""
     has_moved = np.linalg.norm(objects - objects[started], axis=1) > 0.02
     move = started + int(np.argmax(has_moved[started:]))
     distances = np.linalg.norm(objects - hands, axis=1)
@@ -263,7 +263,7 @@ def _event_steps(
 def _play_back(
     states: NDArray[np.float64], is_idle: NDArray[np.bool_], events: tuple[int, ...], rng: np.random.Generator
 ) -> Performance | None:
-    """Resample the steps to frames: one per idle step, 40 to 75 for the others, at a varying speed."""
+    """Resample steps to frames at varying speed: one frame per idle step, 40 to 75 for all other steps."""
     knots, log_rates = np.linspace(0, len(states) - 1, 6), rng.uniform(-0.55, 0.55, 6)
     frames_per_step = np.exp(np.interp(np.arange(len(states)), knots, log_rates))
     frames_per_step[~is_idle] *= rng.integers(40, 76) / frames_per_step[~is_idle].sum()
@@ -281,19 +281,19 @@ def _play_back(
 
 
 def _import_simulator() -> tuple[Any, Any, Any]:
-    """Import Meta-World and MuJoCo, which are optional and select their renderer at import."""
+    """Import Meta-World and MuJoCo, which are optional and choose their renderer at import time."""
     os.environ.setdefault("MUJOCO_GL", "osmesa")
-    os.environ.setdefault("LP_NUM_THREADS", "1")  # OSMesa's threads slow down frames this small
+    os.environ.setdefault("LP_NUM_THREADS", "1")  # threads slow OSMesa down for frames this small
     try:
         import mujoco
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
         from metaworld.policies import ENV_POLICY_MAP
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"Meta-World needs {error.name}, which is not installed. Use: pip install 'byov-egoexo[metaworld]'"
+            f"Meta-World needs {error.name}, which is not installed. Run pip install 'byov-egoexo[metaworld]'."
         ) from None
     except (AttributeError, ImportError, OSError) as error:
         raise DatasetError(
-            f"MuJoCo found no {os.environ['MUJOCO_GL']} library ({error}). Install one with: apt-get install libosmesa6"
+            f"MuJoCo found no {os.environ['MUJOCO_GL']} library ({error}). Run apt-get install libosmesa6."
         ) from None
     return ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE, ENV_POLICY_MAP, mujoco

@@ -1,6 +1,6 @@
 """Your own videos: listed in a CSV file, or found in a folder, with view and split inferred from their paths.
 
-docs/your-own-videos.md documents the columns of the CSV.
+docs/your-own-videos.md documents the CSV columns.
 """
 
 import csv
@@ -35,7 +35,7 @@ VIDEO_SUFFIXES = {
     *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf"),
     *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
 }
-# Words of a path that name a view or a split.
+# Words in a path that identify the view or the split.
 _VIEW_WORDS: dict[str, View] = {"ego": "ego", "egocentric": "ego", "exo": "exo", "exocentric": "exo"}
 _SPLIT_WORDS: dict[str, Split] = {
     **{"train": "train", "training": "train", "test": "test", "testing": "test"},
@@ -55,14 +55,14 @@ class _Events(NamedTuple):
 
 
 class _Row(NamedTuple):
-    path: Path  # as listed
-    video: Video  # its id is "" if the row has none
+    path: Path  # as written in the CSV
+    video: Video  # with id "" if the row has none
     event_names: tuple[str, ...]
     phases: tuple[str, ...]
 
 
 def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) -> Dataset:
-    """Read the dataset listed in a CSV file, with paths relative to `folder`, by default that of the CSV."""
+    """Read the dataset listed in a CSV file. Paths are relative to `folder` (default: the CSV's folder)."""
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
     unnamed = [row for row in rows if not row.video.id]
@@ -103,7 +103,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
 
 
 def _parse_segment(start: str, end: str, source: str) -> FileSegment:
-    """Parse the cells "2.5" and "7", or "75f" and "210f"; either may be empty."""
+    """Parse start and end cells such as "2.5" and "7", or "75f" and "210f"; either may be empty."""
     in_frames = [cell.endswith("f") for cell in (start, end) if cell]
     unit: Unit = "f" if any(in_frames) else "s"
     try:
@@ -120,7 +120,7 @@ def _parse_segment(start: str, end: str, source: str) -> FileSegment:
 
 
 def read_events(text: str, source: str) -> tuple[float, ...]:
-    """Parse event times like "2.5;7.1" or "2.5 pour;7.1 put down"; `source` is the prefix of error messages."""
+    """Parse event times such as "2.5;7.1" or "2.5 pour;7.1 put down"; error messages start with `source`."""
     events = _parse_events(text, source)
     if events.unlabeled or events.unit == "f":
         raise DatasetError(f"{source}: events {text!r}. Frame indices and {UNLABELED_MARK!r} only work in a CSV file.")
@@ -128,20 +128,20 @@ def read_events(text: str, source: str) -> tuple[float, ...]:
 
 
 def path_inside(root: Path, name: str, source: str) -> Path:
-    """Return root / name; raise if it is outside of root. Symbolic links below root may point anywhere."""
+    """Return `root / name`; raise DatasetError if it is outside of `root`. Symbolic links may point anywhere."""
     path = Path(os.path.normpath(root / name))
     folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
-    if Path(name).is_absolute() and "\0" not in name:  # may lead to root through a symbolic link, so resolve links
+    if Path(name).is_absolute() and "\0" not in name:  # may reach root through a symbolic link, so resolve links
         folder, target = folder.resolve(), target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
         raise DatasetError(
-            f"{source}: the path {name!r} is outside of {root}, the folder of the dataset. All videos must be below it."
+            f"{source}: the path {name!r} is outside of {root}, the dataset folder. All videos must be below it."
         )
     return path
 
 
 def _parse_events(text: str, source: str) -> _Events:
-    """Parse the cell "2.5 pour;7.1 put down;9 -" to (2.5, 7.1), ((9.0, inf),), ("pour", "put down")."""
+    """Parse a cell such as "2.5 pour;7.1 put down;9 -"; "-" starts an unlabeled interval and "+" ends it."""
     parts = [part.strip().partition(" ") for part in text.split(";")]
     marks = [mark.strip() for _, _, mark in parts]
     in_frames = [time.endswith("f") and time[:-1].isdecimal() for time, _, _ in parts]
@@ -177,7 +177,7 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
     events, longest = max(labeled, key=lambda item: item[0])
     names = next((row.event_names for found, row in labeled if found == events and row.event_names), ())
     for found, row in labeled:
-        # Events may be missing at the end of a video if that end is unlabeled.
+        # A video may lack the last events if its end is unlabeled.
         if found < events and all(end < math.inf for _, end in row.video.unlabeled):
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has {found}. Give every "
@@ -185,7 +185,7 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
             )
         if row.event_names != names[: len(row.event_names)]:
             others = names or "unnamed events"
-            raise DatasetError(f"{manifest}: {row.video.id!r} has events {row.event_names}, other videos {others}")
+            raise DatasetError(f"{manifest}: {row.video.id!r} has events {row.event_names}, others have {others}")
     listed = {row.phases for row in rows if row.phases} or {(FIRST_PHASE, *names) if names else ()}
     if len(listed) > 1:
         raise DatasetError(f"{manifest}: different phases in different rows: {sorted(listed)}")
@@ -201,18 +201,18 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
 def list_folder(
     folder: Path, fractions: Sequence[float] | None = None, patterns: Mapping[View, str] | None = None
 ) -> list[Video]:
-    """Derive view, split and id of each video below a folder from its path; the paths are relative to the folder.
+    """List the videos in a folder with relative paths; derive view, split and id from the path.
 
-    The view is the one whose pattern, like "*wrist*", matches the path; by default the word "ego" or "exo" in the path.
-    The split is a folder called train, val or test. If no folder names a split, videos are assigned by `fractions`
-    (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
+    The view is the one whose pattern, such as "*wrist*", matches the path (default: the word "ego" or "exo" in the
+    path). The split is the name of a parent folder: train, val or test. If there are no such folders, videos are
+    assigned according to `fractions` (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
     """
     paths, others = video_files(folder)
     if not paths:
         raise DatasetError(f"{folder}: no videos. Expected files like ego/1.mp4 and exo/1.mp4.")
     for path in paths:
         if str(path).encode(errors="ignore") != os.fsencode(path):
-            raise DatasetError(f"{folder / path}: a name that is not UTF-8 cannot be listed in a CSV. Rename the file.")
+            raise DatasetError(f"{folder / path}: the file name is not UTF-8, which a CSV requires. Rename the file.")
     views = {path: _view_of(path, patterns) for path in paths}
     log_skipped("not a video", others)
     log_skipped("neither ego nor exo", [path for path in paths if views[path] is None])
@@ -231,7 +231,7 @@ def list_folder(
         for of_view in by_view.values():
             splits |= zip(of_view, assign_splits(len(of_view), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
     elif fractions is not None:
-        raise DatasetError(f"{folder}: its folders name the splits. Omit --split.")
+        raise DatasetError(f"{folder}: its folders already define the splits. Omit --split.")
     ids = dict(zip(paths, unique_ids(paths), strict=True))
     videos = []
     for view in VIEWS:
@@ -256,7 +256,7 @@ def _view_of(path: Path, patterns: Mapping[View, str] | None) -> View | None:
 
 
 def to_csv(videos: Iterable[Video]) -> str:
-    """Return the CSV of videos without annotations."""
+    """Format videos as CSV text with empty annotation columns."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["path", "view", "split", "id", "events", "pair"])
@@ -271,7 +271,7 @@ def log_skipped(reason: str, paths: Sequence[Path]) -> None:
 
 
 def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the videos and the other files below a folder, relative to it and sorted; hidden files are ignored."""
+    """Return all videos and all other files in a folder tree as sorted relative paths; ignore hidden files."""
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such folder. Pass the folder that contains the videos.")
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
@@ -282,7 +282,7 @@ def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
-    """Look up the first part that contains exactly one of the words."""
+    """Return the value of the first part whose words have exactly one value in `words`; None if there is none."""
     for part in parts:
         found = {words[word] for word in re.findall(r"[^\W\d_]+", part.lower()) if word in words}
         if len(found) == 1:
@@ -291,7 +291,7 @@ def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
 
 
 def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
-    """Assign each video to the split that is furthest below its fraction; the first video goes to train.
+    """Assign each video to the split that is furthest below its target fraction; the first video goes to train.
 
     >>> assign_splits(5, (0.6, 0.2, 0.2))
     ['train', 'val', 'train', 'test', 'train']
@@ -305,7 +305,7 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
 
 
 def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
-    """Derive ids from file stems; stems that are not unique are prefixed with their folders ("ego-001")."""
+    """Derive unique ids from file stems; duplicate stems are prefixed with their folders, as in "ego-001"."""
     stems = Counter(_valid_id(path.stem).casefold() for path in paths)
     ids: list[str] = []
     used = {name.casefold() for name in taken}
@@ -319,5 +319,5 @@ def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
 
 
 def _valid_id(text: str) -> str:
-    """Remove characters that are not allowed in ids, since ids become file names."""
+    """Remove characters that are not allowed in ids, which become file names."""
     return re.sub(r"^[\W_]+|[ .]+$", "", _NOT_IN_FILE_NAMES.sub("", text)) or "video"

@@ -1,7 +1,7 @@
-"""Video decoder: all frames of a file or of a segment in order, as RGB.
+"""Video decoder that yields all frames of a file or segment in display order, as RGB.
 
-Frame counts in headers are unreliable, so frame t is the t-th frame obtained by decoding. To read a segment, the
-decoder starts at a keyframe before it, in formats that store the time of every frame, and otherwise at the beginning.
+Frame counts in headers are unreliable, so frame t is defined as the t-th decoded frame. To read a segment, the decoder
+seeks to an earlier keyframe if the format stores the time of every frame; otherwise it decodes from the beginning.
 """
 
 import math
@@ -26,7 +26,7 @@ from byov.text import pluralize
 
 OnTruncated = Literal["error", "keep"]
 OnCorrupt = Literal["error", "keep"]
-MAX_PIXELS = 70_000_000  # per frame: twice 8K, 210 MB as RGB, and FFmpeg buffers several frames
+MAX_PIXELS = 70_000_000  # per frame; twice 8K, which is 210 MB as RGB, and FFmpeg buffers several frames
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
 DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
@@ -41,16 +41,16 @@ _OPEN_OPTIONS = {
 _FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
 # Formats whose header states the duration. For other formats FFmpeg estimates it, even if the file is truncated.
 _FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
-# Formats with an index of keyframes, whose frames have exact display times.
+# Formats with a keyframe index and exact display times.
 _SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-_SEEK_MARGIN_SECONDS = 1.0  # frames shown shortly before a keyframe may depend on frames before it
+_SEEK_MARGIN_SECONDS = 1.0  # frames displayed just before a keyframe may reference earlier frames
 _TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
-_MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; anything far beyond is a broken header
+_MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; values far outside come from broken headers
 
 
 @dataclass(frozen=True)
 class DecodingPolicy:
-    """How to treat truncated files, frames that FFmpeg marks as corrupt, and oversized frames."""
+    """Policy for truncated files, frames that FFmpeg marks as corrupt, and oversized frames."""
 
     on_truncated: OnTruncated = "error"
     on_corrupt: OnCorrupt = "error"
@@ -69,7 +69,7 @@ class FrameBlock:
 
 
 class FrameReader:
-    """Single-pass reader of the frames of a video. Its attributes are complete after the last block."""
+    """Single-pass video reader. Its attributes are final once all frames have been read."""
 
     def __init__(
         self, path: Path, *, segment: FileSegment = WHOLE_FILE, threads: int = 1, policy: DecodingPolicy = STRICT
@@ -81,7 +81,7 @@ class FrameReader:
         self.corrupt_frames = 0  # number of frames that FFmpeg marked as corrupt
         self._segment = segment
         self._source = f"{path}{segment.fragment}"
-        # Multi-threaded decoders drop frames in flight on errors; the result must not depend on the thread count.
+        # On errors, multi-threaded decoders drop frames in flight, so the result would depend on the thread count.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
 
@@ -101,19 +101,19 @@ class FrameReader:
             yield FrameBlock(buffer[: len(times)], np.array(times))
 
     def images(self, *, seek: bool = True) -> Iterator[tuple[NDArray[np.uint8], float]]:
-        """Yield upright RGB images and their times from the first."""
+        """Yield upright RGB images `(H, W, 3)` and their times in seconds from the first image."""
         reformatter = VideoReformatter()
         packet_times: deque[float] = deque()
         rotation, mirrored, turns = None, False, 0
         start, end = self._range_seconds()
-        count, seconds, offset = 0, 0.0, 0.0  # images so far; times of the current frame and the first image
+        count, seconds, offset = 0, 0.0, 0.0  # images so far; times of the current frame and of the first image
         with open_video(self.path) as (container, stream):
             if stream.width * stream.height > self._policy.max_pixels:
                 raise VideoError(
                     f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
                     f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
                 )
-            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # if the size changes later
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # checked if the size changes
             stream.codec_context.thread_count = self._threads
             stream.codec_context.thread_type = "AUTO"
             self.fps = _frame_rate(stream)
@@ -125,13 +125,13 @@ class FrameReader:
             for index, frame in enumerate(self._frames(container, stream, packet_times)):
                 if packet_times:
                     time = packet_times.popleft()
-                elif frame.pts is not None and stream.time_base:  # frame.time is not set on the last frames
+                elif frame.pts is not None and stream.time_base:  # frame.time is not set for the last frames
                     time = float(frame.pts * stream.time_base)
                 else:
                     time = index / (self.fps or 1)
                 first_time = time if first_time is None else first_time
                 seconds = time - first_time
-                if seek and index == 0 and time > first_time + start:  # the index is not usable
+                if seek and index == 0 and time > first_time + start:  # the keyframe index is wrong
                     yield from self.images(seek=False)
                     return
                 if seconds < start - _TOLERANCE_SECONDS:
@@ -154,7 +154,7 @@ class FrameReader:
                         self.pixel_aspect = 1 / aspect if turns % 2 else aspect
                 count += 1
                 image = image[:, ::-1] if mirrored else image
-                # Rounded, because 1.3 - 1.2 is less than 0.1, which may be the time of an event.
+                # Round, because 1.3 - 1.2 < 0.1 in floating point: an event at 0.1 would come one frame late.
                 seconds_in_segment = round(seconds - offset, 9) if offset else seconds
                 yield np.rot90(image, turns) if turns else image, seconds_in_segment
         problem = _outside(self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps)
@@ -176,7 +176,7 @@ class FrameReader:
     def _frames(
         self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
     ) -> Iterator[av.VideoFrame]:
-        """Yield decoded frames; for formats without display times, append the times of packets in file order."""
+        """Yield decoded frames. For formats without display times, append packet times in file order to the deque."""
         frames, end_seconds, problem = 0, 0.0, ""
         try:
             for packet in container.demux(stream):
@@ -192,7 +192,7 @@ class FrameReader:
                     frames += 1
                     yield frame
             problem = problem or _missing_seconds(container, stream, end_seconds)
-            # Frames still in the decoder of a truncated file may lack an earlier B-frame that was cut off.
+            # In a truncated file, a lost B-frame may precede the frames that are still in the decoder.
             if not (problem and stream.codec_context.has_b_frames):
                 for frame in stream.decode(None):
                     frames += 1
@@ -217,7 +217,7 @@ class Probe:
     width: int  # as displayed, after rotation
     height: int
     fps: float  # average frame rate; 0 if unknown
-    last_seconds: float  # time of the last frame from the first; NaN if a packet has no time
+    last_seconds: float  # time of the last frame, relative to the first
     truncation: str  # why the file is considered truncated; "" if it is not
 
 
@@ -253,7 +253,7 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
 
 
 def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | None:
-    """Return the frame count according to the header; None if it is absent or the file cannot be opened."""
+    """Estimate the frame count from the header; return None if it is unknown or the file cannot be opened."""
     with suppress(VideoError), open_video(path) as (container, stream):
         rate = _frame_rate(stream)
         frames = stream.frames or (container.duration or 0) / av.time_base * rate
@@ -266,7 +266,7 @@ def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | Non
 
 @contextmanager
 def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Open a video file and select its first video stream (cover images do not count)."""
+    """Open a video file and select its first video stream, ignoring cover images."""
     try:
         container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
     except FileNotFoundError:
@@ -297,7 +297,7 @@ def _packet_time(container: av.container.InputContainer, packet: "av.Packet[av.V
 
 
 def _frame_seconds(times: Sequence[float], fps: float) -> NDArray[np.float64]:
-    """Return the sorted times of frames from the first, given the times of packets; NaN if they have none."""
+    """Return sorted frame times relative to the first; assume a constant frame rate if a packet time is NaN."""
     seconds = np.sort(np.array(times, dtype=np.float64))
     if np.isnan(seconds).any():
         return np.arange(len(times)) / (fps or 1)
@@ -305,10 +305,10 @@ def _frame_seconds(times: Sequence[float], fps: float) -> NDArray[np.float64]:
 
 
 def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float) -> str:
-    """Describe how a segment exceeds a file of this many frames, or whose last frame is at `last_seconds`."""
+    """Describe how a segment extends past the end of the file; return "" if it does not."""
     start, end, unit = segment
     end = max(start, end if end < math.inf else 0.0)
-    # Ends that were computed from a number of frames may be off by a frame.
+    # An end computed from a frame count may be off by one frame.
     last = frames if unit == "f" else last_seconds + (max(2 / fps, 0.1) if fps else 0.1)
     if end > last or (unit == "f" and start == frames):
         length = pluralize(frames, "frame") if unit == "f" else f"its last frame at {last_seconds:.2f} s"
@@ -334,7 +334,7 @@ def _packet_end(packet: "av.Packet[av.VideoStream]") -> float:
 
 
 def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStream, end_seconds: float) -> str:
-    """Describe how much of the duration in the header is missing after the last packet; "" if nothing is."""
+    """Describe how much of the duration in the header is missing at the end of the file; "" if nothing is."""
     if container.format.name not in _FORMATS_WITH_DURATION:
         return ""
     if stream.duration is not None and stream.time_base:
@@ -342,19 +342,19 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
     elif "DURATION" in stream.metadata:  # Matroska: "00:01:23.456000000"
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         declared = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-    elif container.duration is not None and len(container.streams) == 1:  # of the longest stream
+    elif container.duration is not None and len(container.streams) == 1:  # duration of the longest stream
         declared = container.duration / av.time_base
     else:
         return ""
-    # Headers may be off by a frame, and the duration of the last frame may be unknown.
+    # Headers may be off by one frame, and the duration of the last frame may be unknown.
     tolerance = max(2 / _frame_rate(stream), 0.1) if _frame_rate(stream) else 0.1
     if declared - end_seconds <= tolerance:
         return ""
-    return f"it ends at {end_seconds:.2f} s and its header declares {declared:.2f} s"
+    return f"it ends at {end_seconds:.2f} s but its header declares {declared:.2f} s"
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
-    """Return whether to mirror a frame, and then by how many counter-clockwise quarter turns to rotate it.
+    """Return whether to mirror a frame, and how many counterclockwise quarter turns to rotate it by afterwards.
 
     Call it only when the rotation changes: a frame whose side data was accessed is freed only by the garbage collector.
     """
@@ -362,7 +362,7 @@ def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
     try:
         matrix = bytes(frame.side_data["DISPLAYMATRIX"])  # type: ignore[typeddict-item]
         a, b, _, c, d, *_ = np.frombuffer(matrix, dtype=np.int32).astype(float)
-    except (KeyError, ValueError):  # no matrix, or side data that PyAV has no name for
+    except (KeyError, ValueError):  # no matrix, or side data of a type unknown to PyAV
         return False, turns % 4
     mirrored = bool(a * d < b * c)
     return mirrored, (turns + 2 * mirrored) % 4

@@ -14,7 +14,7 @@ PLACES = [(view, split) for split in SPLITS for view in VIEWS]
 
 def stem_of(view, split):
     other = "exo" if view == "ego" else "ego"
-    return f"{view}_lego_{other}_{split}"  # contains both views: only the folder tells the view
+    return f"{view}_lego_{other}_{split}"  # contains both views, so that only the folder determines the view
 
 
 STEMS = [stem_of(*place) for place in PLACES]
@@ -23,7 +23,7 @@ FIRST = STEMS[0]
 
 @pytest.fixture
 def build(tmp_path):
-    """build(name, labels, more): the published layout with a video per view and split; more: (stem, view, split)."""
+    """Return a function that writes a dataset with one video per view and split, and `more` (stem, view, split)."""
 
     def write(name, labels=None, more=()):
         videos = [(stem_of(*place), *place) for place in PLACES] + list(more)
@@ -87,7 +87,7 @@ def test_every_split_needs_both_views(name, build):
 def test_missing_and_unreadable_files_are_named(file, build):
     root, problem = build("break_eggs"), "missing"
     (root / file).unlink()
-    if file == "ego/train.csv":  # without it, the folder is not recognized
+    if file == "ego/train.csv":  # the folder would not be recognized without it
         write_file(root / file, b"caf\xe9.mp4\n")
         problem = "not a text file"
     with pytest.raises(DatasetError, match=f"{root / file}: .*{problem}"):

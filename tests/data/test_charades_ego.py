@@ -29,7 +29,7 @@ def table(rows, columns=COLUMNS):
 
 @pytest.fixture
 def read(tmp_path):
-    """read(train, test, columns): write the lists and videos of the dataset, and read it."""
+    """Return a function that writes the CSV files and videos of a dataset, and reads it."""
 
     def write_and_read(train=TRAIN, test=TEST, columns=COLUMNS):
         for video in [*TRAIN, *TEST]:
@@ -83,7 +83,7 @@ def test_malformed_lists(settings, problem, read):
 
 @pytest.fixture
 def pairs(read, tmp_path):
-    """pairs("A exo AEGO", ...): id → pair of the paired videos; each argument is id, view and partner."""
+    """Return a function that maps video ids to pairs, given lines of id, view and partner like "A exo AEGO"."""
 
     def paired(*lines, **settings):
         train = []
@@ -102,20 +102,20 @@ def pairs(read, tmp_path):
         (("AEGO ego A", "A exo AEGO"), ["A AEGO"]),
         (("AEGO ego A", "A exo "), ["A AEGO"]),
         (("AEGO ego ", "A exo AEGO"), ["A AEGO"]),
-        (("AEGO ego A", "A exo A"), ["A AEGO"]),  # names itself
-        (("A exo C", "AEGO ego A"), ["A AEGO"]),  # names a video that is not listed
+        (("AEGO ego A", "A exo A"), ["A AEGO"]),  # A is its own partner
+        (("A exo C", "AEGO ego A"), ["A AEGO"]),  # the partner of A is not listed
         (("AEGO ego AEGO", "A exo A"), []),
         (("AEGO ego B", "A exo B"), []),
         (("AEGO ego BEGO", "BEGO ego AEGO", "A exo B", "B exo A"), []),  # same view
-        (("AEGO ego EXOEGO2", "A exo PLAIN"), []),  # other split
+        (("AEGO ego EXOEGO2", "A exo PLAIN"), []),  # different splits
         (
             ("AEGO ego A", "BEGO ego A", "A exo BEGO", "CEGO ego B", "B exo BEGO"),
             ["A AEGO", "B CEGO"],
-        ),  # the first wins
+        ),  # the first match wins
     ],
 )
 def test_pairs(lines, paired, pairs):
     found = pairs(*lines)
     groups = {" ".join(sorted(video for video in found if found[video] == pair)) for pair in found.values()}
     assert sorted(groups) == paired
-    assert pairs(*lines, columns=COLUMNS[:-1]) == {}  # older releases have no pairs
+    assert pairs(*lines, columns=COLUMNS[:-1]) == {}  # older releases have no partner column

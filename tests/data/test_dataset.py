@@ -32,7 +32,7 @@ def test_phases_of_frames(annotation, times, expected):
 
 @pytest.fixture
 def make(tmp_path):
-    """make((view, split), ...): videos with files, all in the pair 'p'."""
+    """Return a function that creates a video file for each (view, split), all in the pair 'p'."""
 
     def videos(*members):
         paths = [write_file(tmp_path / f"{index}.mp4") for index in range(len(members))]
@@ -64,7 +64,7 @@ def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, make, tmp_path)
         Dataset("mine", tmp_path, make(*members))
 
 
-# --- datasets by name
+# --- open_dataset
 
 
 def test_unknown_name(tmp_path):

@@ -18,13 +18,13 @@ PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
 @pytest.fixture
 def read(tmp_path):
-    """read(content): the labels of a file with these bytes."""
+    """Return a function that reads labels from a file with the given content."""
     return lambda content: read_labels(write_file(tmp_path / "label.pickle", content))
 
 
 @pytest.fixture
 def error_of(read, tmp_path):
-    """error_of(content): the message of the error that reading it raises."""
+    """Return a function that returns the error message for a file with the given content."""
 
     def message(content):
         with pytest.raises(DatasetError) as error:
@@ -66,7 +66,7 @@ def test_booleans_empty_labels_and_arrays_of_numpy_1(read):
         assert read(data) == {"bools": (0, 1), "list": (), "array": (0, 1, 2), "scalars": (1, 1)}
 
 
-# --- not labels
+# --- values that are not labels
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_calls_are_refused_by_name(protocol, error_of, tmp_path):
     "content",
     [
         b"\x80\x04X\x07\x00\x00\x00_codecsX\x0f\x00\x00\x00encode.__self__\x93.",  # attribute of an allowed name
-        b"(S'touch trace'\nios\nsystem\n.",  # INST
-        b"c_codecs\nencode\n(Vabc\nVzlib_codec\ntR.",  # another codec
+        b"(S'touch trace'\nios\nsystem\n.",  # INST opcode
+        b"c_codecs\nencode\n(Vabc\nVzlib_codec\ntR.",  # a codec that is not allowed
         b"Pname\n.",  # persistent id
         b"\x80\x02X\x04\x00\x00\x00nameQ.",
         b"\x80\x02\x82\x01.",  # extension code
-        b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x06\x00\x00\x00latin1\x85s\x86b.",  # BUILD
+        b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x06\x00\x00\x00latin1\x85s\x86b.",  # BUILD opcode
     ],
 )
 def test_other_ways_to_execute_code(content, read, error_of):
@@ -153,7 +153,7 @@ def test_other_ways_to_execute_code(content, read, error_of):
 
 
 def array_pickle(dtype_code, shape, raw, *, fields=(None, None, -1, -1, 0)):
-    """Pickle an array with any dtype, shape and memory, whether they are consistent or not."""
+    """Pickle an array with arbitrary, possibly inconsistent, dtype, shape and memory."""
     marker = b"dtype goes here"
     before, after = pickle.dumps((1, shape, marker, False, raw), 3)[2:-1].split(b"C" + bytes([len(marker)]) + marker)
     dtype = b"cnumpy\ndtype\n" + pickle.dumps((dtype_code, False, True), 3)[2:-1] + b"R"

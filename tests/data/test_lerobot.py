@@ -1,4 +1,4 @@
-"""LeRobot datasets in the layouts of v2.1 and v3.0; real ones if they are in ../shared."""
+"""Tests of LeRobot datasets: synthetic ones, and real ones if they are in ../shared."""
 
 import json
 from pathlib import Path
@@ -16,14 +16,14 @@ from byov.errors import DatasetError
 
 SHARED = Path(__file__).parents[3] / "shared" / "lerobot"
 WRIST, TOP = "observation.images.wrist", "observation.images.top"
-FRAMES = 5  # of an episode
+FRAMES = 5  # per episode
 V2 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
 @pytest.fixture
 def make(tmp_path):
-    """make("v3.0", ["pour", "pour", ...]): a dataset with an episode for each task; v3.0 packs all into one file."""
+    """Return a function that writes a dataset with one episode per task; v3.0 packs all episodes into one file."""
 
     def write(version, tasks=("pour",) * 5, **changes):
         root, packed = tmp_path / "robot", version == "v3.0"
@@ -39,7 +39,7 @@ def make(tmp_path):
                 for i, row in enumerate(rows):
                     row |= {f"videos/{key}/{field}_index": 0 for field in ("chunk", "file")}
                     row |= {f"videos/{key}/from_timestamp": i * FRAMES / 10}
-                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}  # of the last frame
+                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}  # time of the last frame
                 images = (2 * gray_images(20))[: FRAMES * len(rows)]
                 write_video(root / f"videos/{key}/chunk-000/file-000.mp4", images, options={"g": "4"})
             else:
@@ -76,14 +76,14 @@ def test_episodes_are_pairs_of_the_two_cameras(make, version):
         assert ego.segment == (FileSegment(i / 2, (i + 1) / 2) if version == "v3.0" else WHOLE_FILE)
     splits = [videos[f"episode_{i:06d}-ego"].split for i in range(5)]
     assert sorted(splits) == ["test", "train", "train", "train", "val"]
-    assert splits == [video.split for video in read(root).videos[::2]]  # the same every time
+    assert splits == [video.split for video in read(root).videos[::2]]  # deterministic
 
 
 def test_a_task_is_chosen_by_its_text(make):
     root = make("v2.1", ["pour milk", "open the door", "open the door", "pour water"])
     with pytest.raises(DatasetError, match=r"several tasks.*--task: 'pour milk' \(1 episodes\); 'open the door' \(2"):
         read(root)
-    with pytest.raises(DatasetError, match="task 'pour' is none or several"):
+    with pytest.raises(DatasetError, match="task 'pour' matches none or several"):
         read(root, task="pour")
     assert {video.pair for video in read(root, task="Door").videos} == {"episode_000001", "episode_000002"}
 

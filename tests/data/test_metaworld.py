@@ -1,4 +1,4 @@
-"""Meta-World datasets, and the demo made of them. Tests that render are skipped without the simulator."""
+"""Tests of Meta-World datasets and the demo set. Rendering tests are skipped if Meta-World is not installed."""
 
 import importlib.util
 import sys
@@ -48,7 +48,7 @@ def test_the_demo_has_usable_videos(tmp_path):
 
 def test_phases_follow_from_object_and_hand():
     hands = np.zeros((20, 3))
-    hands[:8, 0] = np.linspace(0.5, 0.04, 8)  # approaches the object at the origin, then carries it
+    hands[:8, 0] = np.linspace(0.5, 0.04, 8)  # approach the object at the origin, then carry it
     objects = np.zeros((20, 3))
     objects[12:, 2] = hands[12:, 2] = np.linspace(0.03, 0.2, 8)
     hands[8:, 0] = 0.03

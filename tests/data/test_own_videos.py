@@ -16,7 +16,7 @@ TRAIN = "a.mp4,ego,train\nb.mp4,exo,train\n"
 
 @pytest.fixture
 def read(tmp_path):
-    """read(rows): the dataset of a CSV; HEADER is used if the text has no header."""
+    """Return a function that reads the dataset from CSV text; HEADER is prepended if the text has no header."""
 
     def read_text(text, **settings):
         for name in ("a.mp4", "b.mp4", "sub/c.mp4"):
@@ -96,7 +96,7 @@ def test_phase_names(rows, names, read):
         ("0 -;1 +;2;5", (2.0, 5.0), ((0.0, 1.0),)),
         ("0 -;2;3 -;4 +;5", (2.0, 5.0), ((0.0, 2.0), (3.0, 4.0))),
         ("2;4 -;5", (2.0, 5.0), ((4.0, 5.0),)),
-        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the other event may be in the unlabeled end
+        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the missing event may be in the unlabeled end
         ("0 -", (), ((0.0, math.inf),)),
     ],
 )
@@ -151,7 +151,7 @@ def test_malformed_segments(cells, read):
         ("a.mp4,ego,train,,1;2\nb.mp4,exo,train,,1\n", "'a' has 2 events but 'b' has 1"),
         ("a.mp4,ego,train,,1;2,x;y\n", "but 2 events separate 3 phases"),
         ("a.mp4,ego,train,,1,x;y\nb.mp4,exo,train,,1,x;z\n", "different phases"),
-        ("a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n", r"'b' has events \('y',\), other videos \('x',\)"),
+        ("a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n", r"'b' has events \('y',\), others have \('x',\)"),
         ("a.mp4,ego,train,,1 pour;2 -\nb.mp4,exo,train,,3;4\n", "unnamed"),
         ("a.mp4,ego,train,,1,x;\n", ":2: phases 'x;'"),
         ("a.mp4,ego,train,,1;2 +\n", "must follow '-'"),
@@ -196,7 +196,7 @@ def test_events_for_an_alignment_are_all_labeled():
 
 @pytest.fixture
 def listing(tmp_path):
-    """listing(*names, fractions): the listing of a folder of empty files."""
+    """Return a function that creates empty files and lists them with `list_folder`."""
 
     def make(*names, fractions=None, patterns=None):
         for name in names:

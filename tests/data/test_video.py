@@ -26,7 +26,7 @@ CLIP_FRAMES = {
 
 
 def gray_indices(images):
-    """Return which of `gray_images` each image is."""
+    """Return the index of each image in `gray_images`."""
     return [round((float(image.mean()) - 20) / 10) for image in images]
 
 
@@ -49,7 +49,7 @@ def error_of(path, **settings):
 
 
 def erase_packet(path, index, keep):
-    """Overwrite a packet with zeros, except for its first bytes; keep: their fraction."""
+    """Overwrite a packet with zeros, except for the first `keep` (a fraction) of its bytes."""
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][index]
         start, end = packet.pos + int(keep * packet.size), packet.pos + packet.size
@@ -84,7 +84,7 @@ def test_all_frames_in_order_with_their_times(name, codec, options, threads, tmp
     path = write_video(tmp_path / name, 20, codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
     images, times = decode_video(path, threads=threads)
     assert gray_indices(images) == list(range(20))
-    assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers count milliseconds
+    assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers round to milliseconds
     assert times[0] == 0
     seen = probe(path)
     assert (seen.frames, seen.width, seen.height, seen.truncation) == (20, 64, 48, "")
@@ -156,7 +156,7 @@ def corner_colors(image):
     ("settings", "expected"),
     [
         ({}, "RB" + "G-"),
-        ({"rotation": 90}, "B-" + "RG"),  # counter-clockwise: the right edge moves to the top
+        ({"rotation": 90}, "B-" + "RG"),  # counterclockwise: the right edge moves to the top
         ({"rotation": 180}, "-G" + "BR"),
         ({"rotation": 270}, "GR" + "-B"),
         ({"hflip": True}, "BR" + "-G"),
@@ -386,7 +386,7 @@ def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
         decoded.clear()
         for start in range(6):
             decode_video(path, segment=FileSegment(start * scale, (start + 1) * scale, unit))
-        assert len(decoded) < 60 + 6 * 20  # the margin and a group of pictures; 210 if each began at the first frame
+        assert len(decoded) < 60 + 6 * 20  # margin plus a group of pictures; 210 frames without seeking
 
 
 @pytest.mark.parametrize(
