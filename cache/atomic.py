@@ -1,8 +1,8 @@
 """Atomic file writes and locks.
 
-A file is written under a temporary name in its own folder, synced and renamed, so it appears whole or not at all. The
-writer holds a lock (`<temporary name>.lock`) while it lives: a later process removes the temporary files of killed
-writers, whose locks are free, and leaves those of live writers alone.
+A file is written under a temporary name in its final folder, synced and renamed, so it is either complete or absent.
+Writers hold a lock on `<temporary name>.lock`. If the lock is free, the writer was killed and a later process removes
+the temporary file.
 """
 
 import errno
@@ -22,10 +22,10 @@ LOGGER = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-NO_WAIT_SECONDS = 0.1  # long enough for a process that only tests the lock to release it again
-_live: dict["PartialFile", FileLock] = {}  # temporary files of this process, and their locks
-# Held while a file or folder is created or renamed. An exit handler that takes it before `discard_own` knows that no
-# other thread creates a file afterwards.
+NO_WAIT_SECONDS = 0.1  # tolerates `is_locked` in another process, which holds the lock briefly
+_live: dict["PartialFile", FileLock] = {}  # temporary files of this process and their locks
+# Held while a file or folder is created or renamed. An exit handler can acquire it before `discard_own` to prevent
+# other threads from creating files afterwards.
 creation = threading.RLock()
 
 
@@ -41,7 +41,7 @@ class PartialFile:
             try:
                 lock = _acquire(self._lock_path)
                 self.path.touch(exist_ok=False)
-            except OSError as error:  # the temporary name would only confuse the user
+            except OSError as error:  # report the final name, not the temporary one
                 with suppress(OSError):
                     self._lock_path.unlink(missing_ok=True)
                 error.filename = str(final)
@@ -62,20 +62,20 @@ class PartialFile:
         if lock is None:
             return
         for path in (self.path, self._lock_path):
-            with suppress(OSError):  # do not hide the error that led here
+            with suppress(OSError):  # do not mask the original error
                 path.unlink(missing_ok=True)
         lock.release(force=True)
 
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `final` when the block ends and is removed if the block raises."""
+    """Yield a temporary path that is renamed to `final` on success and removed if the block raises."""
     partial = PartialFile(final)
     try:
         yield partial.path
         partial.commit()
     except OSError as error:
-        if error.filename is None:  # a full disk raises without a file name
+        if error.filename is None:  # on a full disk, the error has no file name
             error.filename = str(final)
         raise
     finally:
@@ -85,7 +85,7 @@ def replacing(final: Path) -> Iterator[Path]:
 @contextmanager
 def replacing_file(final: Path) -> Iterator[BinaryIO]:
     """Like `replacing`, but yield an open binary file."""
-    # Mode "wb" would create the file again after an exit handler has removed it.
+    # Mode "wb" would recreate the file after an exit handler has removed it.
     with replacing(final) as partial, partial.open("r+b") as file:
         yield file
 
@@ -113,10 +113,10 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path, *, recursive: bool = True) -> None:
-    """Remove the temporary files of killed writers in `folder` and, if recursive, below it."""
+    """Remove temporary files of killed writers from `folder` and, if `recursive`, from its subfolders."""
     for lock_path in folder.glob(f"{'**/' * recursive}.*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
-        # Timeout: a live writer holds the lock. OSError: the file is gone, or belongs to another user.
+        # Timeout: a live writer holds the lock. OSError: the file is gone or belongs to another user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
             partial.unlink(missing_ok=True)
             lock_path.unlink(missing_ok=True)
@@ -131,7 +131,7 @@ def discard_own() -> None:
 
 @contextmanager
 def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time execute the block; raise BlockingIOError if it is locked and `wait` is False.
+    """Run the block in one process at a time; raise BlockingIOError if it is locked and `wait` is False.
 
     In a read-only folder there is nothing to protect, so the block runs without a lock.
     """
@@ -150,7 +150,7 @@ def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def is_locked(lock_path: Path) -> bool:
-    """Return whether a process is inside `exclusive(lock_path)`."""
+    """Return whether a process holds the lock of `exclusive(lock_path)`."""
     if not lock_path.exists():
         return False
     try:
@@ -163,7 +163,7 @@ def is_locked(lock_path: Path) -> bool:
 
 
 def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
-    """Acquire a lock; on a file system without locks, warn once and continue without."""
+    """Acquire a lock; if the file system does not support locks, warn once and continue without one."""
     lock = FileLock(lock_path, timeout=-1 if wait else NO_WAIT_SECONDS, mode=0o666, thread_local=False)
     try:
         lock.acquire(poll_interval=0.005)
@@ -178,7 +178,7 @@ def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
 
 @cache
 def _warn_without_locks(folder: Path) -> None:
-    LOGGER.warning(f"{folder}: this file system has no locks; run one process at a time in this folder")
+    LOGGER.warning(f"{folder}: this file system does not support locks; run only one process at a time in this folder")
 
 
 def _sync(path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Digests of files and of their contents.
+"""SHA-256 digests of files and of their contents.
 
-A sealed file contains its own SHA-256, computed with the 64 digits of the digest set to zero: JSON files under
-`file_sha256`, safetensors files under the same name in their metadata. A sealed file whose digest was removed is
-accepted unchecked, which is how a user accepts an edit made by hand.
+A sealed file contains its own digest, computed with the 64 digest characters set to zero. JSON files store it under the
+key `file_sha256`, safetensors files under the same key in their metadata. A file without a digest is not checked, so
+users can accept a manual edit by deleting the digest.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ FINGERPRINT_SAMPLE_BYTES = 16 << 10
 
 
 class SealError(ValueError):
-    """A sealed file that does not match its digest."""
+    """Raised if a sealed file does not match its digest."""
 
 
 def file_sha256(path: Path) -> str:
@@ -42,7 +42,7 @@ def file_sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest of a file's size and of 16 evenly spaced samples of 16 KiB; re-exporting changes it."""
+    """Return a digest of a file's size and 16 evenly spaced samples of 16 KiB; it detects a re-exported video."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -56,12 +56,12 @@ def fingerprint(path: Path) -> str:
 
 
 def segment_digest(digest: str, fragment: str) -> str:
-    """Derive the digest of a segment, like "#t=2.5,7", from that of its file; "" is the whole file."""
+    """Derive the digest of a segment such as "#t=2.5,7" from the digest of its file; "" is the whole file."""
     return hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)] if fragment else digest
 
 
 def file_state(path: Path) -> tuple[int, int, int]:
-    """Return inode, size and modification time: they change when a file is replaced or written to."""
+    """Return inode, size and modification time, which change when a file is replaced or written to."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -72,12 +72,12 @@ def array_sha256(values: NDArray[Any]) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, independent of the order of keys."""
+    """Return the SHA-256 of a JSON value, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def seal(content: bytes | bytearray) -> bytes:
-    """Replace the blank digest (BLANK_SEAL) in a file's content with the digest of the content."""
+    """Fill in the blank digest (BLANK_SEAL) in the content of a file."""
     blank = _SEAL.search(content)
     if blank is None or blank[1] != _ZEROS.encode():
         raise ValueError("no blank seal in the content")
@@ -86,7 +86,7 @@ def seal(content: bytes | bytearray) -> bytes:
 
 
 def check_seal(content: bytes) -> bool:
-    """Return whether a file's content has a digest; raise SealError if it does not match."""
+    """Return whether the content of a file includes its digest; raise SealError if the digest does not match."""
     found = _SEAL.search(content)
     if found is None:
         return False
@@ -100,43 +100,43 @@ def check_seal(content: bytes) -> bool:
 
 
 def seal_json(record: Mapping[str, Any]) -> bytes:
-    """Return a JSON file that contains `record` and its own digest."""
+    """Serialize a record to JSON that includes its own digest."""
     return seal((json.dumps(BLANK_SEAL | dict(record), indent=1) + "\n").encode())
 
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
-    """Return the record of a JSON file, checked against its digest if it has one."""
+    """Parse a JSON file and verify its digest, if it has one."""
     is_sealed, record = check_seal(content), json.loads(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     record.pop(SEAL_NAME, None)
     # A digest under another key means that the key is damaged.
     if not is_sealed and any(isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()):
-        raise SealError(f"its digest is not called {SEAL_NAME}: it is damaged")
+        raise SealError(f"has a digest that is not called {SEAL_NAME}: it is damaged")
     return record
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A safetensors file that was compared with its digest."""
+    """Digest and metadata of a verified safetensors file."""
 
     sha256: str
     sealed: bool  # False for a file that byov did not write
-    identity: str | None  # of the run that wrote the file
-    metadata: dict[str, Any]  # identity of the run, method, seed and step; {} if not sealed
+    identity: str | None  # identity of the run that wrote the file
+    metadata: dict[str, Any]  # run identity, method, seed and step; {} if not sealed
 
     @property
     def origin(self) -> str:
-        """Description for messages, like "method byov, seed 0, step 40"."""
+        """Origin of the file for error messages, such as "method byov, seed 0, step 40"."""
         if not self.sealed:
             return "not written by byov"
         return ", ".join(f"{key} {self.metadata.get(key)}" for key in ("method", "seed", "step"))
 
 
 def check_weights(path: Path) -> WeightsFile:
-    """Read a safetensors file and compare it with its digest, without loading its tensors."""
+    """Verify the digest of a safetensors file without loading its tensors."""
     try:
-        if path.exists() and not path.is_file():  # such as /dev/zero, which is endless
+        if path.exists() and not path.is_file():  # such as /dev/zero, which has no end
             raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)

@@ -1,4 +1,4 @@
-"""Embedding files, one per video or sub-clip of a run, and the check that they and their run are up to date."""
+"""Embedding files, one per video or sub-clip of a run, and checks that they are up to date."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -18,26 +18,26 @@ from byov.cache.runs import RunRecord
 from byov.errors import StaleError
 from byov.records import READ_FROM_FILE
 
-EMBED_AGAIN = "write it again with byov-train --run NAME --embed-only"
+EMBED_AGAIN = "recompute it with byov-train --run NAME --embed-only"
 
 
 @dataclass(frozen=True, config=READ_FROM_FILE)
 class EmbeddingProvenance:
-    """The model and the features that a video's embeddings were computed from."""
+    """Model and features that a video's embeddings were computed from."""
 
     run: str
     model_sha256: str  # digest of the model file
     dataset: str
-    view: str  # "" in files of byov-embed without --view
+    view: str  # "" if byov-embed was called without --view
     video: str
     encoder: str
     encoder_revision: str
     encoder_sha256: str
     preprocessing: str
-    column: str  # dataset in the feature file, like "merged/0.3"
+    column: str  # column of the feature file, such as "merged/0.3"
     column_sha256: str
-    first_frame: int  # frame number in the video; nonzero for sub-clips, which are embedded separately
-    source_sha256: str = ""  # digest of the video file; "" in a run, whose feature files have it
+    first_frame: int  # index of the first frame in the video; 0 unless it is a sub-clip
+    source_sha256: str = ""  # digest of the video file; "" in runs, because the feature files have it
     schema_version: int = SCHEMA_VERSION
     byov_version: str = __version__
 
@@ -45,29 +45,29 @@ class EmbeddingProvenance:
 def write_embedding(
     path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingProvenance
 ) -> None:
-    """Write the embeddings (T, D) and frame times (T,) of a video."""
+    """Write the embeddings `(T, D)` and frame times `(T,)` of a video."""
     with RowWriter(path) as rows:
         rows.append({"embedding": embedding, "pts_seconds": pts_seconds})
         rows.finish(asdict(source) | {"complete": True})
 
 
 def read_embedding(path: Path) -> tuple[NDArray[np.float32], EmbeddingProvenance]:
-    """Return the (T, D) embeddings of a file and their provenance."""
+    """Read the embeddings `(T, D)` of a video and their provenance."""
     source = read_source(path)
     return read_array(path, "embedding", remedy=EMBED_AGAIN), source
 
 
 def read_source(path: Path) -> EmbeddingProvenance:
-    """Return the provenance of an embeddings file, without reading the embeddings."""
+    """Read the provenance of an embedding file without reading the embeddings."""
     with open_file(path, EMBED_AGAIN) as file:
         return EmbeddingProvenance(**read_header_attributes(file))
 
 
 def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None) -> EmbeddingProvenance:
-    """Return the provenance of a file of a run's embeddings.
+    """Check that an embedding file of a run is up to date, and return its provenance.
 
-    Raises StaleError unless the file has embeddings of the video and frames that it is named after, computed from the
-    current features with the given model (None to skip this comparison).
+    Raises StaleError unless the file contains the video and frames given by its path, embedded from the current
+    features with the model of digest `model_sha256` (None to accept any model).
     """
     source, view, video, first_frame = read_source(path), path.parent.name, path.stem, "0"
     if path.parents[1].name.endswith("-trimmed"):
@@ -96,7 +96,7 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
 
 
 def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]:
-    """Return the digests of the train and val features and labels, as recorded in config.json."""
+    """Return the digests of train and val features and labels that are recorded in config.json."""
     used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
     features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
     labels = [(video.split, video.view, video.id, video.labels, video.pair) for video, _ in used]
@@ -104,10 +104,10 @@ def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]
 
 
 def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) -> str | None:
-    """Raise StaleError if a run was trained or selected on features that differ from those in the cache.
+    """Raise StaleError if the features that a run was trained and validated on differ from those in the cache.
 
-    Returns a note if only labels, pairs or the order of videos have changed: the model is not out of date, but another
-    one might have been selected.
+    Returns a note if only labels, pairs or the order of videos have changed: the model is still valid, but another
+    checkpoint might have been selected.
     """
     folder = features_dir / run.dataset / run.encoder_folder
     videos = [video for video in manifest.videos if video.split != "test"]
@@ -115,7 +115,7 @@ def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) 
     digests = training_digests((video, video_digest(folder, video.view, video.id, run.column)) for video in cached)
     if digests["features_sha256"] != run.features_sha256:
         raise StaleError(
-            f"{run.name} was not trained on the train and val features that {folder} has now ({len(cached)} of "
+            f"{run.name} was not trained on the train and val features now in {folder} ({len(cached)} of "
             f"{len(videos)} videos); restore them, or train it again: byov-runs settings {run.name} > run.toml, "
             "byov-train --config run.toml --run NAME"
         )

@@ -1,4 +1,4 @@
-"""Feature files: one per video and encoder."""
+"""Feature files, one per video and encoder."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -40,7 +40,7 @@ class Provenance:
     byov_version: str = __version__
 
     def identity(self) -> dict[str, str]:
-        """Return the attributes that must be the same in all files of an encoder's folder."""
+        """Return the attributes that must be the same in all files in an encoder folder."""
         return {
             "encoder": self.encoder,
             "revision": self.encoder_revision,
@@ -52,40 +52,40 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class Header:
-    """Description of a feature file."""
+    """Header of a feature file."""
 
     path: Path
     provenance: Provenance
     frames: int
     fps: float
-    truncated: bool  # the video is truncated; --on-truncated keep kept the frames before the cut
-    corrupt_frames: int  # corrupt frames, kept by --on-corrupt keep
-    columns: dict[str, str]  # column → SHA-256
+    truncated: bool  # the video is truncated and was extracted with --on-truncated keep
+    corrupt_frames: int  # number of corrupt frames, kept with --on-corrupt keep
+    columns: dict[str, str]  # maps column names to SHA-256 digests
 
     @property
     def ratios(self) -> tuple[str, ...]:
-        """STM ratios, like ("0.3", "1.0")."""
+        """STM ratios in the file, such as ("0.3", "1.0")."""
         return tuple(name.removeprefix("merged/") for name in self.columns if name.startswith("merged/"))
 
 
 class FeatureWriter(hdf5.RowWriter):
-    """Writer of one feature file, which appears only after `finish_video`."""
+    """Writer for one feature file. The file appears only after `finish_video`."""
 
     def finish_video(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
-        """Complete the file and move it to its final name."""
+        """Write the header and move the file to its final name."""
         facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
         self.finish(asdict(provenance) | facts)
 
 
 def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
-    """Read the header of a feature file, checked against its digest."""
+    """Read the header of a feature file and verify its digest."""
     with hdf5.open_file(path, remedy) as file:
         attributes = hdf5.read_header_attributes(file)
         return Header(**(attributes | {"path": path, "provenance": Provenance(**attributes)}))
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:
-    """Read the header of a video's file in an encoder's folder; raise CacheError if it belongs to another video."""
+    """Read the header of a video's feature file; raise CacheError if it belongs to another video."""
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
         found = f"{header.provenance.view}/{header.provenance.video}"
@@ -94,12 +94,12 @@ def video_header(folder: Path, view: str, video: str) -> Header:
 
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column of a video's file; raise CacheError if it belongs to another video."""
+    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to another video."""
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Describe the first difference between two identities, like "revision 'a', expected 'b'"; "" if there is none."""
+    """Describe the first difference between two identities, as in "revision 'a', expected 'b'"; "" if equal."""
     different = (what for what in expected if found[what] != expected[what])
     return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
 
@@ -111,13 +111,13 @@ def check_same_identity(header: Header, other: Header) -> None:
 
 
 def standardize(features: AnyArray) -> AnyArray:
-    """Scale each dimension to zero mean and unit deviation over the clip; constant dimensions become zero.
+    """Scale each dimension to zero mean and unit standard deviation over the clip; constant dimensions become zero.
 
-    NumPy arrays should be float64: NumPy adds frames one by one, and in float32 the mean of a long constant dimension
-    differs from its value.
+    NumPy arrays should be float64: NumPy sums the frames sequentially, so in float32 rounding errors add up and the
+    mean of a long constant dimension differs from its value.
 
     Args:
-        features: (T, width) NumPy array or tensor.
+        features: NumPy array or tensor of shape `(T, D)`.
     """
     array = cast(Any, features)
     centered = array - array.mean(0)

@@ -1,8 +1,8 @@
-"""HDF5 files of named columns with one row per frame, protected by digests.
+"""HDF5 files with named columns, one row per frame, and SHA-256 digests.
 
-The root attributes contain `columns` (JSON: column name → SHA-256 of its bytes), `frames` (the number of rows) and
-`header_sha256` (digest of all other attributes). Every read compares what it returns with these digests, and refuses
-files that a hostile writer could use to read other files or exhaust memory.
+The root attributes include `columns` (JSON that maps column names to digests of their bytes), `frames` (the number of
+rows) and `header_sha256` (digest of all other attributes). Reading verifies these digests, and rejects files that were
+crafted to read other files or exhaust memory.
 """
 
 import errno
@@ -26,19 +26,19 @@ from byov.cache.layout import ratio_key
 from byov.errors import CacheError, StaleError
 from byov.records import problem
 
-SCHEMA_VERSION = 1  # feature and embedding files
+SCHEMA_VERSION = 1  # version of the feature and embedding file format
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
 
 CHUNK_ROWS = 64  # rows per chunk; a short video wastes less than one chunk
-BLOCK_ROWS = 4 * CHUNK_ROWS  # unit of writing: every HDF5 call has a fixed cost
+BLOCK_ROWS = 4 * CHUNK_ROWS  # rows per write; every HDF5 call has a fixed cost
 METADATA_BYTES, METADATA_FRACTION = 1 << 20, 0.02  # disk space to reserve for HDF5's own structures
 MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
 
 
 class RowWriter:
-    """Column writer. The first rows define the columns; the file appears only after `finish`."""
+    """Append-only writer. The first `append` defines the columns; the file appears only after `finish`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,15 +51,15 @@ class RowWriter:
             self._partial = PartialFile(path)
             try:
                 self._reserve(METADATA_BYTES)
-                # PartialFile has its own lock; HDF5's would collide with it on some file systems.
+                # PartialFile holds its own lock, which conflicts with HDF5's on some file systems.
                 self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
-                self._reserve(0)  # opening has truncated the file
+                self._reserve(0)  # opening the file truncated it
             except BaseException:
                 self._partial.discard()
                 raise
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Append an array (n, *row shape) to every column, with the same n for all."""
+        """Append n rows to every column, as arrays of shape `(n, *row_shape)`."""
         if not self._pending:
             for name, values in rows.items():
                 self._pending[name] = np.empty((0, *values.shape[1:]), DTYPES.get(name, values.dtype))
@@ -103,7 +103,7 @@ class RowWriter:
 
     def _write(self, count: int) -> None:
         row_bytes = sum(rows.itemsize * prod(rows.shape[1:]) for rows in self._pending.values())
-        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * row_bytes)  # whole chunks
+        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * row_bytes)  # HDF5 allocates whole chunks
         for name, pending in self._pending.items():
             block, self._pending[name] = pending[:count], pending[count:]
             self._digests[name].update(np.ascontiguousarray(block).data)
@@ -114,7 +114,7 @@ class RowWriter:
                     maxshape=(None, *block.shape[1:]),
                     chunks=(CHUNK_ROWS, *block.shape[1:]),
                     dtype=block.dtype,
-                    fletcher32=True,  # lets other HDF5 tools detect damage as well
+                    fletcher32=True,  # lets other HDF5 tools detect damage, too
                 )
             dataset = self._file[name]
             dataset.resize(self._written_rows + count, axis=0)
@@ -137,9 +137,9 @@ class RowWriter:
 
 
 def stored_attribute(value: str | int | float | bool) -> NDArray[Any] | int | float | bool:
-    """Return an attribute value as it is stored: text has a fixed length.
+    """Convert an attribute for storage: strings get a fixed length.
 
-    One damaged byte in text of variable length can hang or crash HDF5.
+    A single damaged byte in a variable-length string can hang or crash HDF5.
     """
     if not isinstance(value, str):
         return value
@@ -149,7 +149,7 @@ def stored_attribute(value: str | int | float | bool) -> NDArray[Any] | int | fl
 
 @contextmanager
 def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
-    """Open a file for reading. Errors inside the block become a CacheError that names the file and the remedy."""
+    """Open a file for reading. Errors in the block become a CacheError with the file name and the remedy."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
@@ -159,42 +159,42 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
         raise CacheError(f"{path}: not enough memory to read it") from error
     except ValidationError as error:
         raise CacheError(f"{path}: incomplete header ({problem(error)}); {remedy}") from None
-    except (OSError, KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:  # from damaged files
+    except (OSError, KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:  # damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CacheError(f"{path}: not a readable cache file ({reason}); {remedy}") from error
 
 
 def read_header_attributes(file: h5py.File) -> dict[str, Any]:
-    """Return the root attributes of a finished file; `columns` is a dict of column name → SHA-256."""
+    """Return the root attributes of a finished file, with `columns` as a dict mapping names to digests."""
     attributes = read_attributes(file)
     schema = attributes.get("schema_version")
     if schema != SCHEMA_VERSION:
-        raise ValueError(f"schema {schema!r}, this byov reads {SCHEMA_VERSION}")
+        raise ValueError(f"schema {schema!r}, but this version of byov reads schema {SCHEMA_VERSION}")
     if attributes.get("complete") is not True:
         raise ValueError("not marked complete")
     if attributes.pop("header_sha256", None) != json_sha256(attributes):
         raise ValueError("its attributes do not match their digest")
     columns = json.loads(attributes["columns"])
     if sorted(columns) != _column_names(file):
-        raise ValueError(f"it contains {' '.join(_column_names(file))}, written were {' '.join(columns)}")
+        raise ValueError(f"it contains {' '.join(_column_names(file))}, but its header lists {' '.join(columns)}")
     return attributes | {"columns": columns}
 
 
 def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return name → (shape, dtype) of every column, without reading the values."""
+    """Return a dict that maps column names to (shape, dtype), without reading the values."""
     with open_file(path) as file:
         datasets = {name: _open_dataset(file, name) for name in _column_names(file)}
         return {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Read a column and verify its digest; raise StaleError if it is not `sha256`, as in a replaced file."""
+    """Read a column and verify its digest; raise StaleError if it is not `sha256` (a replaced file)."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
             raise StaleError(f"{path}: replaced while it was in use; run the command again")
         if name not in _column_names(file):
-            raise ValueError(f"{name} is not stored in it")
+            raise ValueError(f"it has no column {name}")
         dataset = _open_dataset(file, name)
         values: NDArray[Any] = np.empty(dataset.shape, dataset.dtype)
         if values.size:
@@ -222,32 +222,32 @@ def _column_digest(file: h5py.File, path: Path, name: str) -> str:
     return digests[name]
 
 
-# The low-level interface of h5py: the high-level one follows links, and takes several times as long per file.
+# The functions below use h5py's low-level API, since the high-level one follows links and is several times slower.
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
     """Return the root attributes as Python values."""
     count = h5py.h5a.get_num_attrs(file.id)
     if count > MAX_ATTRIBUTES:
-        raise ValueError(f"{count} attributes, at most {MAX_ATTRIBUTES} are read")
+        raise ValueError(f"{count} attributes, at most {MAX_ATTRIBUTES} are allowed")
     stored = [h5py.h5a.open(file.id, index=index) for index in range(count)]
     return {item.name.decode("utf-8", "surrogateescape"): _read_attribute(item) for item in stored}
 
 
 def _read_attribute(stored: h5py.h5a.AttrID) -> Any:
-    """Return a number or text of fixed length; other types of attribute are unsafe to read from a damaged file."""
+    """Read a number or fixed-length string; other attribute types are unsafe to read from a damaged file."""
     kind = stored.get_type()
     is_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
     dtype = np.dtype(f"S{kind.get_size()}") if is_text else stored.dtype
     if stored.shape != () or dtype.kind not in "biufS" or dtype.itemsize > MAX_ATTRIBUTE_BYTES:
-        raise ValueError(f"attribute {stored.name!r} is neither a number nor short text of fixed length")
+        raise ValueError(f"attribute {stored.name!r} is neither a number nor a short fixed-length string")
     value = np.empty((), dtype)
     stored.read(value, mtype=kind if is_text else None)
     return value.item().decode("utf-8", "surrogateescape") if is_text else value.item()
 
 
 def _column_names(file: h5py.File) -> list[str]:
-    """Return the names of all datasets in the file, one level below merged/."""
+    """Return the names of all datasets in the root group and in the group merged/."""
     names = _link_names(file.id)
     if "merged" not in names:
         return sorted(names)
@@ -262,21 +262,21 @@ def _column_names(file: h5py.File) -> list[str]:
 
 
 def _link_names(group: h5py.h5g.GroupID) -> list[str]:
-    """Return the names of hard links; soft and external links could lead to other files."""
+    """Return the names of hard links; soft and external links could point to other files."""
     return [name.decode() for name in group if group.links.get_info(name).type == h5py.h5l.TYPE_HARD]
 
 
 def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
-    """Open a dataset after checking that it is stored as RowWriter stores it.
+    """Open a dataset after checking that it has the storage layout of RowWriter.
 
-    Other layouts could refer to other files, or take unbounded time and memory.
+    Other layouts could refer to other files, or take unbounded time and memory to read.
     """
     dataset = h5py.h5o.open(file.id, name.encode())
     if not isinstance(dataset, h5py.h5d.DatasetID):
         raise ValueError(f"{name!r} is not an array")
     settings, shape, dtype = dataset.get_create_plist(), dataset.shape, dataset.dtype
     if dtype != DTYPES.get(name, STORED_DTYPE) or len(shape or ()) != (1 if name == "pts_seconds" else 2):
-        raise ValueError(f"{name!r} is {dtype} of shape {shape}")
+        raise ValueError(f"{name!r} has unexpected dtype {dtype} or shape {shape}")
     if prod(shape) * dtype.itemsize > file.id.get_filesize():
         raise ValueError(f"{name!r} of shape {shape} is larger than the file")
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
@@ -285,7 +285,7 @@ def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
         or settings.get_chunk() != (CHUNK_ROWS, *shape[1:])
         or filters != [h5py.h5z.FILTER_FLETCHER32]
     ):
-        raise ValueError(f"{name!r} is not stored the way byov stores it")
+        raise ValueError(f"{name!r} has a storage layout that byov does not write")
     if dataset.get_num_chunks() != -(-shape[0] // CHUNK_ROWS):  # HDF5 would return zeros for missing chunks
-        raise ValueError(f"{name!r} lacks chunks")
+        raise ValueError(f"{name!r} has missing chunks")
     return dataset

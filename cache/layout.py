@@ -1,4 +1,4 @@
-"""Paths of the feature cache, and valid names.
+"""Paths in the feature cache, and name validation.
 
 features/<dataset>/manifest.json
 features/<dataset>/<encoder slug>/<view>/<video>.h5
@@ -19,9 +19,9 @@ Protocol = Literal["standard", "trimmed", "online"]
 VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
 SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
-PREFIXES_PER_VIDEO = 20  # of the online protocol: one every 5% of the video
+PREFIXES_PER_VIDEO = 20  # in the online protocol: one every 5% of the video
 
-# Letters and digits of any alphabet; no separators, no leading dot or dash, no control characters.
+# Letters and digits in any alphabet; no path separators, leading dots or dashes, or control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
 _RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no shell metacharacters, since names are typed in commands
 _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are longer than final ones
@@ -38,12 +38,12 @@ def check_name(name: str, what: str) -> str:
 
 
 def run_name(text: str) -> str:
-    """Return a valid run name: characters that are not allowed become dashes."""
+    """Convert text to a valid run name by replacing disallowed characters with dashes."""
     return re.sub(r"[^\w.,+=@-]", "-", text)
 
 
 def encoder_slug(encoder_id: str) -> str:
-    """Return an encoder's folder name: openai/clip → openai--clip; for a local folder, its name."""
+    """Return the folder name of an encoder, such as openai--clip for openai/clip; local folders keep their name."""
     parts = encoder_id.split("/")
     name = parts[-1] if len(parts) > 2 or encoder_id.startswith((".", "/", "~")) else "--".join(parts)
     return check_name(name, "encoder")
@@ -54,7 +54,7 @@ def manifest_path(features_dir: Path, dataset: str) -> Path:
 
 
 def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
-    """Return the encoder folders of one dataset or of all; raise CacheError if there is no such dataset."""
+    """List the encoder folders of one dataset or of all; raise CacheError if the dataset does not exist."""
     if not features_dir.is_dir():
         raise CacheError(f"{features_dir}: no feature cache; create one with byov-extract --dataset demo")
     datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
@@ -76,28 +76,28 @@ def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
 
 
 def cached_files(encoder_folder: Path) -> Iterator[Path]:
-    """Return the finished files of a folder, sorted by view and name."""
+    """Yield the finished files in an encoder or embedding folder, sorted by view and name."""
     for view in VIEWS:
         yield from sorted(path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith("."))
 
 
 def ratio_key(ratio: float) -> str:
-    """Return the name of a ratio's dataset below merged/: 0.3 → "0.3", 1 → "1.0"."""
+    """Return the name of an STM ratio in the group merged/, such as "0.3" or "1.0"."""
     return repr(float(ratio))
 
 
 def selected_tokens(tokens: int, ratio: float) -> int:
-    """Return how many of a frame's tokens a ratio selects; they are the first ones of `order`."""
+    """Return the number of tokens per frame that an STM ratio selects; they come first in `order`."""
     return max(1, round(tokens * ratio))
 
 
 def clip_name(video_id: str, first: int, last: int) -> str:
-    """Return the file stem of a sub-clip's embeddings; frames `first` to `last`, both inclusive."""
+    """Return the file stem for the embeddings of the sub-clip from frame `first` to `last`, both inclusive."""
     return f"{video_id}@{first}-{last}"
 
 
 def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0) -> list[tuple[int, int]]:
-    """Draw (first, last) frames of the sub-clips of a video, which depend only on its name and length."""
+    """Draw sub-clips of a video as (first, last) frames; they depend only on its name, its length and the seed."""
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
     clips = set()
@@ -109,7 +109,7 @@ def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: 
 
 
 def prefix_ends(frames: int) -> list[int]:
-    """Return the last frame of each prefix of a video, evenly spaced; the last prefix is the whole video."""
+    """Return the index of the last frame of each prefix of a video; prefixes grow evenly to the whole video."""
     count = min(PREFIXES_PER_VIDEO, frames)
     return [frames * (index + 1) // count - 1 for index in range(count)]
 
@@ -117,9 +117,9 @@ def prefix_ends(frames: int) -> list[int]:
 def embedded_parts(
     dataset: str, view: str, video_id: str, split: str, frames: int
 ) -> list[tuple[Protocol, tuple[int, int] | None]]:
-    """Return the parts of a video that a run embeds, one file each; train videos are only embedded whole.
+    """List the parts of a video that a run embeds, one file each, as (protocol, first and last frame or None).
 
-    trimmed: a sub-clip, with its first and last frame. online: the last frame of each prefix.
+    "trimmed" is a sub-clip, and "online" the last frame of each prefix. Train videos are only embedded whole.
     """
     whole: list[tuple[Protocol, tuple[int, int] | None]] = [("standard", None)]
     if split == "train":

@@ -1,8 +1,8 @@
-"""The two JSON files of a dataset in the cache.
+"""JSON files that describe a cached dataset.
 
-manifest.json describes the videos: view, split, frames, labels. Later stages read nothing else about the dataset. It is
-identical on every machine. index.json is local to this machine: where the videos are, and the size and modification
-time of every file when it was last checked, so that an extraction with nothing to do opens no file. It may be deleted.
+manifest.json lists the videos with view, split, frame count and labels. It is all that later stages need to know about
+the dataset, and identical on every machine. index.json is local: it records where the videos are, and the size and
+modification time of each file when last checked, so that byov-extract can skip unchanged files. You may delete it.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ INDEX_NAME = "index.json"
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class VideoEntry:
-    """One video of a dataset."""
+    """A video in the manifest."""
 
     id: Annotated[str, AfterValidator(partial(check_name, what="video id"))]
     view: Literal["ego", "exo"]
     split: Literal["train", "val", "test"]
     frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
-    labels: tuple[int, ...] | None  # phase index of each frame or UNLABELED, if the dataset has phases
-    actions: tuple[int, ...] | None  # classes of the whole video, if the dataset has them
-    pair: str | None = None  # shared by an ego and an exo video of the same performance
+    labels: tuple[int, ...] | None  # phase index of each frame (or UNLABELED), if the dataset has phases
+    actions: tuple[int, ...] | None  # video-level action classes, if the dataset has them
+    pair: str | None = None  # id shared by the ego and the exo video of one performance
 
 
 _ENTRY_FIELDS = tuple(field.name for field in fields(VideoEntry))
@@ -73,7 +73,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class IndexedFile:
-    """State of a feature file, its video and its annotation when they were last compared."""
+    """State of a feature file, its video and its annotation when last checked."""
 
     size: int
     mtime_ns: int
@@ -81,7 +81,7 @@ class IndexedFile:
     fps: float
     ratios: tuple[str, ...]
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
-    annotation_sha256: str  # digest of what the labels in the manifest were computed from
+    annotation_sha256: str  # digest of the annotation behind the labels in the manifest
 
 
 @dataclass(config=READ_FROM_FILE)
@@ -89,7 +89,7 @@ class FileIndex:
     """Index of a dataset's files, saved as index.json; ignored if it is damaged or does not match manifest.json."""
 
     manifest_sha256: str = ""
-    sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the dataset's folder
+    sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the cache folder
     identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
     segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
@@ -103,12 +103,12 @@ _MANIFEST, _INDEX = TypeAdapter(Manifest), TypeAdapter(FileIndex)
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read a manifest and compare it with its digest; raise CacheError if it is missing, damaged or edited."""
+    """Read a manifest and verify its digest; raise CacheError if it is missing, damaged or edited."""
     return _read(path, _MANIFEST)
 
 
 def load_index(folder: Path) -> FileIndex:
-    """Read the index of a dataset's folder in the cache; an empty one if it cannot be used."""
+    """Read the index of a cached dataset; return an empty index if it is missing, damaged or outdated."""
     try:
         index = _read_index(folder)
         manifest_sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
@@ -120,16 +120,16 @@ def load_index(folder: Path) -> FileIndex:
 
 
 def read_sources(folder: Path) -> dict[str, Path]:
-    """Return video id → path of the video when it was extracted; {} if the cache has no index."""
+    """Return a dict that maps video ids to the paths they were extracted from; {} if there is no index."""
     start = Path(os.path.realpath(folder))
     return {video: Path(os.path.normpath(start / path)) for video, path in _read_index(folder).sources.items()}
 
 
 def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
-    """Return video id → path relative to `folder`, so that a project can be moved as a whole."""
+    """Return a dict that maps video ids to paths relative to `folder`, so that a project can be moved."""
     start = os.path.realpath(folder)
     relative = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
-    # JSON cannot represent file names that are not UTF-8, so these videos are not recorded.
+    # JSON cannot represent file names that are not UTF-8, so their invalid bytes are replaced.
     return {video: os.fsencode(path).decode(errors="replace") for video, path in relative.items()}
 
 

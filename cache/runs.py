@@ -1,4 +1,4 @@
-"""Training runs on disk: records, progress, listing and deletion. Needs no PyTorch.
+"""Run folders: records, progress, listing and deletion. Does not import PyTorch.
 
 runs/<run>/config.json  model.safetensors  model-last.safetensors  metrics.jsonl  checkpoint/
 runs/<run>/embeddings[-untrained][-trimmed|-online]/<view>/<video>[@<first>-<last>].h5
@@ -29,14 +29,14 @@ LOGGER = logging.getLogger(__name__)
 CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
 LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
-FILES_KEY = "files_sha256"  # in "training" of config.json: file name → SHA-256, once the run is finished
+FILES_KEY = "files_sha256"  # key under "training" in config.json of finished runs; maps file names to digests
 BYOV = "byov"  # the only method with recipes
 BEING_TRAINED = "another process is training this run"
 RunState = Literal["finished", "in training", "stopped"]
 
 
 class RunRecord(Record, extra="ignore"):
-    """A run, as described under "training" in its config.json."""
+    """Record of a run, stored under "training" in its config.json."""
 
     name: str
     folder: Path
@@ -46,14 +46,14 @@ class RunRecord(Record, extra="ignore"):
     encoder_sha256: str = ""
     preprocessing: str = ""
     encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
-    column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]  # the tokens merged at the STM ratio
-    recipe: str  # recipe of byov; for other methods the name of the method
+    column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]  # tokens merged at the STM ratio
+    recipe: str  # BYOV recipe; for other methods, the method name
     title: str = ""  # name of the method in tables
     seed: int
     untrained_sha256: str  # digest of the model at initialization
-    features_sha256: str  # of the train and val videos; see `training_digests`
+    features_sha256: str  # digest of the train and val features; see `training_digests`
     labels_sha256: str
-    training: dict[str, Any]  # the complete record
+    training: dict[str, Any]  # the complete JSON record
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class RunRecord(Record, extra="ignore"):
 
     @property
     def label(self) -> tuple[str, str]:
-        """("recipe", name) for byov, ("method", name) for the other methods, which have no recipes."""
+        """("recipe", name) for BYOV, ("method", name) for other methods, which have no recipes."""
         return ("recipe" if self.method == BYOV else "method"), self.recipe
 
     @property
@@ -76,7 +76,7 @@ class RunRecord(Record, extra="ignore"):
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
-    """Return a run's folder; run is its name, or runs_dir/name as completed by a shell."""
+    """Return the folder of a run, given its name or the path runs_dir/name (from shell completion)."""
     name = Path(run).name if Path(run).parent == runs_dir else run
     return runs_dir / check_name(name, "run")
 
@@ -86,7 +86,7 @@ def embeddings_folder(run: Path, protocol: Protocol = "standard", *, untrained: 
 
 
 def embedding_path(folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None) -> Path:
-    """Return the embeddings file of a video, or of a sub-clip (first and last frame)."""
+    """Return the path of the embedding file of a video, or of the sub-clip `clip` (first and last frame)."""
     check_name(video_id, "video id")
     return folder / view / f"{clip_name(video_id, *clip) if clip else video_id}.h5"
 
@@ -99,7 +99,7 @@ def list_runs(runs_dir: Path) -> list[str]:
 
 
 def readable_runs(runs_dir: Path) -> Iterator[RunRecord]:
-    """Yield all runs, newest first; unreadable ones are skipped with a log message."""
+    """Yield all readable runs, newest first; log and skip the others."""
     for name in list_runs(runs_dir):
         try:
             yield read_run(runs_dir, name)
@@ -140,11 +140,11 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
         return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
     except (CacheError, TypeError, ValidationError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
-        raise CacheError(f"{folder / CONFIG_NAME}: not a run of byov-train ({reason})") from error
+        raise CacheError(f"{folder / CONFIG_NAME}: not written by byov-train ({reason})") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.json and compare it with its digest."""
+    """Read a run's config.json and verify its digest."""
     path = folder / CONFIG_NAME
     try:
         return read_sealed_json(path.read_bytes())
@@ -174,17 +174,17 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     except CacheError as error:
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
-        raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own")
+        raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own model")
     recorded = _recorded_digest(training, name)
     if recorded not in (None, found.sha256):
         raise CacheError(
-            f"{path}: SHA-256 {found.sha256[:12]}, config.json records {recorded[:12]}; restore the run's own model"
+            f"{path}: SHA-256 {found.sha256[:12]}, but config.json records {recorded[:12]}; restore the model"
         )
     return found
 
 
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
-    """Compare a file with its digest in config.json; return whether there is one, as in a finished run."""
+    """Verify a file against its digest in config.json; return False if it has none, as in unfinished runs."""
     recorded = _recorded_digest(training, path.name)
     if recorded not in (None, file_sha256(path)):
         raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
@@ -193,18 +193,18 @@ def check_file(path: Path, training: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run has been trained."""
+    """Training progress of a run."""
 
     state: RunState
     epoch: int | None  # last completed epoch
-    epochs: int | None  # epochs in total
-    metric: str | None  # metric by which the model is selected
+    epochs: int | None  # total number of epochs
+    metric: str | None  # metric that selects the model
     best: float | None  # best value of the metric on the val split
-    damaged: bool = False  # metrics.jsonl does not match its digest, and is not read
+    damaged: bool = False  # metrics.jsonl does not match its digest and was not read
 
     @property
     def description(self) -> str:
-        """Text like "stopped at epoch 76 of 300"."""
+        """Short text such as "stopped at epoch 76 of 300"."""
         if self.state == "finished" or self.epoch is None:
             return self.state
         where = f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs is not None else "")
@@ -219,7 +219,7 @@ def read_progress(run: RunRecord) -> RunProgress:
     except CacheError:
         damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
-    # A shared run may lack its last model. If there is a checkpoint, that model has not been written yet.
+    # A run shared without its last model is finished, too, unless it still has a checkpoint to resume from.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
     state: RunState = "in training" if is_training(run.folder) else "stopped"
     if (run.folder / LAST_MODEL_NAME).exists() or is_shared:
@@ -231,14 +231,14 @@ def read_progress(run: RunRecord) -> RunProgress:
 
 
 def unfinished(run: RunRecord) -> str | None:
-    """Return a one-line note on an unfinished run and how to proceed; None if it is finished."""
+    """Return a one-line note about an unfinished run and how to resume it; None if it is finished."""
     advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
     text = unfinished_text(run)
     return text and f"{run.name}: {text}{advice}"
 
 
 def unfinished_text(run: RunRecord) -> str | None:
-    """Return text for results of an unfinished run, like "unfinished, stopped at epoch 76 of 300: ..."."""
+    """Return a remark such as "unfinished, stopped at epoch 76 of 300: ..."; None if the run is finished."""
     progress = read_progress(run)
     if progress.state == "finished" or progress.epoch is None:
         return None
@@ -252,11 +252,11 @@ def is_training(folder: Path) -> bool:
 
 
 def size_bytes(folder: Path) -> int:
-    """Return the size of all files below a folder."""
+    """Return the total size of all files in a folder and its subfolders."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):  # training may delete files in the meantime
+            with suppress(FileNotFoundError):  # training may delete files concurrently
                 size += Path(place, name).lstat().st_size
     return size
 
@@ -275,7 +275,7 @@ def delete_run(run: RunRecord) -> None:
 
 
 def prune_checkpoints(run: RunRecord) -> int:
-    """Delete the checkpoints of a finished run, which are no longer needed; return their size in bytes."""
+    """Delete the checkpoints of a finished run, which are no longer needed; return the number of bytes freed."""
     files = checkpoint_files(run)
     freed = sum(path.stat().st_size for path in files)
     for path in files:
@@ -284,7 +284,7 @@ def prune_checkpoints(run: RunRecord) -> int:
 
 
 def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the readable lines of metrics.jsonl, with their finite numbers; raise CacheError if it is damaged."""
+    """Return the finite numbers in each valid line of metrics.jsonl; raise CacheError if the file is damaged."""
     path = run.folder / METRICS_NAME
     try:
         check_file(path, run.training)

@@ -1,4 +1,4 @@
-"""Summary and complete check of the cache and the runs."""
+"""Summaries and integrity checks of the feature cache and the runs."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ RESTORE = "restore it from a copy, or delete the run and train it again"
 
 
 def summarize(folder: Path) -> dict[str, Any]:
-    """Summarize the contents of an encoder's folder."""
+    """Summarize the contents of an encoder folder."""
     manifest, files, headers = load_manifest(folder.parent / "manifest.json"), list(cached_files(folder)), []
     for path in files:
         with suppress(CacheError):
@@ -45,7 +45,7 @@ def summarize(folder: Path) -> dict[str, Any]:
 
 
 def read_failures(folder: Path) -> dict[str, str]:
-    """Return video id → reason for the videos that could not be extracted."""
+    """Return a dict that maps the ids of videos that could not be extracted to the reasons."""
     path = folder / FAILURES_NAME
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -63,12 +63,12 @@ class Checked:
     path: Path
     problem: str | None = None
     remedy: str = ""
-    covered: bool = True  # False for a file without a digest: edited by hand, or metrics of an unfinished run
+    covered: bool = True  # False for files without a digest: edited by hand, or metrics of an unfinished run
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
-    """Compare every file of the cache and of the runs with its digests, or only those of one dataset."""
-    # The manifest may have been deleted.
+    """Verify the digests of all files in the cache and the runs, or only those of one dataset."""
+    # Include datasets whose manifest was deleted.
     folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
     folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
     chosen = [folder for folder in folders if dataset in (None, folder.name)]
@@ -89,11 +89,11 @@ def _check_manifest(path: Path) -> bool:
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
-    """Check the feature files of an encoder's folder, and that every video in the manifest has one."""
+    """Check the feature files in an encoder folder, and that every video in the manifest has one."""
     try:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
-        videos = None  # verify_all reports it
+        videos = None  # verify_all reports the manifest
     frames = {video_path(folder, video.view, video.id): video.frames for video in videos or ()}
     first: Header | None = None
 
@@ -106,7 +106,7 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         if videos is not None and path not in frames:
             raise CacheError(f"{path}: not in the manifest")
         if videos is not None and frames[path] != header.frames:
-            raise CacheError(f"{path}: {header.frames} frames, {frames[path]} in the manifest")
+            raise CacheError(f"{path}: {header.frames} frames, but {frames[path]} in the manifest")
         first = first or header
         return True
 
@@ -115,7 +115,7 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         yield _run_check(path, EXTRACT_AGAIN, check)
     if present:
         failed: dict[str, str] = {}
-        with suppress(CacheError):  # if the list of failures is damaged, assume none
+        with suppress(CacheError):  # if failures.json is damaged, assume no failures
             failed = read_failures(folder)
         expected = [path for path, count in frames.items() if count and path.stem not in failed]
         yield from _check_absent(folder, expected, present, "run byov-extract")
@@ -129,7 +129,7 @@ def _check_absent(folder: Path, expected: Sequence[Path], present: Sequence[Path
 
 
 def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
-    """Check all files of a run; nothing if it was trained on another dataset."""
+    """Check all files of a run, unless it was trained on another dataset."""
     config = runs_dir / name / CONFIG_NAME
     try:
         run = runs.read_run(runs_dir, name)
@@ -139,7 +139,7 @@ def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | Non
     if dataset not in (None, run.dataset):
         return
     manifest = None
-    with suppress(CacheError):  # verify_all reports it
+    with suppress(CacheError):  # verify_all reports the manifest
         manifest = load_manifest(manifest_path(features_dir, run.dataset))
 
     def check(path: Path) -> bool:
@@ -156,8 +156,8 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
     resume = f"byov-train --run {run.name} --resume"
     remedies = {
         MODEL_NAME: RESTORE,
-        LAST_MODEL_NAME: f"delete it and write it again with {resume}",
-        METRICS_NAME: f"write it again with {resume}, or restore it from a copy",
+        LAST_MODEL_NAME: f"delete it and recreate it with {resume}",
+        METRICS_NAME: f"recreate it with {resume}, or restore it from a copy",
     }
 
     def check(path: Path) -> bool:
@@ -178,9 +178,9 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
 
 
 def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[VideoEntry]) -> Iterator[Checked]:
-    """Check a run's embeddings, and that none is missing; folders other than embeddings/ may be deleted."""
+    """Check a run's embeddings, and that none are missing; users may delete folders other than embeddings/."""
     trained, remedy = None, f"byov-train --run {run.name} --embed-only"
-    with suppress(CacheError):  # _verify_models reports it
+    with suppress(CacheError):  # _verify_models reports the model
         trained = runs.check_model(run.folder, run.training).sha256
 
     def check(path: Path) -> bool:
@@ -207,7 +207,7 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
 
 
 def _run_check(path: Path, remedy: str, check: Callable[[Path], bool]) -> Checked:
-    """Call `check`, which raises if the file is damaged and returns whether a digest covers it."""
+    """Call `check`, which raises an error if the file is damaged and returns whether it has a digest."""
     try:
         return Checked(path, covered=check(path))
     except (CacheError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A small cache, and the byov-cache command."""
+"""Fixtures: a small cache, and the byov-cache command."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +29,13 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def make_arrays() -> Callable[[int], dict[str, np.ndarray]]:
-    """frames → the columns that write_features stores for that many frames."""
+    """Return a function that creates the columns that `write_features` stores for a number of frames."""
     return _arrays
 
 
 @pytest.fixture
 def write_features() -> Callable[..., Path]:
-    """write_features(path, frames=70, **provenance): write one feature file."""
+    """Return a function that writes one feature file."""
 
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
         arrays = _arrays(frames)
@@ -47,7 +47,7 @@ def write_features() -> Callable[..., Path]:
 
 @pytest.fixture
 def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
-    """Dataset demo with one encoder and the videos of VIDEOS."""
+    """Feature cache with the dataset demo, one encoder and the videos in VIDEOS."""
     entries = []
     for (view, video), frames in VIDEOS.items():
         write_features(tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames)
@@ -63,6 +63,6 @@ def encoder_folder(features_dir: Path) -> Path:
 
 @pytest.fixture
 def byov_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """byov_cache(*arguments): the command in this process, in tmp_path."""
+    """Return a function that runs byov-cache in this process, with tmp_path as working directory."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: call(main, "byov-cache", *arguments)

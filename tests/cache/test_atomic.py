@@ -188,4 +188,4 @@ def test_file_system_without_locks_is_reported_once(tmp_path, monkeypatch, caplo
             pass
     (message,) = caplog.messages
     assert str(tmp_path) in message
-    assert "has no locks" in message
+    assert "does not support locks" in message

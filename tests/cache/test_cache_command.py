@@ -1,4 +1,4 @@
-"""byov-cache; in a process of its own where standard output matters."""
+"""Tests of byov-cache, in a separate process where standard output matters."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_verify_reports_files_without_a_digest(byov_cache, features_dir, tmp_pat
     (tmp_path / "runs" / "long" / "metrics.jsonl").write_text('{"epoch": 0}\n')
     report = byov_cache("verify", "--json", "--features-dir", features_dir).json
     assert (report["checked"], report["bad"], report["remedies"]) == (6, {}, {})
-    assert report["without_digest"] == ["runs/long/metrics.jsonl"]  # it gets one when training ends
+    assert report["without_digest"] == ["runs/long/metrics.jsonl"]  # its digest is recorded when training ends
 
 
 def test_verify_names_the_bad_file_and_fails(byov_cache, features_dir, encoder_folder):
@@ -125,7 +125,7 @@ def test_control_characters_of_files_do_not_reach_the_terminal(
         ["show", dataset / "none.h5"],
     ):
         ran = byov_cache(*arguments)
-        assert "[2J" in ran.out + ran.err  # shown as text
+        assert "[2J" in ran.out + ran.err  # escape sequences are shown as text
         assert not CONTROL.search(ran.out + ran.err), arguments
 
 

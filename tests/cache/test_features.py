@@ -47,7 +47,7 @@ def test_features_without_class_token(tmp_path):
         *[("source_bytes", value) for value in (1.5, True, np.bytes_("five"), 3j, np.void(b"x"))],
         *[("fps", value) for value in (float("nan"), float("inf"))],
         ("truncated", 1),
-        *[(name, None) for name in ("encoder", "source_bytes", "fps", "truncated")],  # missing
+        *[(name, None) for name in ("encoder", "source_bytes", "fps", "truncated")],  # missing attribute
     ],
     ids=str,
 )
@@ -85,6 +85,6 @@ def test_standardized_dimensions_have_zero_mean_and_unit_deviation(frames, width
 @pytest.mark.parametrize("kind", ["tensor", "float64 array"])
 def test_constant_dimension_becomes_zero(frames, kind):
     array = features(frames)
-    array[:, 1] = torch.tensor(97.3, dtype=torch.float16)  # a value as the cache stores it
+    array[:, 1] = torch.tensor(97.3, dtype=torch.float16)  # the cache stores float16 values
     scaled = standardize(array if kind == "tensor" else array.double().numpy())
     assert abs(scaled[:, 1]).max() < 1e-3

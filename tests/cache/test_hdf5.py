@@ -1,4 +1,4 @@
-"""Writing rows, full disks included; reading them back from damaged and hostile files."""
+"""Tests of writing rows, including to a full disk, and of reading damaged and hostile files."""
 
 import json
 
@@ -11,7 +11,7 @@ from byov.cache.hdf5 import BLOCK_ROWS, RowWriter, read_array, read_digest
 from byov.errors import CacheError
 
 ATTRIBUTES = {"text": "Küche", "empty": "", "number": 3, "real": 0.5, "flag": True}
-STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # as byov stores a column
+STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # storage layout of byov's columns
 
 
 def rows_of(count):
@@ -24,7 +24,7 @@ def rows_of(count):
 
 
 def write(path, rows, sizes=None, attributes=ATTRIBUTES):
-    """Append rows in pieces of the given sizes."""
+    """Write a file by appending rows in blocks of the given sizes."""
     first = 0
     with RowWriter(path) as writer:
         for size in sizes or [len(rows["flat"])]:
@@ -55,7 +55,7 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
     assert one.read_bytes() == other.read_bytes()
     with h5py.File(one, "r") as file:
         for name in ("text", "empty"):
-            assert file.attrs.get_id(name).dtype.kind == "S"  # damaged text of variable length crashes HDF5
+            assert file.attrs.get_id(name).dtype.kind == "S"  # damaged variable-length strings crash HDF5
             assert file.attrs[name].decode() == ATTRIBUTES[name]
         assert (file.attrs["number"], file.attrs["real"], file.attrs["flag"]) == (3, 0.5, True)
         assert json.loads(file.attrs["columns"]).keys() == rows_of(3).keys()
@@ -217,7 +217,7 @@ def test_file_cannot_make_us_read_another_file(tmp_path, write_features, edit_h5
         del file["cls"]
         make(file, secret)
     with h5py.File(path, "r") as file:
-        assert file["cls"].shape == (3, 16)  # HDF5 itself follows it
+        assert file["cls"].shape == (3, 16)  # h5py itself reads the other file
     with pytest.raises(CacheError, match=r"a\.h5: .*cls"):
         read_array(path, "cls")
 

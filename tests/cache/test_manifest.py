@@ -32,7 +32,7 @@ MANIFEST = Manifest(
 
 @pytest.fixture
 def saved(tmp_path):
-    """saved(change): the path of a manifest whose JSON was passed through a function and lacks a digest."""
+    """Return a function that applies `change` to the JSON of a manifest and saves it without a digest."""
 
     def save(change):
         raw = read_sealed_json(MANIFEST.to_json().encode())
@@ -111,7 +111,7 @@ def test_wrong_value_in_a_video_is_refused(saved, key, value):
 
 @pytest.fixture
 def index(tmp_path):
-    """An index of the manifest in tmp_path, saved."""
+    """Save a manifest and a matching index to tmp_path, and return the index."""
     MANIFEST.save(tmp_path / "manifest.json")
     file = IndexedFile(123, 456, 3, 29.97, ("0.3",), (7, 8, 9), "ab")
     digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()

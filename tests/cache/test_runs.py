@@ -18,7 +18,7 @@ from byov.errors import CacheError
 
 @pytest.fixture
 def write_run(tmp_path):
-    """write_run(name, **changes): a run without models; None leaves a key of its training record out."""
+    """Return a function that writes a run without models; changes to None remove keys from its training record."""
 
     def write(name="first", *, age_seconds=0, **changes):
         path = tmp_path / name / "config.json"
@@ -91,7 +91,7 @@ def test_edited_config_is_refused_with_a_way_to_accept_it(write_run):
 )
 def test_config_of_something_else_is_refused(write_run, changes, reason):
     runs = write_run(**changes)
-    with pytest.raises(CacheError, match=rf"config\.json: not a run of byov-train \({reason}"):
+    with pytest.raises(CacheError, match=rf"config\.json: not written by byov-train \({reason}"):
         read_run(runs, "first")
 
 
@@ -99,7 +99,7 @@ def test_config_of_something_else_is_refused(write_run, changes, reason):
 def test_config_without_training_is_refused(tmp_path, training):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"training": training}))
-    with pytest.raises(CacheError, match="not a run of byov-train"):
+    with pytest.raises(CacheError, match="not written by byov-train"):
         read_run(tmp_path, "run")
 
 
@@ -118,5 +118,5 @@ def test_model_must_match_the_digest_in_config(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     digest = check_model(tmp_path, {}).sha256
     assert check_model(tmp_path, {"files_sha256": {"model.safetensors": digest}}).sha256 == digest
-    with pytest.raises(CacheError, match=f"SHA-256 {digest[:12]}, config.json records cdcdcdcdcdcd"):
+    with pytest.raises(CacheError, match=f"SHA-256 {digest[:12]}, but config.json records cdcdcdcdcdcd"):
         check_model(tmp_path, {"files_sha256": {"model.safetensors": "cd" * 32}})
