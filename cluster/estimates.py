@@ -1,4 +1,4 @@
-"""Expected times of runs, from a few training steps on this machine."""
+"""Estimates of training time, based on a few training steps on this machine."""
 
 import json
 import time
@@ -11,14 +11,14 @@ from byov.evaluate.embeddings import read_manifest
 from byov.progress import Progress, track
 from byov.text import format_duration, pluralize
 
-STEPS = 3  # timed, after a warm-up step
-# Settings that do not change the time of a step.
+STEPS = 3  # timed steps, after a warm-up step
+# Settings that do not affect the time per step.
 _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected time of a run."""
+    """Expected training time of a run."""
 
     seconds: float = 0.0  # 0 if unknown
     problem: str = ""  # why the run cannot be trained
@@ -27,15 +27,15 @@ class Estimate:
 def estimate_runs(
     runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress
 ) -> dict[str, Estimate]:
-    """Estimate the training time of each run, by name. Runs that differ in seed or dataset are measured once."""
-    rates, problems = dict[str, float](), dict[tuple[str, str], str]()  # seconds per epoch and training video, by kind
+    """Map run names to time estimates. Runs that differ only in seed or dataset are measured once."""
+    rates, problems = dict[str, float](), dict[tuple[str, str], str]()  # rates: seconds per epoch and training video
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
         kind = _kind(run)
         if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
-            except Exception as error:  # The sweep reports it as well.
+            except Exception as error:  # the sweep reports it, too
                 problems[run.dataset, kind] = str(error)
         seconds = rates.get(kind, 0.0) * _size(run, folders)
         estimates[run.name] = Estimate(seconds, problems.get((run.dataset, kind), ""))
@@ -43,7 +43,7 @@ def estimate_runs(
 
 
 def total_time(estimates: Collection[Estimate], workers: int) -> str:
-    """Return "; expected time: about 3 min with 2 workers"; "" if nothing is known."""
+    """Format the total as "; expected time: about 3 min with 2 workers"; return "" if no time is known."""
     known = [estimate.seconds for estimate in estimates if estimate.seconds]
     if not known:
         return ""
@@ -65,7 +65,7 @@ def _size(run: PlannedRun, folders: Folders) -> int:
 
 
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
-    """Return the seconds per epoch and training video of a few training steps on one thread, as in a worker."""
+    """Time a few training steps on one thread, as in a worker; return seconds per epoch and training video."""
     import torch
 
     from byov.train.feature_store import FeatureStore, open_training_data

@@ -1,4 +1,4 @@
-"""Feature extraction on a Ray cluster. The files are byte-identical to those of a single process."""
+"""Feature extraction on a Ray cluster. Output files are byte-identical to those of a single process."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
-MAX_VIDEOS = 16  # per chunk; a chunk is repeated if its worker dies
+MAX_VIDEOS = 16  # per chunk; a chunk is retried if its worker dies
 
 
 def extract_on_cluster(
@@ -32,10 +32,10 @@ def extract_on_cluster(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> Outcome:
-    """Extract the jobs of a plan on the workers of a Ray cluster.
+    """Run the jobs of an extraction plan on a Ray cluster.
 
-    Nothing is written before all workers have loaded the same encoder. If a worker dies, its videos are retried one by
-    one; a video fails after its worker has died three times. Once `stop` returns True, Interrupted is raised; finished
+    Nothing is written until all workers have loaded the same encoder. If a worker dies, its videos are retried one by
+    one; a video fails after its worker has died three times. Raises Interrupted once `stop` returns True; finished
     videos are kept.
     """
     # Workers need absolute paths, but not the manifest entries.
@@ -108,7 +108,7 @@ def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 @lru_cache(maxsize=1)
 def _load(name: EncoderName, options: ExtractionOptions) -> FrameEncoder:
     if name.is_imagenet:
-        name = parse_encoder(name.id)  # The path of the packaged weights differs between machines.
+        name = parse_encoder(name.id)  # The path of the bundled weights differs between machines.
     encoder = load_encoder(name, resize=options.resize, device=options.device)
     if options.compile:
         encoder.compile()
@@ -121,4 +121,4 @@ def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) ->
 
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
     if difference := identity_difference(found, expected):
-        raise ClusterError(f"workers differ in {difference}. Use the same software and hardware.")
+        raise ClusterError(f"workers differ in {difference}. Use the same software and hardware on all machines.")

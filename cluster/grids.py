@@ -1,4 +1,4 @@
-"""Grids of runs: a TOML file of settings (docs/sweeps.md). Each combination of the values in its lists is one run."""
+"""Grids of runs, read from a TOML file (docs/sweeps.md). Each combination of the listed values is one run."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class EvaluationChoice(Record):
 
 
 class GridFile(Record, extra="allow"):
-    """A grid file. All other keys are settings shared by its runs."""
+    """Contents of a grid file. Extra keys are settings shared by all of its runs."""
 
     name: str = ""
     runs: list[dict[str, Any]] = Field(default=[{}], min_length=1)
@@ -61,10 +61,10 @@ class GridFile(Record, extra="allow"):
 
 @dataclass(frozen=True)
 class GridBlock:
-    """Alternative values of settings; their combinations are runs."""
+    """List of values for each setting; every combination is a run."""
 
     values: Mapping[str, list[Any]]
-    unnamed: Mapping[str, Any] = field(default_factory=dict)  # settings left out of run names
+    unnamed: Mapping[str, Any] = field(default_factory=dict)  # settings omitted from run names
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ class PlannedRun:
     scope: Scope
     untrained: bool  # also score the model at initialization
     title: str = ""  # row name in tables
-    missing: str = ""  # command that extracts the features it needs
+    missing: str = ""  # command that extracts missing features; "" if none are missing
 
     def training_options(self) -> dict[str, Any]:
-        """Return the arguments of `train_run` for a new run."""
+        """Return the keyword arguments of `train_run` for a new run."""
         without = set() if self.settings.steps is None else {"epochs"}
         data = {"dataset": self.dataset, "encoder": self.encoder_folder, "ratio": self.ratio}
         return data | self.settings.model_dump(exclude=without)
@@ -115,7 +115,7 @@ def read_grid(path: Path) -> RunGrid:
 
 
 def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
-    """Parse the contents of a grid file; `source` is its name, for error messages."""
+    """Parse the contents of a grid file; `source` is the file name for error messages."""
     try:
         file = GridFile.model_validate_json(json.dumps(raw, default=str))  # strict mode accepts JSON arrays as tuples
         common = _alternatives(file.model_extra or {})
@@ -128,7 +128,7 @@ def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
 
 
 def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the alternative values of each setting. If the setting is a pair, a list of two numbers is one value."""
+    """Return the list of values for each setting. For settings that are pairs, a list of two numbers is one value."""
     found = {}
     for key, value in settings.items():
         name = _LONG_NAMES.get(key, key.replace("-", "_"))
@@ -143,7 +143,7 @@ def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bool = False) -> list[PlannedRun]:
-    """Return the distinct runs of all grids. A run in several grids is scored for all of them.
+    """Return the distinct runs of all grids. A run that occurs in several grids gets the scores that any of them needs.
 
     Raises SweepError if settings are invalid or, unless `allow_missing` is set, if features are missing.
     """
@@ -162,14 +162,14 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bo
         for run in _titled(planned):
             other = runs.setdefault(run.name, run)
             if (other.settings, other.ratio) != (run.settings, run.ratio):
-                raise SweepError(f"{grid.source}: two runs are called {run.name}. Rename the grid, or leave name out.")
+                raise SweepError(f"{grid.source}: two runs are called {run.name}. Rename the grid, or omit its name.")
             scope, untrained = joint_scope([other.scope, run.scope]), other.untrained or run.untrained
             runs[run.name] = replace(other, scope=scope, untrained=untrained)
     return list(runs.values())
 
 
 def joint_scope(scopes: Sequence[Scope]) -> Scope:
-    """Return the union of tasks and protocols."""
+    """Merge scopes into one with the union of their tasks and protocols."""
     if len({scope.split for scope in scopes}) > 1:
         raise SweepError("all grids of a sweep must score the same split of a dataset")
     return replace(
@@ -233,14 +233,14 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
 def _run_name(
     grid: RunGrid, block: GridBlock, settings: shared.TrainSettings, folder: Path, ratio: float, *, has_encoder: bool
 ) -> str:
-    """Return DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
+    """Return the run name, DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
 
-    SETTINGS are those that differ from the defaults of the method, recipe and dataset. If the name is too long, a
-    digest replaces the last of them.
+    SETTINGS lists the settings that differ from the defaults of the method, recipe and dataset. If the name is too
+    long, a digest replaces the last ones.
     """
     dataset, kind = folder.parent.name, type(settings)
     label = {name: getattr(settings, name) for name in _IN_LABEL if name in kind.model_fields}
-    # Not validated, since the defaults may conflict with the settings that the grid's name implies.
+    # Skip validation, because the defaults may conflict with the unnamed settings.
     usual = kind.model_construct(**(kind.presets(dataset, label) | label | dict(block.unnamed)))
     different = [
         _setting_text(name, value, "-") for name, value in settings if name != "seed" and value != getattr(usual, name)
@@ -256,7 +256,7 @@ def _run_name(
 
 
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Add missing titles, which list the settings that vary between runs of the same method."""
+    """Fill in missing titles with the settings that vary between runs of the same method."""
     several_ratios = len({run.ratio for run in runs}) > 1
     found: dict[tuple[str, str, str], set[Any]] = {}
     for run in runs:
@@ -274,7 +274,7 @@ def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _setting_text(name: str, value: Any, separator: str) -> str:
-    """Format a setting: "decoder-depth2" and "no-causal", or "decoder depth 2" and "no causal" if separator is " "."""
+    """Format a setting as in "decoder-depth2" and "no-causal", or "decoder depth 2" and "no causal"."""
     shown = shared.option_name(name).replace("-", separator)
     if isinstance(value, bool):
         return shown if value else f"no{separator}{shown}"

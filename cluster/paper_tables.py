@@ -1,4 +1,4 @@
-"""Experiments that come with byov: the benchmark, and the paper's tables with the published rows."""
+"""Built-in experiments: the benchmark, and the paper's tables with the published rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ STANDARD: Protocol = "standard"
 FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
-SMALL = "small"  # name of the grids of `--small`: small models, to try all tables on a few cores
+SMALL = "small"  # grid name for `--small`, which makes all tables feasible on a few cores
 _SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
 SMALL_SETTINGS: dict[str, dict[str, Any]] = {
     "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
-    "carl": _SHORT | {"epochs": 20},  # CARL's clips are more than twice as long
+    "carl": _SHORT | {"epochs": 20},  # fewer, since CARL's clips are more than twice as long
 }
 
 
@@ -55,14 +55,14 @@ def _cross_view_columns(options: EvaluationOptions) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper."""
+    """Definition of a table in the paper."""
 
-    subject: str  # start of its title
-    files: tuple[str, ...]  # its grids in experiments/
+    subject: str  # first part of the title
+    files: tuple[str, ...]  # grids in experiments/
     columns: Callable[[EvaluationOptions], tuple[Column, ...]] = main_columns
-    hidden: tuple[str, ...] = ()  # published rows that it does not show
-    is_ablation: bool = False  # shows the published rows of the ablation, and no baselines
-    curve: tuple[str, str] | None = None  # setting on the x-axis of its figure, and the axis label
+    hidden: tuple[str, ...] = ()  # published rows to leave out
+    is_ablation: bool = False  # show the published rows of the ablation, and no baselines
+    curve: tuple[str, str] | None = None  # setting on the x-axis of the figure, and the axis label
 
 
 _ablation = partial(PaperTable, is_ablation=True)
@@ -88,9 +88,9 @@ PAPER_TABLES: dict[str, PaperTable] = {
 
 @dataclass(frozen=True)
 class PaperResult:
-    """A table for one dataset, its JSON document, and the panels of its figure."""
+    """Table for one dataset, with its JSON document and the panels of its figure."""
 
-    name: str  # for example "stm-ratio-break_eggs"
+    name: str  # such as "stm-ratio-break_eggs"
     table: Table
     document: dict[str, Any]
     panels: tuple[ScorePanel, ...] = ()
@@ -99,16 +99,16 @@ class PaperResult:
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """Changes to an experiment."""
+    """Overrides for an experiment, from the command line."""
 
-    datasets: tuple[str, ...] = ()  # replace those of the experiment
+    datasets: tuple[str, ...] = ()  # replace the datasets of the experiment
     encoder: str | None = None
     seeds: int | None = None
     small: bool = False
 
 
 def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Return the grids of the named tables (default: all); raise SweepError if a table does not exist."""
+    """Map the named tables (default: all) to their grids; raise SweepError if a table does not exist."""
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
@@ -119,7 +119,7 @@ def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) ->
 
 
 def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
-    """Load a grid from experiments/ and override it with the user's choices."""
+    """Load a grid from experiments/ and apply the user's overrides."""
     grid = read_grid(EXPERIMENTS / f"{name}.toml")
     compares_encoders = len({block.values["encoder"][0] for block in grid.blocks}) > 1
     blocks = []
@@ -134,13 +134,13 @@ def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
             if choice.small:
                 small = SMALL_SETTINGS.get(values.get("method", [DEFAULT_METHOD])[0], _SHORT)
                 values["title"] = [f"{title} (small)"]
-            # Settings of the experiment take precedence.
+            # Settings of the experiment take precedence over those of `--small`.
             blocks.append(GridBlock({key: [value] for key, value in small.items()} | values, small))
     return replace(grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks))
 
 
 def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: PaperChoice) -> str:
-    """Return the requested encoder or the default; for another dataset without the latter, the only cached one."""
+    """Return the requested encoder, the default, or the only cached one if a chosen dataset lacks the default."""
     cached = [path.name for path in (features_dir / dataset).glob("*/") if not path.name.startswith(".")]
     if choice.encoder or not choice.datasets or not cached or encoder_slug(default) in cached:
         return choice.encoder or default
@@ -151,7 +151,7 @@ def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: Pape
 
 
 def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders) -> list[PaperResult]:
-    """Return one result for each table and dataset with finished runs."""
+    """Return one result for each table and each dataset that has finished runs."""
     results = []
     for name, grids in plan.items():
         planned = plan_runs(grids, folders.features, allow_missing=True)
@@ -161,7 +161,7 @@ def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, fo
             if groups := row_groups(of_dataset, result, folders):
                 subject = PAPER_TABLES[name].subject + (", small models" if grids[0].name == SMALL else "")
                 results.append(_paper_result(name, subject, of_dataset, groups, result, folders))
-    return [one for one in results if one.table.measured]  # A dataset may have none of the table's scores.
+    return [one for one in results if one.table.measured]  # Skip datasets without any of the table's scores.
 
 
 def _paper_result(
@@ -196,7 +196,7 @@ def _paper_result(
 
 
 def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
-    """Return curves of our and the published scores. Names of published rows end with the value of the setting."""
+    """Build curves of our scores and the published ones, whose row names end with the value of the setting."""
     ours = {
         group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean()[STANDARD]
         for group in groups
@@ -215,7 +215,7 @@ def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], 
 
 
 def _with_means(group: RowGroup) -> RowGroup:
-    """Add the means over the three evaluation settings, which Table 3 reports, to each run."""
+    """Add to each run the means over the three evaluation settings, which Table 3 reports."""
     trained = []
     for row in (rows[STANDARD] for rows in group.trained):
         scores = dict(row.scores)

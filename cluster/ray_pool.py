@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: connect to it, check its machines, run tasks in actors.
+"""Workers on a Ray cluster: connect, check the machines, and run tasks in actors.
 
 Ray is an optional dependency and slow to import, so it is imported where it is used. `ray.init` replaces the SIGTERM
 handler when called from the main thread; callers with their own handlers must open the session in another thread, which
@@ -41,7 +41,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """A cluster, and the workers to start on it."""
+    """Address of a Ray cluster, and the workers to start on it."""
 
     address: str = LOCAL  # "local" starts a cluster, "auto" uses the one running on this machine; or HOST:PORT
     workers: int | None = None  # None: as many as fit
@@ -58,7 +58,7 @@ class ClusterOptions:
 
 @contextmanager
 def ray_session(cluster: ClusterOptions) -> Iterator[None]:
-    """Connect this process to a Ray cluster. A local cluster is started and shut down."""
+    """Connect this process to a Ray cluster. A local cluster is started first and shut down afterwards."""
     cluster.check()
     options: dict[str, Any] = {}
     if cluster.address == LOCAL:
@@ -71,7 +71,7 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
 
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="critical", **options)
-    except Exception as error:  # Ray raises various types with multi-line messages.
+    except Exception as error:  # Ray raises various types with multi-line messages
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ClusterError(f"--cluster {cluster.address}: {reason}. See docs/many-machines.md.") from error
     try:
@@ -81,7 +81,7 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
 
 
 def _configure_local_ray() -> None:
-    """Set environment variables of Ray. It reads some of them only when it is imported, so they stay set."""
+    """Set environment variables for Ray. They stay set, because Ray reads some of them only at import time."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # the same scheduling priority as this process
     if "ray" not in sys.modules:
@@ -92,7 +92,7 @@ def _configure_local_ray() -> None:
 
 
 def _check_connection(address: str) -> None:
-    """Raise ClusterError if nothing listens at HOST:PORT; `ray.init` would try for minutes."""
+    """Raise ClusterError if nothing listens at HOST:PORT, since `ray.init` would retry for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
@@ -109,19 +109,19 @@ def ray_workers(
 ) -> Iterator[list["RayWorker"]]:
     """Open a Ray session and start workers.
 
-    All machines must share the input files and the output folder, which is created if missing. Once `stop` returns
-    True, Interrupted is raised.
+    All machines must share the input files and the output folder, which need not exist yet. Raises Interrupted once
+    `stop` returns True.
     """
     existing = next(path for path in (output, *output.absolute().parents) if path.is_dir())
     with ray_session(cluster), NamedTemporaryFile(dir=existing.absolute(), prefix=".cluster.") as marker:
         shared = {path.absolute(): path.stat().st_size for path in (Path(marker.name), *files)}
         check = partial(_check_machine, {name: _version(name) for name in PACKAGES}, shared)
         candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
-        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # every task checks its machine
+        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # runs the machine check
         if not workers:
             raise ClusterError(
                 f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
-                "worker. Ask for less with --cpus-per-worker and --gpus-per-worker; `ray status` shows what is free."
+                "worker. Lower --cpus-per-worker or --gpus-per-worker; `ray status` shows what is free."
             )
         yield workers
 
@@ -129,15 +129,15 @@ def ray_workers(
 def run_on_all(
     workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
 ) -> dict["RayWorker", T]:
-    """Call a function in every worker and return the results by worker; workers that take too long are skipped.
+    """Call a function in every worker and return a dict that maps workers to results.
 
-    Raises ClusterError if a worker dies.
+    Workers that exceed the timeout are closed and left out. Raises ClusterError if a worker dies.
     """
     futures = {worker.submit(function): worker for worker in workers}
     deadline = time.monotonic() + timeout_seconds
     while (late := wait(futures, timeout=STEP_SECONDS).not_done) and time.monotonic() < deadline:
         raise_if_stopped(stop)
-    for future in late:  # Another job uses the CPUs.
+    for future in late:  # another job uses the CPUs
         futures.pop(future).close()
     try:
         return {worker: worker.result(future) for future, worker in futures.items()}
@@ -148,12 +148,12 @@ def run_on_all(
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # an optional one
+    except PackageNotFoundError:  # optional package
         return "not installed"
 
 
 def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
-    """Raise ClusterError if package versions or files (path and size) differ from those of the driver."""
+    """Raise ClusterError if package versions or file sizes on this machine differ from those of the driver."""
     for package, expected in versions.items():
         if (found := _version(package)) != expected:
             raise ClusterError(
@@ -162,11 +162,11 @@ def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
             )
     for path, size in files.items():
         if not path.is_file() or path.stat().st_size != size:
-            raise ClusterError(f"{node()} does not see {path}. All machines must share its folder.")
+            raise ClusterError(f"{node()} cannot access {path}. All machines must share its folder.")
 
 
 def _capacity(cluster: ClusterOptions) -> int:
-    """Return the number of workers to start: the requested number, limited to what fits on an idle cluster."""
+    """Return the number of workers to start: as many as requested, but no more than fit on an idle cluster."""
     import ray
 
     needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
@@ -179,7 +179,7 @@ def _capacity(cluster: ClusterOptions) -> int:
 
 
 class RayWorker:
-    """Worker that runs tasks in a Ray actor, and checks the machine before each task."""
+    """Worker that runs tasks in a Ray actor and checks the machine before each task."""
 
     def __init__(self, cluster: ClusterOptions, check: Callable[[], None]) -> None:
         import ray
@@ -213,7 +213,7 @@ class RayWorker:
             raise ProcessLost(type(error).__name__) from error
 
     def restart(self) -> None:
-        self.close()  # The actor may still run on an unreachable machine.
+        self.close()  # the actor may still be running on an unreachable machine
         self._start()
 
     def stop(self) -> None:
@@ -226,10 +226,10 @@ class RayWorker:
 
 
 class _Actor:
-    """Process that runs tasks."""
+    """Ray actor that runs tasks."""
 
     def __init__(self, driver_folder: str | None) -> None:
-        # Ray adds the driver's working directory, where folders like `data` or `evaluate` would shadow packages.
+        # Ray adds the driver's working directory, in which folders such as `data` would shadow packages.
         sys.path[:] = [path for path in sys.path if path != driver_folder]
         self._stop = threading.Event()
 

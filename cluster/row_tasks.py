@@ -13,7 +13,7 @@ from byov.evaluate.evaluation import RowsOrError, Scope, evaluate_or_skip
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
 
 MIN_FRAMES = 10_000  # with fewer frames, starting the processes takes longer than scoring
-BYTES_PER_FRAME = 32 << 10  # double precision copies of 1,024 dimensions, and caches of the classifiers
+BYTES_PER_FRAME = 32 << 10  # double-precision copies of 1,024 dimensions, and classifier caches
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RowTask:
 
 
 def rows_at_once(manifest: Manifest, scope: Scope, rows: int) -> int:
-    """Return how many rows to score in parallel: one per core, if they fit into half of the memory."""
+    """Return the number of rows to score in parallel: one per core, if they fit into half of the memory."""
     frames = sum(video.frames or 0 for video in manifest.videos if video.split in ("train", scope.split))
     if frames < MIN_FRAMES:
         return 1
@@ -40,7 +40,7 @@ def rows_at_once(manifest: Manifest, scope: Scope, rows: int) -> int:
 def evaluate_in_processes(
     readers: Sequence[EmbeddingReader], scope: Scope, processes: int, progress: Progress, stop: Stop
 ) -> list[RowsOrError]:
-    """Call `evaluate_or_skip` for each reader. Once `stop` returns True, Interrupted is raised."""
+    """Call `evaluate_or_skip` for each reader in parallel; raise Interrupted once `stop` returns True."""
     tasks = [RowTask(f"row {index} ({reader.name})", reader, scope) for index, reader in enumerate(readers)]
     scored = {}
     with local_workers(processes) as workers, progress.bar("rows", unit="row", total=len(tasks), brief=True) as bar:

@@ -1,7 +1,7 @@
-"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines. Scores are kept in files.
+"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines. Scores are cached in:
 
-runs/<run>/scores.json, scores-untrained.json     scores of a run, and of its model at initialization
-runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only, and of frozen features
+runs/<run>/scores.json, scores-untrained.json     scores of a run and of its untrained model
+runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only and of frozen features
 """
 
 import hashlib
@@ -42,7 +42,7 @@ LOGGER = logging.getLogger(__name__)
 SCORES_NAME, UNTRAINED_NAME = "scores.json", "scores-untrained.json"
 FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
-GRACE_SECONDS = 60.0  # time to write checkpoints after a stop
+GRACE_SECONDS = 60.0  # time for runs to write a checkpoint when stopped
 RunState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
 Rows = dict[Protocol, Row]
 
@@ -78,9 +78,9 @@ class RunTask:
             self._score(stop)
         except Interrupted:
             return RunStatus(self.name, "stopped")
-        except StaleError as error:  # Not recorded: the next sweep scores the run once it is up to date.
+        except StaleError as error:  # Not recorded, so that the next sweep scores the run once it is up to date.
             return RunStatus(self.name, "failed", str(error))
-        except OSError as error:  # A problem with this machine, so the next sweep retries the run without --retry.
+        except OSError as error:  # Not recorded either: the cause is this machine, not the run.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
         except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
             is_bug = not isinstance(error, ByovError | Diverged)
@@ -108,7 +108,7 @@ class RunTask:
         )
 
     def _score(self, stop: Stop) -> None:
-        # The scores of the trained model come last: they mark the run as finished.
+        # Score the trained model last, because its scores mark the run as finished.
         for untrained in (True, False) if self.run.untrained else (False,):
             path, reader = run_scores(self.run, self.folders, untrained=untrained)
             score(path, reader, self.run.scope, Stoppable(NO_PROGRESS, stop))
@@ -130,7 +130,7 @@ class BaselineTask:
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
-    """Wait until no other process trains the run. Processes of a killed sweep end by themselves."""
+    """Wait for another process that trains the run, such as a worker of a killed sweep; return False on timeout."""
     deadline = time.monotonic() + LOCK_SECONDS
     while is_training(folder):
         if stop() or time.monotonic() > deadline:
@@ -141,10 +141,10 @@ def _wait_until_free(folder: Path, stop: Stop) -> bool:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Result of a sweep."""
+    """Status of each run and scores of the baselines after a sweep."""
 
     runs: list[RunStatus]  # in the order of the grid
-    baselines: dict[str, list[Rows]]  # by dataset: frozen features and Time only
+    baselines: dict[str, list[Rows]]  # dataset → rows of frozen features and Time only
 
 
 def sweep_workers(
@@ -170,9 +170,9 @@ def sweep(
 ) -> SweepResult:
     """Train and score every run that is not finished yet, and score the baselines of their datasets.
 
-    The expected time is logged first if `measure` is set, from a few training steps. Failed runs are
+    If `measure` is set, a few training steps are timed first and the expected time is logged. Failed runs are
     skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and Interrupted is raised.
-    Raises SweepError if another sweep uses the folder, or a run exists with other settings.
+    Raises SweepError if another sweep uses the folder or a run exists with other settings.
     """
     with ExitStack() as stack:
         try:
@@ -260,7 +260,7 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
 
 
 def read_failure(run: Path) -> str | None:
-    """Return why a run failed, or None if it did not."""
+    """Return the reason why a run failed; None if it did not fail."""
     try:
         return str(json.loads((run / FAILURE_NAME).read_text(encoding="utf-8"))["reason"])
     except FileNotFoundError:
@@ -282,7 +282,7 @@ _SCORE_FILE = TypeAdapter(ScoreFile)
 
 
 def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> tuple[Path, RunEmbeddings]:
-    """Return the score file of a run, and the reader of the embeddings to score."""
+    """Return the path of a run's score file and the reader of the embeddings to score."""
     path = folders.runs / run.name / (UNTRAINED_NAME if untrained else SCORES_NAME)
     return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
 
@@ -293,7 +293,7 @@ def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False)
 
 
 def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | None:
-    """Return the rows of a score file; None if they are missing, damaged, or computed from other inputs."""
+    """Return the rows of a score file; None if it is missing, damaged, incomplete or computed from other inputs."""
     try:
         file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
     except (OSError, ValueError):
@@ -332,7 +332,7 @@ def _inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
 
 
 def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return a joint digest of all files that may be scored; raise StaleError if one of them is out of date."""
+    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of date."""
     column: str = getattr(reader, "column", "embedding")
     files = {
         reader.path(segment): segment

@@ -1,4 +1,4 @@
-"""Result tables of a sweep: means over seeds and over datasets, next to the baselines."""
+"""Result tables of a sweep: baselines, and means over seeds and datasets."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +12,10 @@ from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
 
-LISTED_TITLES = 3  # an Untrained row of more methods names only the first
+LISTED_TITLES = 3  # an Untrained row shared by more methods names only the first
 AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
 AHEAD = (
-    "columns ahead: in how many columns of F1 and mAP, standard and trimmed, a row is higher than the best frozen "
+    "columns ahead: number of F1 and mAP columns, standard and trimmed, in which a row is higher than the best frozen "
     "features, the best standardized ones, Time only, and the same model at initialization"
 )
 
@@ -24,7 +24,7 @@ AHEAD = (
 class RowGroup:
     """Finished runs that differ only in their seed."""
 
-    run: PlannedRun  # one of them
+    run: PlannedRun  # one of the runs
     title: str
     trained: list[Rows]
     untrained: list[Rows]
@@ -35,7 +35,7 @@ class RowGroup:
 
 
 def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders) -> list[RowGroup]:
-    """Group the finished runs, in the order of the grid."""
+    """Group the finished runs that differ only in their seed, in the order of the grid."""
     finished = {status.name for status in result.runs if status.state == "finished"}
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
@@ -55,7 +55,7 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
 def sweep_results(
     runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
 ) -> list[tuple[Results, dict[str, Any]]]:
-    """Return the results of each dataset and their JSON document, which also lists individual runs.
+    """Return the results for each dataset with a JSON document, which also lists individual runs.
 
     If there are several datasets, the mean over them comes first.
     """
@@ -102,7 +102,7 @@ def sweep_tables(found: Sequence[Results]) -> list[Table]:
 
 
 def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[RowGroup]) -> Results:
-    """Add the rows of baselines and groups, with the number of columns in which they are ahead of others."""
+    """Add the rows of baselines and groups, with the number of columns in which each is ahead of the others."""
     baselines = sorted_baselines(baselines)
     frozen = [rows for rows in baselines if _first(rows).kind == "frozen"]
     references = {
@@ -134,7 +134,7 @@ def sorted_baselines(baselines: Sequence[Rows]) -> list[Rows]:
 
 
 def untrained_rows(groups: Sequence[RowGroup]) -> list[Rows]:
-    """Return the rows of untrained models. Models with the same scores, thus the same initialization, share a row."""
+    """Return the rows of untrained models. Models with equal scores (the same initialization) share a row."""
     found: dict[str, list[RowGroup]] = {}
     for group in groups:
         if group.untrained:
@@ -153,7 +153,7 @@ def _groups_over_datasets(groups_of: Sequence[Sequence[RowGroup]]) -> list[RowGr
     """Average the groups with the same title over datasets, seed by seed."""
     same: dict[tuple[str, int], list[RowGroup]] = {}
     for groups in groups_of:
-        seen: Counter[str] = Counter()  # A grid may use a title twice.
+        seen: Counter[str] = Counter()  # a grid may use a title twice
         for group in groups:
             same.setdefault((group.run.title, seen[group.run.title]), []).append(group)
             seen[group.run.title] += 1
@@ -170,7 +170,7 @@ def _groups_over_datasets(groups_of: Sequence[Sequence[RowGroup]]) -> list[RowGr
 
 
 def _means_over_datasets(rows_of: Sequence[Sequence[Rows]], key: Callable[[Row], Any]) -> list[Rows]:
-    """Average rows with the same key over datasets and drop their deviations, which are over seeds."""
+    """Average rows with the same key over datasets, without standard deviations, which are over seeds."""
     by_key = [{key(_first(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
     found = []
     for value, first in by_key[0].items():

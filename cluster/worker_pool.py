@@ -25,10 +25,10 @@ MAX_LOSSES = 3  # a task fails when its worker has died this many times
 
 
 class PoolTask(Protocol):
-    """A picklable task. Once `stop()` is true, it returns early, in a state that can be resumed."""
+    """Picklable task. Once `stop()` returns True, it must return early, in a state that can be resumed."""
 
     @property
-    def name(self) -> str: ...  # unique
+    def name(self) -> str: ...  # must be unique
     def __call__(self, stop: Stop) -> Any: ...
 
 
@@ -36,12 +36,12 @@ TaskT = TypeVar("TaskT", bound=PoolTask)
 
 
 class Worker(Protocol):
-    """A process that runs one task at a time."""
+    """Process that runs one task at a time."""
 
     def submit(self, task: PoolTask) -> "Future[Any]": ...
     def result(self, future: "Future[Any]") -> Any: ...  # raises the task's exception, or ProcessLost
     def restart(self) -> None: ...  # replaces a process that died
-    def stop(self) -> None: ...  # asks the running task to stop
+    def stop(self) -> None: ...  # signals the running task to stop
     def close(self) -> None: ...  # ends the process immediately
 
 
@@ -53,10 +53,10 @@ def run_tasks(
     grace_seconds: float = 0.0,  # how long running tasks may take to stop
     split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),  # returns smaller tasks to run instead of a lost one
 ) -> Iterator[tuple[TaskT, Any, Exception | None]]:
-    """Run tasks on the workers and yield each as it finishes, with its result and its exception.
+    """Run tasks on the workers and yield (task, result, exception) as each task finishes.
 
     A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop` returns True, running
-    tasks are asked to stop and Interrupted is raised.
+    tasks are signaled to stop and Interrupted is raised.
     """
     waiting, idle = deque(tasks), list(workers)
     running: dict[Future[Any], tuple[Worker, TaskT]] = {}
@@ -65,7 +65,7 @@ def run_tasks(
         while waiting and idle:
             worker, task = idle.pop(), waiting.popleft()
             running[worker.submit(task)] = worker, task
-        while idle:  # Free the CPUs for workers that are restarting.
+        while idle:  # free the CPUs for workers that are restarting
             idle.pop().close()
         done, _ = wait(running, timeout=STEP_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
@@ -79,7 +79,7 @@ def run_tasks(
                 retries = split(task) or ([task] if losses[task.name] < MAX_LOSSES else [])
                 waiting.extendleft(retries)
                 if retries:
-                    LOGGER.info(f"{task.name}: lost its worker ({error}); trying again")
+                    LOGGER.info(f"{task.name}: lost its worker ({error}); retrying")
                 else:
                     yield task, None, error
             except Exception as error:

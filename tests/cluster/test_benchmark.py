@@ -1,4 +1,4 @@
-"""byov-sweep benchmark: two methods with two seeds on two tiny datasets."""
+"""Tests of `byov-sweep benchmark` with two methods, two seeds and two tiny datasets."""
 
 import json
 
@@ -37,7 +37,7 @@ method = "tcc"
 
 @pytest.fixture
 def byov_sweep(call, tmp_path, monkeypatch):
-    """byov_sweep(*arguments): the benchmark with tiny runs."""
+    """Return a function that runs the benchmark with tiny runs."""
     experiments = tmp_path / "experiments"
     experiments.mkdir()
     (experiments / "benchmark.toml").write_text(GRID)
@@ -49,7 +49,7 @@ def byov_sweep(call, tmp_path, monkeypatch):
 def test_the_shipped_benchmark_has_every_method(tmp_path):
     runs = plan_runs([shipped_grid("benchmark", tmp_path, PaperChoice())], tmp_path, allow_missing=True)
     assert {run.settings.method for run in runs} == METHODS.keys()
-    assert len(runs) == 6 * 3 * (len(METHODS) + 1)  # timeline also online
+    assert len(runs) == 6 * 3 * (len(METHODS) + 1)  # timeline is also run with --online
     assert {run.missing for run in runs} >= {
         "byov-extract --dataset metaworld/peg-insert-side --encoder imagenet/efficientnet-lite0"
     }

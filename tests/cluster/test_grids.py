@@ -1,4 +1,4 @@
-"""Grids: their runs, the names of runs, and invalid files."""
+"""Tests of grids: planned runs, run names and invalid files."""
 
 import pytest
 from tests.cluster.tiny_sweeps import make_cache
@@ -56,7 +56,7 @@ def test_the_name_of_a_grid_replaces_common_settings(names):
     assert names(name="small", latent=64, runs=[{}, {"latent": [32, 256]}]) == [
         "toy-paper-r0.3-small-s0",
         "toy-paper-r0.3-small-latent32-s0",
-        "toy-paper-r0.3-small-latent256-s0",  # the default of all others
+        "toy-paper-r0.3-small-latent256-s0",  # the name lists 256, although it is the method's default
     ]
 
 
@@ -89,7 +89,7 @@ def test_pairs_and_none_are_values(folders):
 
 def test_settings_are_those_of_the_dataset_in_the_cache(tmp_path):
     make_cache(tmp_path, "tennis_forehand")
-    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # by default, the subset is 30
+    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # the default subset is 30
     assert [run.settings.subset for run in plan_runs([grid], tmp_path)] == [10]
 
 
@@ -123,7 +123,7 @@ def test_titles_name_the_settings_that_differ(folders):
         ("# no settings", "is empty"),
         ("seed = " + "[" * 5000, "not a readable TOML file"),
         ('[evaluation]\ntasks = ["clasification"]', "unknown task clasification; choose from classification"),
-        ("[evaluation]\nbootstraps = 3", "'bootstraps' in evaluation is not known"),
+        ("[evaluation]\nbootstraps = 3", "'bootstraps' in evaluation is unknown"),
     ],
 )
 def test_invalid_grids_are_refused_in_one_line(folders, tmp_path, text, message):

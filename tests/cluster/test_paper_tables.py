@@ -1,4 +1,4 @@
-"""The paper's experiments: their grids, the choice of datasets, and the tables."""
+"""Tests of the paper's experiments: grids, choice of datasets, and tables."""
 
 import pytest
 from tests.cluster.tiny_sweeps import make_cache, sweep_inline
@@ -19,7 +19,7 @@ ABLATIONS = ("components", "stm-ratio", "mask-self", "mask-cross", "latent")
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
-    """Break Eggs and Pour Milk through CLIP, and another dataset through two other encoders."""
+    """Cache with CLIP features of Break Eggs and Pour Milk, and another dataset with two other encoders."""
     root = tmp_path_factory.mktemp("paper") / "features"
     make_cache(root, "break_eggs", CLIP, ratios=RATIOS)
     make_cache(root, "pour_milk", CLIP)
@@ -58,7 +58,7 @@ def test_ablations_have_the_rows_of_the_paper(features, table):
     assert titles(runs) == [row.name for row in published_rows("break_eggs", table)]
     assert published_rows("pour_milk", table) == []
     default = next(run for run in planned(features, "table-1") if run.title == "BYOV" and run.dataset == "break_eggs")
-    assert default.name in {run.name for run in runs}  # trained once
+    assert default.name in {run.name for run in runs}  # shared with Table 1, so trained only once
 
 
 def test_ablations_change_the_named_setting(features):
@@ -86,7 +86,7 @@ def test_another_dataset_replaces_those_of_the_paper(features):
     runs = planned(features, "table-1", "latent", datasets=("mine",), encoder="random/tiny", seeds=2, small=True)
     assert {(run.dataset, run.encoder_folder) for run in runs} == {("mine", "random--tiny")}
     byov = [run for run in runs if run.settings.method == "byov"]
-    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}  # which the table is about
+    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}  # the setting that the table varies
     assert {run.settings.depth for run in byov} == {2}
     assert {run.settings.seed for run in runs} == {0, 1}
     assert "mine-paper-random--tiny-r0.3-small-s0" in {run.name for run in runs}

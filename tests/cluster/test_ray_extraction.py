@@ -1,4 +1,4 @@
-"""byov-extract --cluster writes the same files as a single process, even if workers or machines die."""
+"""Test that `byov-extract --cluster` writes the same files as a single process, even if workers or machines die."""
 
 import json
 import os
@@ -26,9 +26,9 @@ from byov.errors import ClusterError
 from byov.extract.plan import Job
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-LONG = 600  # frames, to have time to kill something
+LONG = 600  # frames; long enough to kill a process during extraction
 FEATURES = Path("mine/random--tiny")
-# Python runs this when it starts: a Ray worker that opens v6.mp4 kills itself.
+# Run by Python at startup (sitecustomize.py): a Ray worker that opens v6.mp4 kills itself.
 POISON = """
 import os, signal, sys
 
@@ -44,7 +44,7 @@ sys.addaudithook(look)
 
 @pytest.fixture(scope="module")
 def make_videos(tmp_path_factory):
-    """make_videos(frame counts): the path of a CSV of videos v0, v1, ..., ego and exo in turn."""
+    """Return a function that writes videos v0, v1, ... with the given frame counts and returns their CSV."""
 
     def make(counts):
         folder = tmp_path_factory.mktemp("videos")
@@ -65,7 +65,7 @@ def make_videos(tmp_path_factory):
 
 @pytest.fixture
 def start(ray):
-    """start(table, features, *options): byov-extract."""
+    """Return a function that starts byov-extract."""
 
     def start(table, features, *options):
         words = ("--manifest", table, "--encoder", "random/tiny", "--features-dir", features, *options)
@@ -75,13 +75,13 @@ def start(ray):
 
 
 def finish(process):
-    """Exit code, standard output and standard error."""
+    """Wait for a process; return its exit code, standard output and standard error."""
     out, err = process.communicate(timeout=900)
     return process.returncode, out, err
 
 
 def busy_worker(process, features):
-    """Wait until a worker writes a file; its process ID."""
+    """Wait until a worker writes a file, and return its process id."""
     while process.poll() is None:
         for partial in features.rglob(".*.h5.*.partial"):
             for pid in all_processes():
@@ -103,7 +103,7 @@ def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, mak
     del ray.environment["PYTHONPATH"]
     assert (code, "Traceback" in err) == (1, False)
     assert ray.all_ended()
-    assert len(deaths.read_bytes()) == MAX_LOSSES  # as the largest video it was alone in its chunk
+    assert len(deaths.read_bytes()) == MAX_LOSSES  # the largest video has a chunk of its own
 
     failures, reference_failures = (
         json.loads((folder / FEATURES / "failures.json").read_text()) for folder in (features, tmp_path / "reference")
@@ -120,7 +120,7 @@ def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, mak
     assert {name: found[name] for name in good} == {name: reference[name] for name in good}
     assert {name for name in found if name.endswith((".h5", ".partial"))} == good
 
-    _, out, _ = finish(start(table, features, "--json"))  # one process completes what the cluster started
+    _, out, _ = finish(start(table, features, "--json"))  # a single process completes the extraction
     assert json.loads(out)["extracted_videos"] == 1
     assert contents(features / "mine") == contents(tmp_path / "reference/mine")
     assert [file for file in verify_folder(features / FEATURES) if file.problem] == []
@@ -133,7 +133,7 @@ def table(make_videos):
 
 @pytest.fixture
 def check_complete(start, table, tmp_path):
-    """Check that a finished extraction to tmp_path/f has the files of a single process."""
+    """Return a function that checks that an extraction to tmp_path/f wrote the same files as a single process."""
 
     def check(code, out, err):
         assert code == 0, err
@@ -151,7 +151,7 @@ def test_lost_work_is_redone(start, machines, table, check_complete, tmp_path, l
     machines.restore()
     process = start(table, tmp_path / "f", "--cluster", machines.address, "--json")
     raylet, worker = machines.raylet(), 0
-    while worker not in descendants(raylet):  # on the machine to be lost
+    while worker not in descendants(raylet):  # until a worker on the second machine is busy
         worker = busy_worker(process, tmp_path / "f")
     if lost == "machine":
         machines.kill_machine()
@@ -171,7 +171,7 @@ def test_a_machine_without_the_videos_is_refused(start, machines, table, tmp_pat
     machines.kill_machine()
     assert code == 2
     (line,) = err.splitlines()
-    assert re.search(r"does not see .*/v\d\.mp4", line)
+    assert re.search(r"cannot access .*/v\d\.mp4", line)
     assert not (tmp_path / "f").exists()
 
 
@@ -243,4 +243,4 @@ def test_chunks_hold_every_video_once(tmp_path):
         assert len(found) == chunks
         assert max(map(len, found)) <= MAX_VIDEOS
         assert sorted(job.video.id for chunk in found for job in chunk) == sorted(job.video.id for job in jobs[:count])
-        assert found[0][0] is jobs[count - 1]  # the largest
+        assert found[0][0] is jobs[count - 1]  # the largest video

@@ -1,4 +1,4 @@
-"""byov-sweep --cluster writes the same files as a sweep in one process, even if workers or machines die."""
+"""Test that `byov-sweep --cluster` writes the same files as a single process, even if workers or machines die."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from byov.cluster.grids import read_grid
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-EPOCHS = 90  # to have time to kill something
+EPOCHS = 90  # long enough to kill a process during training
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """A folder with features, a grid of two runs, and the runs as trained in this process."""
+    """Folder with features, a grid of two runs, and these runs, trained in this process."""
     root = tmp_path_factory.mktemp("reference")
     grid = write_grid(root / "grid.toml", epochs=EPOCHS, seed=[0, 1], **{"validate-every": EPOCHS})
     _, result = sweep_inline([read_grid(grid)], make_folders(root))
@@ -29,14 +29,14 @@ def reference(tmp_path_factory):
 
 @pytest.fixture
 def start(ray, reference, tmp_path):
-    """start(*options): byov-sweep with runs in tmp_path/runs."""
+    """Return a function that starts byov-sweep with runs in tmp_path/runs."""
     folders = ("--features-dir", reference / "features", "--runs-dir", tmp_path / "runs", "--json")
     return lambda *options: ray.start("byov-sweep", reference / "grid.toml", *options, *folders, cwd=tmp_path)
 
 
 @pytest.fixture
 def check_finished(reference, tmp_path):
-    """check_finished(process): wait for a sweep, compare its runs with the reference, and return its messages."""
+    """Return a function that waits for a sweep, compares its runs with the reference, and returns its messages."""
 
     def check(process):
         out, err = process.communicate(timeout=600)

@@ -1,4 +1,4 @@
-"""Sweeps of tiny runs in this process: what is trained, skipped, resumed, scored and tabulated."""
+"""Tests of sweeps in this process: training, skipping, resuming, scoring and tables of tiny runs."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def make_grid(**settings):
 
 @pytest.fixture
 def run(folders):
-    """run(worker, **grid): the planned runs of a grid of tiny runs, and the result of their sweep."""
+    """Return a function that sweeps a grid of tiny runs and returns the planned runs and the result."""
 
     def run(worker=None, *, retry=False, stop=lambda: False, **settings):
         return sweep_inline([make_grid(**settings)], folders, worker, retry=retry, stop=stop)
@@ -38,7 +38,7 @@ def run(folders):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Folders of a finished sweep of two seeds; do not change them."""
+    """Folders of a finished sweep with two seeds; tests must not change them."""
     folders = make_folders(tmp_path_factory.mktemp("uninterrupted"))
     _, result = sweep_inline([make_grid(**SEEDS)], folders)
     assert states(result) == ["finished"] * 2
@@ -47,7 +47,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.fixture
 def finished(uninterrupted, folders):
-    """A copy of the finished runs."""
+    """Copy the finished runs to `folders`."""
     shutil.copytree(uninterrupted.runs, folders.runs)
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_cannot_start_leaves_its_name_free(folders):
     assert [path.name for path in (folders.runs / result.runs[0].name).iterdir()] == [FAILURE_NAME]
 
 
-# Stops during training, and during embedding or in the second run.
+# Interrupt the sweep during training, and later, during embedding or in the second run.
 @pytest.mark.parametrize("calls", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders, calls):
     remaining = iter(range(calls))
@@ -110,7 +110,7 @@ def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
     for _ in range(2):
         (planned,), result = sweep_inline([grid], folders)
         assert states(result) == ["finished"]
-    assert read_progress(read_run(folders.runs, planned.name)).epochs == 2  # of 4 steps
+    assert read_progress(read_run(folders.runs, planned.name)).epochs == 2  # 4 steps per epoch
 
 
 @pytest.mark.usefixtures("finished")

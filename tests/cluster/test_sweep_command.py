@@ -1,4 +1,4 @@
-"""byov-sweep in local processes: output, exit codes, Ctrl-C."""
+"""Tests of byov-sweep in local processes: output, exit codes and Ctrl-C."""
 
 import json
 import os
@@ -17,14 +17,14 @@ COMMAND = "from byov.cli.sweep import main; main()"
 
 @pytest.fixture
 def byov_sweep(call, folders):
-    """byov_sweep(*arguments): the command in this process, with workers in others."""
+    """Return a function that runs byov-sweep in this process, with workers in other processes."""
     options = ("--runs-dir", folders.runs, "--features-dir", folders.features)
     return lambda *arguments: call(main, "byov-sweep", *arguments, *options)
 
 
 @pytest.fixture
 def start_sweep(folders, clean_environment):
-    """start_sweep(path): the command in a process group of its own, with one worker."""
+    """Return a function that starts byov-sweep with one worker in a new process group."""
     started = []
 
     def start(path):
@@ -81,7 +81,7 @@ def test_interrupted_and_killed_sweeps_resume_to_the_same_files(start_sweep, fol
     run = folders.runs / NAMES[0]
     interrupted = start_sweep(path)
     wait_for_epochs(interrupted, run, 3)
-    os.killpg(interrupted.pid, signal.SIGINT)  # a terminal signals the whole group
+    os.killpg(interrupted.pid, signal.SIGINT)  # like a terminal, signal the whole group
     out, err = interrupted.communicate()
     assert (interrupted.returncode, out) == (130, ""), err
     assert "run the same command to resume" in err

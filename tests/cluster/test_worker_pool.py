@@ -1,4 +1,4 @@
-"""Tasks in local processes: results, exceptions, lost workers, stopping. Ray's are tested by the commands."""
+"""Tests of tasks in local processes: results, exceptions, lost workers and stopping."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ class Code:
 
 @pytest.fixture
 def code(tmp_path, monkeypatch):
-    """code(name, body): a task that runs some Python code, of a module that workers can import."""
+    """Return a task class that runs Python code, in a module that workers can import."""
     (tmp_path / "code_tasks.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "code_tasks", raising=False)

@@ -1,4 +1,4 @@
-"""Sweeps of tiny runs: a small cache, grids, and a worker that runs tasks in this process."""
+"""Helpers to sweep tiny runs: a small cache, grids, and a worker that runs tasks in this process."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def make_cache(
 
 
 def make_folders(root: Path) -> Folders:
-    """features/toy, and no runs."""
+    """Create folders with the dataset "toy" in the cache and no runs."""
     make_cache(root / "features")
     return Folders(root / "features", root / "runs")
 
@@ -57,9 +57,9 @@ def write_grid(path: Path, runs: Sequence[dict[str, Any]] = (), **settings: Any)
 
 
 class InlineWorker:
-    """Worker that runs tasks in this process, and remembers their names.
+    """Worker that runs tasks in this process and records their names in `done`.
 
-    Once a task has seen its `stop` return True, `stopped` is True.
+    `stopped` becomes True once `stop` has returned True to a task.
     """
 
     def __init__(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -102,7 +102,7 @@ def states(result: SweepResult) -> list[str]:
 
 
 def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
-    """Wait until the process has trained a run for some epochs, but not finished it."""
+    """Wait until a process has trained a run for `count` epochs; fail if the run is already finished."""
     metrics = run / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < count:
         assert process.poll() is None, f"ended early: {process.communicate()}"
@@ -111,7 +111,7 @@ def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by name, without locks, times and checkpoints."""
+    """Return a dict mapping file names in a folder tree to contents, without locks and checkpoints."""
     files = read_files(folder).items()
     skipped = ("lock",)
     return {name: content for name, content in files if not name.endswith(skipped) and "/checkpoint/" not in name}
