@@ -1,7 +1,7 @@
-"""Damaged files: a reader must raise an error or return what it returned before.
+"""Damage files and check that readers raise an error or return the same values as before.
 
-`make chaos` prints a table of many damages; tests/chaos/test_flips.py tries some of them. Seeds are fixed, so files and
-damages are the same each time.
+`make chaos` damages many files and prints a table; tests/chaos/test_flips.py runs a subset. Seeds are fixed, so files
+and damage are the same each time.
 """
 
 import random
@@ -33,13 +33,13 @@ Reader = Callable[[Path], Any]
 
 @dataclass
 class Tally:
-    """Outcomes of one row of the table."""
+    """Counts of outcomes, one row of the table."""
 
     place: str
     tried: int = 0
-    noticed: int = 0  # an error
-    harmless: int = 0  # read as before: padding, or bytes that nobody reads
-    wrong: int = 0  # read differently without an error
+    noticed: int = 0  # raised an error
+    harmless: int = 0  # returned the same values: the damaged bytes are padding or never read
+    wrong: int = 0  # returned other values without an error
 
     def add(self, read: Reader, path: Path, before: Any) -> None:
         self.tried += 1
@@ -56,10 +56,10 @@ class Tally:
 
 
 def flip_bits(place: str, path: Path, read: Reader, count: int, positions: Sequence[int] = ()) -> Tally:
-    """Flip one bit of an intact file `count` times, and read it.
+    """Flip a random bit of an intact file and read the file, `count` times.
 
     Args:
-        positions: Positions of the bytes to damage; () for all.
+        positions: Byte positions to choose from; () for all.
     """
     tally, chance = Tally(place), random.Random(place)
     intact, before = path.read_bytes(), read(path)
@@ -89,7 +89,7 @@ def read_features(path: Path) -> dict[str, Any]:
 
 
 def metadata_positions(path: Path) -> list[int]:
-    """Return the positions of all bytes of an HDF5 file that are not rows."""
+    """Return the positions of all bytes in an HDF5 file that are not part of a row."""
     is_row = np.zeros(path.stat().st_size, bool)
     with h5py.File(path, "r", locking=False) as file:
         for name in read_columns(path):
@@ -204,7 +204,7 @@ CODECS = {
     "b.ts": "mpeg2video",
     "a.m1v": "mpeg1video",
 }
-CONTAINERS = {".mpg": "mpeg", ".ogv": "ogg"}  # others follow from the suffix
+CONTAINERS = {".mpg": "mpeg", ".ogv": "ogg"}  # for other suffixes, PyAV infers the container
 PIXEL_FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
 
 
@@ -225,7 +225,7 @@ def read_video(path: Path) -> np.ndarray:
 
 
 def cut_video(path: Path, codec: str) -> Tally:
-    """Cut a video at each tenth of its size; wrong if frames are lost without an error."""
+    """Truncate a video at each tenth of its size; losing frames without an error counts as wrong."""
     whole = write_video(path, codec).read_bytes()
     tally, frames = Tally(path.name), len(read_video(path))
     for tenth in range(1, 10):
@@ -235,6 +235,6 @@ def cut_video(path: Path, codec: str) -> Tally:
 
 
 def total(place: str, parts: Iterable[Tally]) -> Tally:
-    """Sum several rows of the table."""
+    """Sum the counts of several tallies."""
     counts = [(part.tried, part.noticed, part.harmless, part.wrong) for part in parts]
     return Tally(place, *map(sum, zip(*counts, strict=True)))

@@ -1,7 +1,7 @@
-"""Processes that are killed at a system call, or whose system call fails; strace injects the faults.
+"""Kill processes at a system call, or make a system call fail, with faults injected by strace.
 
-The work is a function of a folder. After the fault it is called again without one, and must leave the same files as
-if nothing had happened.
+The tested function writes files to a folder. After the fault, it is called again and must leave the same files as if
+there had been no fault.
 """
 
 import os
@@ -28,7 +28,7 @@ from byov.cache.verify import read_failures, verify_run
 from byov.extract.extract_features import extract_features
 from byov.train.run import train_run
 
-# System calls that can leave something behind, and how they fail on a full or broken disk.
+# System calls that change files, and the error they return on a full or broken disk.
 CALLS = {
     "openat": "ENOSPC",
     "mkdir": "ENOSPC",
@@ -44,17 +44,17 @@ CALLS = {
 }
 HANG_SECONDS = 120
 Work = Callable[[Path], object]
-Damaged = Callable[[Path], list[str]]  # folder → files that are not whole
+Damaged = Callable[[Path], list[str]]  # lists the incomplete files in a folder
 
 
 @dataclass
 class FaultTally:
-    """Outcomes of one row of the table."""
+    """Counts of outcomes, one row of the table."""
 
     fault: str
     tried: int = 0
-    half_written: int = 0  # left a file that is not whole
-    other_end: int = 0  # calling it again did not lead to the same files
+    half_written: int = 0  # left an incomplete file
+    other_end: int = 0  # a second call did not produce the same files
 
     def line(self) -> str:
         return f"| {self.fault} | {self.tried:,} | {self.half_written:,} | {self.other_end:,} |"
@@ -65,7 +65,7 @@ FAULTS = {"kill": "killed", "fail": "a call fails"}
 
 
 def why_not() -> str:
-    """Return why faults cannot be injected on this machine; "" if they can."""
+    """Return the reason why faults cannot be injected on this machine; "" if they can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     with tempfile.TemporaryDirectory() as folder:
@@ -75,14 +75,14 @@ def why_not() -> str:
 
 
 def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None = None) -> int:
-    """Call `work` in a forked process with a fault in strace's notation.
+    """Call `work` in a forked process, with a fault in the syntax of `strace --inject`.
 
     Returns:
         0 if it finished, 1 if it raised, -n if signal n killed it.
     """
     child = os.fork()
     if not child:
-        os.kill(os.getpid(), signal.SIGSTOP)  # until strace is attached
+        os.kill(os.getpid(), signal.SIGSTOP)  # wait until strace is attached
         signal.alarm(HANG_SECONDS)
         code = 1
         try:
@@ -110,7 +110,7 @@ def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None
 
 
 def calls_of(work: Work, folder: Path) -> Counter[str]:
-    """Count the system calls of `work`, in the thread that makes most of them."""
+    """Count the system calls of `work`; for each call, use the thread that makes it most often."""
     with tempfile.NamedTemporaryFile() as log:
         assert attempt(work, folder, log=Path(log.name)) == 0
         made = re.findall(r"^(\d+) +(\w+)\(", Path(log.name).read_text(), re.MULTILINE)
@@ -130,11 +130,11 @@ def try_faults(
     begin: Work = lambda _: None,
     most: int | None = None,
 ) -> FaultTally:
-    """Call `work` with a fault at each of its system calls, one at a time, in a fresh folder prepared by `begin`.
+    """Call `work` once per system call with a fault at that call, in a fresh folder prepared by `begin`.
 
     Args:
         kind: "kill" or "fail".
-        most: Size of a random sample of the system calls.
+        most: Maximum number of system calls, chosen at random; None for all.
     """
 
     def fresh(folder: Path) -> Path:
@@ -158,11 +158,11 @@ def try_faults(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file by name, temporary files included and locks of folders excluded."""
+    """Return a dict mapping file names to contents, with temporary files but without folder locks."""
     return {name: content for name, content in read_files(folder).items() if Path(name).name != ".lock"}
 
 
-# --- the work: writing each kind of file, an extraction, a training
+# --- tested functions: write each kind of file, extract, train
 
 
 def write_every_file(folder: Path, version: int = 1) -> None:
@@ -176,7 +176,7 @@ def write_every_file(folder: Path, version: int = 1) -> None:
 
 
 def unlike(*versions: dict[str, bytes], needed: dict[str, bytes] | None = None) -> Damaged:
-    """Return a function that lists files like in none of the versions, and needed files that are missing."""
+    """Return a function that lists files that equal none of the versions, and needed files that are missing."""
 
     def damaged(folder: Path) -> list[str]:
         found = {name: content for name, content in contents(folder).items() if ".partial" not in name}
@@ -187,7 +187,7 @@ def unlike(*versions: dict[str, bytes], needed: dict[str, bytes] | None = None) 
 
 
 def writing(folder: Path, kind: str, *, over: bool, most: int | None = None) -> FaultTally:
-    """Write each kind of file; over: replace older files."""
+    """Try faults while writing each kind of file, and replacing older files if `over` is set."""
     versions = []
     for version in (0, 1):
         write_every_file(folder / f"version {version}", version)
@@ -199,7 +199,7 @@ def writing(folder: Path, kind: str, *, over: bool, most: int | None = None) -> 
 
 
 def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
-    """Extract two videos with a small encoder."""
+    """Try faults while extracting two videos with a small encoder."""
     for name in ("a", "b"):
         flips.write_video(folder / f"{name}.mp4")
     table = folder / "mine.csv"
@@ -214,7 +214,7 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     as_written = unlike(contents(folder / "whole"))
 
     def damaged(at: Path) -> list[str]:
-        """A manifest that lacks the video that failed, and failures.json, are whole if they can be read."""
+        """Accept a readable manifest without the failed video, and a readable failures.json."""
         mine, allowed = at / "features" / "mine", []
         manifest = mine / "manifest.json"
         if manifest.exists() and None in [video.frames for video in load_manifest(manifest).videos]:
@@ -227,7 +227,7 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
 
 
 def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
-    """Train two epochs with validation and checkpoints, and embed."""
+    """Try faults while training for two epochs with validation, checkpoints and embedding."""
     views = ("ego", "exo")
     videos = {(split, view, f"{view} {n}"): 60 for n, split in enumerate(("train", "train", "val")) for view in views}
     write_cache(folder / "features", videos, dataset="toy", encoder="random/tiny")
@@ -242,6 +242,6 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     def damaged(at: Path) -> list[str]:
         has_run = (at / "run" / "config.json").exists()
         checked = verify_run(at, "run", folder / "features") if has_run else ()
-        return [str(file.path) for file in checked if file.problem and file.path.is_file()]  # others are missing
+        return [str(file.path) for file in checked if file.problem and file.path.is_file()]  # ignore missing files
 
     return try_faults("training", kind, work, damaged, folder, most=most)

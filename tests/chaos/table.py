@@ -1,4 +1,4 @@
-"""`make chaos`: print tables of damages and faults; exit code 1 if anything went unnoticed."""
+"""Print tables of damaged files and injected faults (`make chaos`); exit with 1 if any went unnoticed."""
 
 import contextlib
 import sys
@@ -7,12 +7,12 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-# At the end of the path: the folders next to tests/ have the names of other packages.
+# Append to the path, because folders next to tests/ have the same names as other packages.
 sys.path.append(str(Path(__file__).parents[2]))
 
 
 def damage(folder: Path) -> int:
-    """Return how many damages of files with a digest went unnoticed."""
+    """Damage files; return how often damage to a file with a digest went unnoticed."""
     import av
     import torch
     from tests.chaos import flips
@@ -36,7 +36,7 @@ def damage(folder: Path) -> int:
 
 
 def faults(folder: Path) -> int:
-    """Return how many faults left a half-written file or another end."""
+    """Inject faults; return how many left a half-written file or changed the final files."""
     from tests.chaos import kills
 
     if kills.why_not():
@@ -45,7 +45,7 @@ def faults(folder: Path) -> int:
     works = (
         partial(kills.writing, over=False),
         partial(kills.writing, over=True),
-        partial(kills.extraction, most=60),  # an extraction or a training takes a second
+        partial(kills.extraction, most=60),  # each extraction or training takes a second
         partial(kills.training, most=60),
     )
     print(kills.HEAD)

@@ -1,4 +1,4 @@
-"""A part of `make chaos`: 200 damages of every kind of file."""
+"""Subset of `make chaos`: 200 bit flips in each kind of file."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_damage_is_never_silently_wrong(tmp_path):
 
 
 def test_harness_finds_unnoticed_damage(tmp_path):
-    """The reader checks nothing."""
+    """Use a reader without any checks."""
     path = tmp_path / "text"
     path.write_bytes(bytes(range(200)))
     tally = flips.flip_bits("text", path, Path.read_bytes, 20)
@@ -26,7 +26,7 @@ def test_harness_finds_unnoticed_damage(tmp_path):
     assert path.read_bytes() == bytes(range(200))
 
 
-# Of nine cuts. Most of these formats do not declare their duration.
+# Unnoticed cuts out of nine. Most of these formats do not declare their duration.
 UNNOTICED_CUTS = {"a.ts": 8, "b.ts": 8, "a.ogv": 7, "a.gif": 8, "a.y4m": 9, "a.h264": 1, "a.hevc": 4, "a.nut": 2}
 UNNOTICED_CUTS |= {"a.m1v": 1, "a.wmv": 1, "a.mxf": 1}
 

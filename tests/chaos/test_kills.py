@@ -1,4 +1,4 @@
-"""A part of `make chaos`: processes that are killed at a system call, or whose system call fails."""
+"""Subset of `make chaos`: kill processes at a system call, or make a system call fail."""
 
 import signal
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_interrupted_work_leads_to_the_same_files(tmp_path, stage, kind):
 
 
 def write_directly(folder: Path) -> None:
-    """Write a file under its final name from the first byte on."""
+    """Write a file directly under its final name, which is not atomic."""
     with (folder / "a").open("wb", buffering=0) as file:
         file.write(b"first")
         file.write(b"second")
@@ -50,14 +50,14 @@ def test_half_written_file_is_found(tmp_path):
 
 
 def test_leftover_temporary_file_is_found(tmp_path):
-    """Nothing calls remove_abandoned."""
+    """Do not call `remove_abandoned`, so that a temporary file remains."""
     tally = kills.try_faults("", "kill", write_atomically, kills.unlike({"a": b"firstsecond"}), tmp_path)
     assert tally.half_written == 0
     assert tally.other_end > 0
 
 
 def test_fault_happens_at_its_call(tmp_path):
-    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}  # one opens standard error
+    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}  # one opens /dev/null as stderr
     assert kills.attempt(write_directly, tmp_path, "write:signal=KILL:when=2") == -signal.SIGKILL
     assert (tmp_path / "a").read_bytes() == b"first"
     assert kills.attempt(write_directly, tmp_path, "write:error=ENOSPC:when=1") == 1

@@ -1,4 +1,4 @@
-"""A complete cache and a finished run can be used on a read-only disk, and without write permission."""
+"""Test that a complete cache and a finished run work on a read-only disk and without write permission."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests.chaos import flips
 from tests.factories import read_files
 
-# Runs several commands in one process, which imports PyTorch only once.
+# Run several commands in one process to import PyTorch only once.
 COMMANDS = """
 import json, sys
 from importlib import import_module
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, clean_environment: dict[str, str]) -> Run:
-    """run([name, *arguments], ..., before=()): run commands in the folder and return the lines they print."""
+    """Return a function that runs commands in the folder, after the words `before`, and returns the printed lines."""
 
     def start(*commands: Sequence[object], before: Sequence[str] = ()) -> list[str]:
         typed = json.dumps([[str(word) for word in command] for command in commands])
@@ -74,13 +74,13 @@ def made(folder: Path, run: Run) -> Path:
 
 @pytest.fixture(params=["disk", "rights"])
 def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ...]]:
-    """Make features/ and runs/first read-only; return the words to put before a command."""
+    """Make features/ and runs/first read-only; yield the words to put before a command."""
     folders = (made / "features", made / "runs" / "first")
     if request.param == "rights":
         before = request.getfixturevalue("without_rights")
         for folder in folders:
             for path in (folder, *folder.rglob("*")):
-                path.chmod(path.stat().st_mode & ~0o222)  # pytest removes them all the same
+                path.chmod(path.stat().st_mode & ~0o222)  # pytest can still remove them
         yield before
         return
     if os.geteuid() != 0:
