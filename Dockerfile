@@ -1,12 +1,12 @@
-# byov in a container, from the versions of constraints.txt. It was not built where this was written, which has no Docker;
-# what it installs is what `make setup` installs.
+# byov in a container, with the versions pinned in constraints.txt. This file has not been tested; it installs the same
+# packages as `make setup`.
 #
-#   docker build -t byov .                            PyTorch as PyPI has it, with CUDA
-#   docker build -t byov --build-arg INDEX=URL .      a smaller PyTorch, from the index that its own pages name for CPUs
+#   docker build -t byov .                            PyTorch from PyPI, with CUDA
+#   docker build -t byov --build-arg INDEX=URL .      a smaller PyTorch, from the CPU index listed on pytorch.org
 #   docker run --rm -v "$PWD:/data" --user "$(id -u):$(id -g)" byov byov-extract --dataset demo
-#   docker run --rm --gpus all ...                    on a machine with NVIDIA's container toolkit
+#   docker run --rm --gpus all ...                    on a machine with the NVIDIA Container Toolkit
 #
-# /data is the folder with datasets/, features/ and runs/.
+# /data contains datasets/, features/ and runs/.
 FROM python:3.11-slim
 
 WORKDIR /opt/byov
@@ -17,7 +17,7 @@ RUN python -m pip install --no-cache-dir --constraint constraints.txt ${INDEX:+-
 COPY . .
 RUN python -m pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[imagenet,tensorboard]"
 
-# Whoever it runs as: models of the hub are kept beside the data, and nothing else is written outside of /data.
+# The container may run as any user, so downloaded models are stored in /data and temporary files in /tmp.
 ENV HF_HOME=/data/.huggingface MPLCONFIGDIR=/tmp/matplotlib
 RUN useradd --create-home byov && mkdir /data && chown byov /data
 USER byov

@@ -1,4 +1,4 @@
-# Targets that need it create the environment first: .venv, with the versions pinned in constraints.txt.
+# Most targets first create the environment .venv, with the versions pinned in constraints.txt.
 PYTHON ?= python3
 DATASET ?=
 ENCODER ?=
@@ -8,19 +8,19 @@ BIN := .venv/bin
 READY := .venv/.ready
 RUNS := $(or $(BYOV_RUNS),runs)
 
-# Otherwise Python would import ./data and ./evaluate in place of other packages with these names.
+# Otherwise, ./data and ./evaluate would shadow other packages with these names.
 export PYTHONSAFEPATH := 1
 
 .PHONY: help setup demo demo-paper demo-timeline extract tables benchmark test check lint types bench chaos clean
 
 help:
 	@echo "make demo                       run everything on the demo videos, without downloads; writes a report"
-	@echo "make extract DATASET=pour_milk  extract the features of a dataset (options: ENCODER=..., ARGS=...)"
+	@echo "make extract DATASET=pour_milk  extract features from a dataset (options: ENCODER=..., ARGS=...)"
 	@echo "make tables DATASET=demo        reproduce the paper's tables and figures on a cached dataset"
 	@echo "make benchmark                  compare all methods on six simulated datasets (hours)"
 	@echo "make test                       run the fast tests (SLOW=1: also slow ones, LONG=1: all; JOBS=n processes)"
 	@echo "make check                      run lint, type checks and tests"
-	@echo "make bench                      measure speed and memory of each stage"
+	@echo "make bench                      measure the speed and memory of each stage"
 	@echo "make chaos                      damage files and kill processes, and count what goes undetected"
 	@echo "make clean                      remove the environment and build files; keep data and results"
 
@@ -34,11 +34,11 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 
-# Two models small enough for two cores, trained side by side on one thread each.
+# Two models that are small enough to train in parallel on two cores, with one thread each.
 DEMO_PAPER := --size small
 DEMO_TIMELINE := --method timeline
 
-# $(call demo_run,NAME,OPTIONS): start the run, or resume it
+# $(call demo_run,NAME,OPTIONS) starts the run, or resumes it if it exists.
 define demo_run
 	if test -e $(RUNS)/$(1)/config.json; then options=--resume; else options="--dataset demo $(2)"; fi; \
 	echo "byov-train --run $(1) $$options"; \
@@ -51,7 +51,7 @@ demo: $(READY)
 	$(BIN)/byov-eval --run demo-paper --run demo-timeline --task all --out $(RUNS)/demo-results
 	$(BIN)/byov-report --run demo-timeline --compare demo-paper
 
-# The output of the first goes to a file, so that the bar of the second stays readable.
+# Write the output of demo-paper to a file, so that the progress bar of demo-timeline stays readable.
 demo-paper: $(READY)
 	@mkdir -p $(RUNS)
 	@{ $(call demo_run,$@,$(DEMO_PAPER)); } >$(RUNS)/$@.log 2>&1 || { cat $(RUNS)/$@.log; exit 1; }
@@ -63,7 +63,7 @@ extract: $(READY)
 	@test -n "$(DATASET)" || { echo "No dataset given. Use make extract DATASET=demo | pour_milk | pour_liquid | break_eggs | tennis_forehand | charades_ego | metaworld/hammer"; exit 2; }
 	$(BIN)/byov-extract --dataset $(DATASET) $(if $(ENCODER),--encoder $(ENCODER)) $(ARGS)
 
-# On the demo set with small models and short training.
+# The demo set uses small models and short training.
 tables: $(READY)
 	$(if $(filter demo,$(DATASET)),$(BIN)/byov-extract --dataset demo)
 	$(BIN)/byov-sweep paper $(if $(DATASET),--dataset $(DATASET)) $(if $(ENCODER),--encoder $(ENCODER)) \
@@ -71,13 +71,13 @@ tables: $(READY)
 
 TASKS := door-open pick-place drawer-open peg-insert-side coffee-pull hammer
 
-# Render and extract the Meta-World datasets, then train and score all methods on them. Can be interrupted and resumed.
+# Render and extract the Meta-World datasets, then train and score all methods. You can interrupt and resume it.
 benchmark: $(READY)
 	$(BIN)/python -c 'import metaworld' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[metaworld]"
 	for task in $(TASKS); do $(BIN)/byov-extract --dataset metaworld/$$task --ratios 0.3,1.0 || exit; done
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/byov-sweep benchmark --out $(RUNS)/benchmark $(ARGS)
 
-# One process per core and one PyTorch thread per process. Each process runs whole test files, those with slow tests first.
+# Use one process per core, with one PyTorch thread each. A process runs whole test files; files with slow tests run first.
 test: $(READY)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest $(if $(LONG),,-m "$(if $(SLOW),not long,not slow and not long)") --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -87,7 +87,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not see an editable install, so it checks links to the folders under their package name.
+# mypy does not find the editable install, so create links to the folders under their package names.
 types: $(READY)
 	@mkdir -p build/typing/byov
 	@ln -sfn $(foreach file,$(wildcard byov/*),../../../$(file)) build/typing/byov/
