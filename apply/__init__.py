@@ -1,1 +1,1 @@
-"""Use trained runs: embed and align any videos, load and evaluate runs from Python."""
+"""Apply trained runs: embed, align and stream videos, export models, and use runs from Python."""

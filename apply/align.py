@@ -29,8 +29,8 @@ Matching = Literal["dtw", "nearest"]
 
 GAP = 4  # pixels between the panels
 JPEG_QUALITY = 95
-MAX_CELLS = 2**30  # DTW table size; one byte per cell
-_DIAGONAL, _UP, _LEFT = 0, 1, 2  # predecessor of a cell
+MAX_CELLS = 2**30  # maximum size of the DTW table, with one byte per cell
+_DIAGONAL, _UP, _LEFT = 0, 1, 2  # direction of a cell's predecessor
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
@@ -41,15 +41,15 @@ def nearest(a: Embeddings, b: Embeddings) -> Indices:
 
 
 def tau(matched: Indices) -> float | None:
-    """Return Kendall's tau between the matched frames and their order; None if all matches are the same frame."""
+    """Return Kendall's tau between matched frames and temporal order; None if all matches are the same frame."""
     value = float(taus_of_columns(matched[:, None])[0])
     return None if np.isnan(value) else value
 
 
 def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
-    """Return the (P, 2) pairs of frames with the smallest total distance, by dynamic time warping.
+    """Return the frame pairs (P, 2) of the path with the smallest total distance, using dynamic time warping.
 
-    Ties prefer the diagonal step, then the step in A.
+    Ties are broken in favor of the diagonal step, then the step in A.
     """
     if len(a) * len(b) > MAX_CELLS:
         raise ApplyError(
@@ -87,14 +87,14 @@ def middle_frames(path: Indices) -> Indices:
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """Two embedded videos, the matching frame of B for each frame of A, and the times of A's key events in both."""
+    """Two aligned videos: embeddings, the matching frame of B for each frame of A, and event times in both."""
 
     a: EmbeddedVideo
     b: EmbeddedVideo
-    frames: Indices  # (Ta,)
-    tau_a_in_b: float | None  # of the nearest frames
+    frames: Indices  # (Ta,) matching frames of B
+    tau_a_in_b: float | None  # Kendall's tau of A's nearest frames in B
     tau_b_in_a: float | None
-    a_events: Sequence[float] | None  # seconds
+    a_events: Sequence[float] | None  # times in seconds
     b_events: Sequence[float] | None
 
     def write_table(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class AlignedVideos:
     ) -> None:
         """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
-        `policy` must be that of `align_videos`.
+        `policy` must match the decoding options of `align_videos`.
         """
         frames = self.frames.tolist()
         panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
@@ -141,7 +141,7 @@ class AlignedVideos:
 
 
 def caption(letter: str, seconds: float, event_seconds: Sequence[float] | None) -> str:
-    """Return the text below a frame, with its phase if the events are known."""
+    """Return the caption of a frame, with its phase if the events are known."""
     phase = "" if event_seconds is None else f"   phase {np.searchsorted(event_seconds, seconds, side='right')}"
     return f"{letter}   {seconds:.2f} s{phase}"
 
@@ -172,12 +172,12 @@ def transfer_events(
     frames = [int(np.argmax(a_seconds >= event)) for event in event_seconds]
     in_b: list[float] = b_seconds[matched[frames]].tolist()
     if in_b != sorted(in_b):
-        raise ApplyError("--phases: the events are not in order in B. Use --method dtw, or leave --phases out.")
+        raise ApplyError("--phases: the events are not in order in B. Use --method dtw or omit --phases.")
     return in_b
 
 
 def events_cell(event_seconds: Sequence[float]) -> str:
-    """Format times for the events column of a CSV of videos: (2.5, 7.1) → "2.500;7.100".
+    """Format times for the events column of a video CSV: (2.5, 7.1) -> "2.500;7.100".
 
     Times are rounded down, since an event after its frame would start the phase one frame late.
     """

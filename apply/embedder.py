@@ -1,4 +1,4 @@
-"""The encoder of a run, and the features and embeddings of any video."""
+"""Loading the encoder of a run, and computing features and embeddings of any video."""
 
 import logging
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class EmbeddedVideo:
     source: EmbeddingProvenance
 
     def write(self, path: Path, view: str | None = None) -> None:
-        """Write an .npz file, or an HDF5 file as in a run, depending on the suffix of the path."""
+        """Write an .npz file, or an HDF5 file as in run folders, depending on the suffix of `path`."""
         if path.suffix.lower() != ".npz":
             write_embedding(path, self.embedding, self.pts_seconds, replace(self.source, view=view or ""))
             return
@@ -50,12 +50,12 @@ class EmbeddedVideo:
 def load_run_encoder(
     run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = NO_PROGRESS
 ) -> FrameEncoder:
-    """Load the encoder of a run, by default from its original source; raise ApplyError if it changed."""
+    """Load the encoder of a run, by default from its original source; raise ApplyError if it has changed."""
     from_folder = run.encoder_revision.startswith("folder ")
     if encoder is not None:
         name = parse_encoder(encoder)
         if name.id != run.encoder and not (from_folder or name.is_folder):
-            raise ApplyError(f"{run.name} was trained on {run.encoder}, not on {name.id}. Leave --encoder out.")
+            raise ApplyError(f"{run.name} was trained on {run.encoder}, not on {name.id}. Omit --encoder.")
     elif from_folder:
         raise ApplyError(
             f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it with --encoder FOLDER."
@@ -72,22 +72,22 @@ def load_run_encoder(
         if recorded != found:
             raise ApplyError(
                 f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but {name.source} has {found!r}. "
-                f"{'Pass the original folder with' if from_folder else 'Leave out'} --encoder."
+                f"{'Pass the original folder with' if from_folder else 'Omit'} --encoder."
             )
     dtype, compute_dtype = str(loaded.dtype).removeprefix("torch."), run.training.get("compute_dtype")
-    if compute_dtype != dtype:  # for example trained on a GPU and used on a robot
+    if compute_dtype != dtype:  # for example, trained on a GPU and used on a robot
         LOGGER.warning(
-            f"{run.name} was trained on features computed in {compute_dtype}, --device {loaded.device.type} computes "
-            f"in {dtype}: the embeddings differ slightly from the run's own"
+            f"{run.name} was trained on features computed in {compute_dtype}, but --device {loaded.device.type} uses "
+            f"{dtype}; the embeddings differ slightly from those of the run"
         )
     return loaded
 
 
 @torch.inference_mode()
 def frame_features(encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], ratio: float) -> Tensor:
-    """Compute the (T, width) float16 features of a video from blocks of its (n, H, W, 3) frames.
+    """Compute the float16 features (T, width) of a video from blocks of frames (n, H, W, 3).
 
-    Batches have the shape and memory format of byov-extract, so the features are bit-identical.
+    Batches have the same shape and memory format as in byov-extract, so the features are bit-identical.
     """
     merger, merged, filled = TokenMerger((ratio,)), list[Tensor](), 0
     batch_size, size = ExtractionOptions().frames_per_batch(encoder.device.type), encoder.preprocessing.size

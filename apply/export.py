@@ -1,4 +1,4 @@
-"""Export models for other runtimes, as ONNX or torch.export programs, and compare them with PyTorch."""
+"""Export models as ONNX files or torch.export programs, and compare their output with PyTorch."""
 
 import logging
 import warnings
@@ -20,13 +20,13 @@ from byov.extract.encoders import FrameEncoder
 
 SUFFIXES = (".onnx", ".pt2")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # relative to the largest value, at least 1
-LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is traced, so it must differ from 1 and from every size in a model
+TOLERANCE = 1e-4  # maximum difference, relative to the largest value or 1
+LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is used for tracing, so it must not be 1 or a size in the model
 BATCHES = (2, 1, 3)
 
 
 class _Embedder(nn.Module):
-    """(T, width) features -> (T, D) embeddings."""
+    """Module that maps features (T, width) to embeddings (T, D)."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Embedder(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """(B, size, size, 3) uint8 frames, already resized -> (B, N, width) patch tokens."""
+    """Module that maps resized uint8 frames (B, size, size, 3) to patch tokens (B, N, width)."""
 
     def __init__(self, encoder: FrameEncoder) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class _Encoder(nn.Module):
 
 
 def export_model(run: Run, path: Path) -> float:
-    """Export the run's model, features -> embeddings, and return the largest difference from PyTorch.
+    """Export the model of a run and return the largest difference from PyTorch's output.
 
-    `run` must be on the CPU. Input "features": float32 (frames, width) as cached; output "embeddings": (frames, D).
+    `run` must be on the CPU. Input: "features" (frames, width), float32, as cached. Output: "embeddings" (frames, D).
     """
     inputs = [torch.randn(length, run.model.width, generator=_generator()) for length in LENGTHS]
     about = {"run": run.name, "encoder": run.record.encoder, "column": run.record.column}
@@ -59,9 +59,9 @@ def export_model(run: Run, path: Path) -> float:
 
 
 def export_encoder(run: Run, path: Path) -> float:
-    """Export the run's encoder, frames -> tokens, and return the largest difference from PyTorch.
+    """Export the encoder of a run and return the largest difference from PyTorch's output.
 
-    Input "frames": uint8 (batch, size, size, 3), RGB, resized; output "tokens": (batch, N, width).
+    Input: "frames" (batch, size, size, 3), uint8, resized RGB. Output: "tokens" (batch, N, width).
     """
     encoder = run.frame_encoder()
     shape = (encoder.preprocessing.size, encoder.preprocessing.size, 3)
@@ -71,7 +71,7 @@ def export_encoder(run: Run, path: Path) -> float:
 
 
 def check_packages(path: Path) -> None:
-    """Raise ApplyError if the packages for a file of this suffix are missing."""
+    """Raise ApplyError if packages that the file format requires are missing."""
     missing = [package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None]
     if missing:
         raise ApplyError(f"{path}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'.")
@@ -81,7 +81,7 @@ def check_packages(path: Path) -> None:
 def _export(
     module: nn.Module, path: Path, names: tuple[str, str, str], inputs: list[Tensor], about: dict[str, str]
 ) -> float:
-    """Export a module with one input and a dynamic first dimension; `names`: input, dimension, output."""
+    """Export a module with one input and a dynamic first dimension; `names` are (input, dimension, output)."""
     given, dimension, output = names
     module.eval()
     try:
@@ -100,7 +100,7 @@ def _export(
         difference = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
         largest = max(largest, float(difference))
     if not largest <= TOLERANCE:
-        raise ApplyError(f"{path}: its output differs from PyTorch's by {largest:.2g}. Nothing was written.")
+        raise ApplyError(f"{path}: the exported model differs from PyTorch by {largest:.2g}. Nothing was written.")
     write_bytes(path, content)
     return largest
 
@@ -116,7 +116,7 @@ def _torch_program(program: Any) -> tuple[bytes, Callable[[Tensor], Tensor]]:
 def _onnx_model(
     program: Any, *, given: str, output: str, about: dict[str, str]
 ) -> tuple[bytes, Callable[[Tensor], Tensor]]:
-    """Return the ONNX file of a program, and a function that runs it."""
+    """Return the serialized ONNX model and a function that runs it."""
     import onnxruntime
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

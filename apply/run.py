@@ -1,4 +1,4 @@
-"""Python API for runs: train, load, embed, evaluate."""
+"""Python API for training, loading, applying and evaluating runs."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from byov.text import pluralize
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.settings import DEFAULT_RATIO
 
-if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not need it
+if TYPE_CHECKING:  # importing torch takes seconds and is not needed for embeddings and scores
     from torch import Tensor
 
     from byov.apply.embedder import EmbeddedVideo
@@ -46,12 +46,12 @@ if TYPE_CHECKING:  # importing torch takes seconds; embeddings and scores do not
 
 
 class VideoArrays(Mapping[str, NDArray[Any]]):
-    """Mapping from video id to its (T, D) array, read from disk on access.
+    """Mapping from video ids to (T, D) arrays, which are read from disk on access.
 
     Attributes:
         dataset: Name of the dataset.
-        phases: Phase names; the labels of a video are indices into them.
-        videos: Manifest entries (view, split, frames, fps, labels) by video id.
+        phases: Phase names; labels are indices into them.
+        videos: Dict mapping video ids to manifest entries (view, split, frames, fps, labels).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         return len(self.videos)
 
     def __repr__(self) -> str:
-        return f"<arrays of {pluralize(len(self), 'video')} of {self.dataset}>"
+        return f"<arrays of {pluralize(len(self), 'video')} in {self.dataset}>"
 
 
 def load_features(
@@ -94,15 +94,15 @@ def load_features(
     ratio: float = DEFAULT_RATIO,
     features_dir: Folder = None,
 ) -> VideoArrays:
-    """Open the cached features of a dataset: (T, d) float16 arrays by video id, read on access.
+    """Open the cached features of a dataset as a mapping from video ids to (T, d) float16 arrays.
 
     Args:
         dataset: Dataset in the cache. Optional if there is only one.
-        split: Only the videos of this split.
-        view: Only the videos of this view.
+        split: Restrict the videos to this split.
+        view: Restrict the videos to this view.
         encoder: Encoder in the cache. Optional if there is only one.
         ratio: STM ratio of the features.
-        features_dir: The feature cache. Default: BYOV_FEATURES, else features/.
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
 
     >>> features = load_features("demo", split="test")
     >>> video, array = features.videos["test_ego_00"], features["test_ego_00"]
@@ -117,20 +117,20 @@ def load_features(
 
 
 def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
-    """Raise ApplyError unless frames are a uint8 array of this shape."""
+    """Raise ApplyError unless `frames` is a uint8 array of the given shape."""
     if frames.dtype != np.uint8 or frames.ndim != shape.count(",") + 1 or not frames.size or frames.shape[-1] != 3:
         raise ApplyError(f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}.")
 
 
 class Run:
-    """A trained run: its model, embeddings and scores. Create it with `load_run` or `train_run`.
+    """Trained run with its model, embeddings and scores. Create it with `load_run` or `train_run`.
 
     Attributes:
-        record: Contents of its config.json: data, settings and training state.
+        record: Contents of config.json: data, settings and training state.
         name: Name of the run.
-        folder: Folder of its files.
-        dataset: Dataset it was trained on.
-        features_dir: The feature cache.
+        folder: Folder with the files of the run.
+        dataset: Dataset that the run was trained on.
+        features_dir: Folder of the feature cache.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Run:
 
     @cached_property
     def model(self) -> "Method":
-        """The saved model, a torch.nn.Module."""
+        """Saved model, a `torch.nn.Module`."""
         from byov.train.methods.base import Method
 
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
@@ -156,10 +156,10 @@ class Run:
         Args:
             video: Path of a video file, (T, H, W, 3) uint8 RGB frames as a NumPy array, or (T, d) features from the
                 encoder that the run was trained on.
-            **options: For a file, the other arguments of `embed_video`.
+            **options: Further arguments of `embed_video`, if `video` is a path.
 
         Returns:
-            (T, D) embeddings of the frames.
+            Frame embeddings (T, D).
 
         >>> run, features = load_run("demo-paper"), byov.load_features("demo")
         >>> embedding = run.embed(features["test_ego_00"])
@@ -192,17 +192,17 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
-        """Embed a video file with the run's own encoder and model, and return embeddings and frame times.
+        """Embed a video file with the encoder and model of the run, and return embeddings and frame times.
 
-        The encoder is loaded with the first video.
+        The encoder is loaded on first use.
 
         Args:
-            video: Path of the video.
+            video: Path of the video file.
             on_truncated: "error", or "keep" to embed the decodable frames of a truncated video.
             on_corrupt: "error", or "keep" to embed frames that FFmpeg marks as corrupt.
             max_pixels: Maximum number of pixels per frame.
-            progress: Progress of decoding.
-            stop: Checked between blocks of frames; if true, Interrupted is raised.
+            progress: Receives progress updates.
+            stop: Called between blocks of frames; if it returns True, Interrupted is raised.
 
         >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/test_ego_00.mp4")
         >>> len(video.embedding) == len(video.pts_seconds)
@@ -242,10 +242,10 @@ class Run:
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
     def stream(self, window: int | None = None) -> "Stream":
-        """Embed live video: `push` takes a frame and returns its embedding and the progress and phase of the action.
+        """Open a stream for live video; its method `push` returns the embedding, progress and phase of a frame.
 
         Args:
-            window: Number of newest frames to attend to. Default: the length of the longest training video.
+            window: Number of most recent frames to use. Default: the length of the longest training video.
 
         >>> stream = load_run("demo-paper").stream()
         >>> for frame in np.zeros((2, 240, 320, 3), np.uint8):
@@ -258,7 +258,7 @@ class Run:
         return Stream(self, window)
 
     def frame_encoder(self, progress: Progress = NO_PROGRESS) -> "FrameEncoder":
-        """Return the frozen vision model that the run was trained on; it is loaded on the first call."""
+        """Return the frozen vision model that the run was trained with; it is loaded on the first call."""
         if self._frame_encoder is None:
             from byov.apply.embedder import load_run_encoder
 
@@ -279,12 +279,12 @@ class Run:
         return embedding
 
     def embeddings(self, split: Split = "test", *, view: View | None = None, untrained: bool = False) -> VideoArrays:
-        """Open the run's embeddings of its dataset: (T, D) float32 arrays by video id, read on access.
+        """Open the embeddings of the dataset as a mapping from video ids to (T, D) float32 arrays.
 
         Args:
-            split: Only the videos of this split.
-            view: Only the videos of this view.
-            untrained: The embeddings of the model at its initialization.
+            split: Restrict the videos to this split.
+            view: Restrict the videos to this view.
+            untrained: Open the embeddings of the untrained model instead.
 
         >>> embeddings = load_run("demo-paper").embeddings("test", view="exo")
         >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
@@ -311,17 +311,17 @@ class Run:
         """Score the run's embeddings.
 
         Args:
-            *tasks: Names of tasks. Default: all that the dataset has labels for, except few-shot.
+            *tasks: Task names. Default: all tasks that the dataset has labels for, except few-shot.
             split: "val" or "test".
             protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (no later frames).
-            untrained: Score the model at its initialization.
+            untrained: Score the untrained model instead.
             options: Task options.
-            progress: Progress of the evaluation.
-            stop: Checked between tasks; if true, Interrupted is raised.
+            progress: Receives progress updates.
+            stop: Called between tasks; if it returns True, Interrupted is raised.
 
         Returns:
-            The scores as fractions, not percent. A score that cannot be computed is None; `scores[name].missing` is
-            the reason.
+            Scores as fractions, not percentages. A score that cannot be computed is None, and `scores[name].missing`
+            gives the reason.
 
         >>> row = load_run("demo-paper").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1
@@ -347,10 +347,10 @@ def load_run(
 
     Args:
         run: Name of the run. Default: the newest.
-        device: Device of the model and, for videos, of the encoder.
+        device: Device for the model and the encoder.
         encoder: Local folder of the run's encoder, if it is not on the Hugging Face Hub.
-        runs_dir: The folder of runs. Default: BYOV_RUNS, else runs/.
-        features_dir: The feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
+        runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
+        features_dir: Feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
 
     >>> run = load_run("demo-paper")
     >>> run, run.record.column
@@ -367,11 +367,11 @@ def train_run(
     runs_dir: Folder = None,
     **options: Any,
 ) -> Run:
-    """Train a method on cached features, keep the best model on the val split and embed all videos with it.
+    """Train a method on cached features, select the best model on the val split and embed all videos with it.
 
-    The arguments are those of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress, stop, ...)
-    and the settings of the method: the options of byov-train, with _ for -. If `stop` returns True, Interrupted is
-    raised. Resume with `resume=True`; the result is the same as without interruption.
+    Accepts the arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress, stop, ...)
+    and method settings, which are the options of byov-train with underscores. If `stop` returns True, Interrupted is
+    raised; a run resumed with `resume=True` gives the same result as an uninterrupted one.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run

@@ -22,17 +22,17 @@ class StreamedFrame(NamedTuple):
     """Result of `Stream.push` for one frame."""
 
     embedding: NDArray[np.float32]  # (D,)
-    progress: float  # of the action, from 0 to 1
+    progress: float  # progress of the action, from 0 to 1
     phase: str | None  # None if the training videos have no labels
 
 
 class Stream:
-    """One action in a live video. Create it with `Run.stream`.
+    """Live video of one action. Create it with `Run.stream`.
 
-    Each frame is embedded as the last frame of the newest `window` frames, so latency is zero and the cost is constant.
-    Token merging compares a frame with the next one: the newest frame takes the scores of the frame before it, and is
-    merged again when the next one arrives. Progress is the mean progress of the nearest training frames, and the phase
-    is the most frequent one among them.
+    Each frame is embedded as the last of the newest `window` frames, without latency and at constant cost. Token
+    merging compares a frame with the next one, so the newest frame uses the scores of the previous frame and is merged
+    again when the next one arrives. Progress is the mean progress of the nearest training frames, and the phase is the
+    most frequent one among them.
     """
 
     def __init__(self, run: Run, window: int | None = None) -> None:
@@ -40,8 +40,8 @@ class Stream:
             raise ApplyError(f"window is {window}; at least 2 frames are needed.")
         if not usable_online(run):
             LOGGER.warning(
-                f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it takes any "
-                "frame for the end of the action. For live video, train with byov-train --method timeline --online."
+                f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it treats "
+                "every frame as the end of the action. For live video, use byov-train --method timeline --online."
             )
         self._run, self._encoder = run, run.frame_encoder()
         videos = run.embeddings("train")
@@ -61,7 +61,7 @@ class Stream:
 
     @torch.inference_mode()
     def push(self, frame: NDArray[np.uint8]) -> StreamedFrame:
-        """Embed the next frame, uint8 (H, W, 3), RGB.
+        """Embed the next frame, a uint8 RGB array (H, W, 3).
 
         Raises:
             ApplyError: If the array has the wrong type or shape, or its size differs from earlier frames.
@@ -70,16 +70,16 @@ class Stream:
         check_frames(frame, "(H, W, 3)")
         if self._size not in (None, frame.shape):
             raise ApplyError(
-                f"A frame of shape {frame.shape} follows frames of {self._size}. Resize it, or call reset()."
+                f"A frame of shape {frame.shape} follows frames of shape {self._size}. Resize it or call reset()."
             )
         self._size = frame.shape
         pixels = torch.from_numpy(np.ascontiguousarray(frame)[None]).to(self._encoder.device)
         tokens, _ = self._encoder.encode(self._encoder.preprocessing.resized(pixels))
-        merged = self._merger.push(tokens)[0][:, 0].half()  # the previous frame, now final
+        merged = self._merger.push(tokens)[0][:, 0].half()  # final features of the previous frame
         newest = copy.copy(self._merger).finish()[0][:, 0].half()
         self._features = torch.cat([self._features[: -len(merged) or None], merged, newest])[-self.window :]
         embedding = self._run.embed(self._features)[-1]
-        distances = self._square_norms - 2 * self._training @ embedding  # squared, up to a constant
+        distances = self._square_norms - 2 * self._training @ embedding  # squared distances, up to a constant
         nearest = np.argsort(distances, kind="stable")[:NEIGHBORS]
         labels = self._labels[nearest]
         counts = np.bincount(labels[labels != UNLABELED])
@@ -88,7 +88,7 @@ class Stream:
 
 
 def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
-    """Return the progress of all training frames: from labels, else from aligning the videos of each view."""
+    """Return the progress of all training frames, from their labels or else from aligning the videos of each view."""
     entries = videos.videos
     labels = [video.labels for video in entries.values() if video.labels is not None]
     if labels:

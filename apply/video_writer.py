@@ -1,4 +1,4 @@
-"""Write H.264 videos, and draw the panels of videos shown side by side."""
+"""Write H.264 videos and draw the panels of side-by-side videos."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -16,18 +16,18 @@ from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import ApplyError
 
-CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix → FFmpeg's name
+CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFmpeg format
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are whole ticks
-DEFAULT_FPS = Fraction(25)  # for videos with one frame
+DEFAULT_FPS = Fraction(25)  # frame rate of videos with a single frame
 MIN_FPS = Fraction(1, 1000)
-MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # width / height of a panel; other frames get black borders
+MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # limits of a panel's width / height; other frames get black borders
 
 
 def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:
     """Write a video atomically, as .mp4, .mov or .mkv.
 
-    The images are (height, width, 3) RGB, all of one even size. Frame times are shifted to start at 0 and made strictly
-    increasing.
+    Images are RGB arrays (height, width, 3), all of the same even size. Frame times are shifted to start at 0 and made
+    strictly increasing.
     """
     order = np.arange(len(pts_seconds))
     ticks = np.round((pts_seconds - pts_seconds[0]) / float(TICK)).astype(np.int64)
@@ -59,11 +59,11 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
         except av.error.FFmpegError as error:
             if isinstance(error, OSError):  # such as a full disk
                 raise OSError(error.errno, error.strerror, str(path)) from error
-            raise ApplyError(f"{path}: FFmpeg cannot write it ({error.strerror}).") from error
+            raise ApplyError(f"{path}: FFmpeg cannot write this file ({error.strerror}).") from error
 
 
 def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
-    """Decode a video with exactly this many frames and fit them into panels of the first frame's shape."""
+    """Decode a video of exactly `frames` frames and fit them into panels with the first frame's aspect ratio."""
     count, size = 0, None
     reader = FrameReader(path, threads=usable_cores(), policy=policy)
     for block in reader.blocks():
@@ -77,7 +77,7 @@ def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) ->
             count += 1
             yield ImageOps.pad(image, size)
     if count != frames:
-        raise ApplyError(f"{path} changed: it had {frames} frames, now {count}.")
+        raise ApplyError(f"{path} has changed: it had {frames} frames and now has {count}.")
 
 
 def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> None:

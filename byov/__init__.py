@@ -7,7 +7,7 @@
 >>> len(embeddings["test_ego_00"]) == embeddings.videos["test_ego_00"].frames
 True
 
-docs/python.md documents this API, docs/architecture.md the subpackages.
+See docs/python.md for this API and docs/architecture.md for the subpackages.
 """
 
 import logging
@@ -39,14 +39,14 @@ __all__ = [
 # To see log messages, add a handler to the logger "byov".
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# Imported on first use, because importing torch, h5py and NumPy takes seconds.
+# These names are imported on first use, because importing torch, h5py and NumPy takes seconds.
 _MODULES = dict.fromkeys(("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run")
 _MODULES |= dict.fromkeys(("ExtractedFeatures", "extract_features"), "byov.extract.extract_features")
 _MODULES |= dict.fromkeys(("ByovError", "Interrupted"), "byov.errors")
 _MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
 
 
-if not TYPE_CHECKING:  # a type checker should report unknown names
+if not TYPE_CHECKING:  # hidden from type checkers, which should report unknown names
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":  # slow to look up

@@ -1,4 +1,4 @@
-"""Compute device and number of threads."""
+"""Compute devices and numbers of threads."""
 
 import os
 from typing import TYPE_CHECKING, Literal
@@ -12,14 +12,14 @@ Device = Literal["auto", "cuda", "mps", "cpu"]
 
 
 def pick_device(name: Device) -> "torch.device":
-    """Return a PyTorch device; "auto" is the first available of CUDA, MPS and CPU."""
+    """Return a PyTorch device; "auto" selects the first available one of CUDA, MPS and CPU."""
     import torch
 
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))
     if not available[name]:
-        raise ByovError(f"--device {name}: not available to PyTorch on this machine; use --device auto")
+        raise ByovError(f"--device {name} is not available to PyTorch on this machine; use --device auto")
     return torch.device(name)
 
 

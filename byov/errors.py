@@ -1,10 +1,10 @@
-"""Exceptions. Each message states in one line what is wrong and how to fix it."""
+"""Exceptions. Each message states on one line what is wrong and how to fix it."""
 
 import re
 
 
 class ByovError(Exception):
-    """Base class of errors that the user can fix."""
+    """Base class for errors that the user can fix."""
 
 
 class DatasetError(ByovError):
@@ -16,7 +16,7 @@ class VideoError(DatasetError):
 
 
 class CacheError(ByovError):
-    """Raised if a file of the cache or of a run cannot be used."""
+    """Raised if a file in the cache or in a run folder cannot be used."""
 
 
 class StaleError(CacheError):
@@ -32,7 +32,7 @@ class TrainError(ByovError):
 
 
 class SettingsError(TrainError):
-    """Raised if training settings are invalid or conflict."""
+    """Raised if training settings are invalid or conflict with each other."""
 
 
 class EvaluationError(ByovError):
@@ -52,11 +52,11 @@ class SweepError(ByovError):
 
 
 class Interrupted(Exception):
-    """Raised if work was stopped; it can be resumed."""
+    """Raised if work was stopped before its end; it can be resumed."""
 
 
 class Diverged(Exception):
-    """Raised if the loss or the weights are not finite, or the processes of a training job disagree."""
+    """Raised if the loss or the weights are not finite, or if training processes are out of sync."""
 
 
 class ProcessLost(Exception):
@@ -64,6 +64,6 @@ class ProcessLost(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether Python, its threads, PyTorch or the dynamic linker ran out of memory."""
+    """Return whether an error means that Python, PyTorch or the dynamic linker ran out of memory."""
     texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
     return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None

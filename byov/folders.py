@@ -1,4 +1,4 @@
-"""Default folders: the argument if given, else an environment variable, else a folder of the working directory."""
+"""Default folders: the argument if given, else an environment variable, else a folder in the working directory."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def features_folder(given: Folder = None) -> Path:
 
 
 def runs_folder(given: Folder = None) -> Path:
-    """Return the folder of models, embeddings and results.
+    """Return the folder that contains the runs.
 
     >>> runs_folder("elsewhere").as_posix(), runs_folder().as_posix()
     ('elsewhere', 'runs')
@@ -30,5 +30,5 @@ def _chosen(given: Folder, variable: str, default: str) -> Path:
 
 
 def dataset_folder(name: str) -> str:
-    """Return the folder name of a dataset: metaworld/hammer → metaworld-hammer."""
+    """Return the folder name of a dataset: metaworld/hammer -> metaworld-hammer."""
     return name.replace("/", "-")

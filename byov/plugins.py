@@ -1,4 +1,4 @@
-"""Plug-ins: objects of other installed packages, found through entry points."""
+"""Plug-ins: objects from other installed packages, found through entry points."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -7,16 +7,16 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 LOGGER = logging.getLogger(__name__)
-PROBLEMS: list[str] = []  # one line for each plug-in that was skipped
+PROBLEMS: list[str] = []  # one line per skipped plug-in
 
 T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Objects by name: built-in ones, and those that installed packages list in an entry-point group.
+    """Mapping from names to built-in objects and to plug-ins in an entry-point group.
 
-    Plug-ins are loaded on first use, not on import, because they import this package themselves. One that cannot be
-    loaded, or for which `check(name, object)` raises, is skipped with a warning.
+    Plug-ins are loaded on first use, not on import, because they import this package themselves. Plug-ins that cannot
+    be loaded, or for which `check(name, object)` raises, are skipped with a warning.
     """
 
     def __init__(self, group: str, built_in: Mapping[str, T], check: Callable[[str, Any], None] | None = None) -> None:
@@ -28,7 +28,7 @@ class Registry(Mapping[str, T]):
         for entry in entry_points(group=self._group):
             try:
                 if entry.name in found:
-                    raise ValueError("the name is taken")
+                    raise ValueError("the name is already taken")
                 plugin = entry.load()
                 if self._check:
                     self._check(entry.name, plugin)

@@ -1,7 +1,7 @@
 """Progress reporting and cancellation.
 
-Library functions report to their `progress` argument. The caller decides whether to draw a bar, write a log line, raise
-Interrupted, or do nothing.
+Library functions report progress to their `progress` argument. The caller decides whether this draws a bar, writes a
+log line, raises Interrupted or does nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -15,7 +15,7 @@ Stop = Callable[[], bool]  # returns True when work should stop
 
 
 class Bar(Protocol):
-    """Progress of one task."""
+    """Progress bar of one task."""
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         """Report `count` more finished units; `latest` describes the last one."""
@@ -27,11 +27,11 @@ class Progress(Protocol):
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
     ) -> AbstractContextManager[Bar]:
-        """Open the progress bar of a task.
+        """Open a progress bar for a task.
 
         Args:
             name: Name of the task.
-            unit: Name of one unit, like "video".
+            unit: Name of one unit, such as "video".
             total: Number of units, if known.
             done: Number of units already finished.
             brief: Hide the bar if the task finishes quickly.
@@ -52,7 +52,7 @@ NO_PROGRESS: Progress = _NoProgress()
 def track(
     items: Iterable[T], progress: Progress, name: str, *, unit: str, total: int | None = None, brief: bool = False
 ) -> Iterator[T]:
-    """Iterate over items and report each as one unit."""
+    """Iterate over items and report each of them as one finished unit."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with progress.bar(name, unit=unit, total=total, brief=brief) as bar:
@@ -62,12 +62,12 @@ def track(
 
 
 def never() -> bool:
-    """Never stop."""
+    """Return False; the default for `stop` arguments."""
     return False
 
 
 class Stoppable:
-    """Progress that raises Interrupted at the start of a task or after a unit, once `stop` returns True."""
+    """Progress that raises Interrupted at the start of a task or after a unit if `stop` returns True."""
 
     def __init__(self, progress: Progress, stop: Stop) -> None:
         self._progress, self._stop = progress, stop

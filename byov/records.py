@@ -1,11 +1,11 @@
-"""Validated records, used for everything that is read from files or the command line."""
+"""Validated records for data that is read from files or the command line."""
 
 import re
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 UNLABELED = -1  # phase index of unlabeled frames
-# Dataclasses read from files: exact types, finite numbers; fields added by a later version are ignored.
+# For dataclasses read from files: exact types and finite numbers; fields added by a later version are ignored.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 _SHOULD = re.compile(r"^\w+ should ")  # "Input should be ...", "Tuple should have ..."
@@ -19,7 +19,7 @@ class Record(BaseModel):
 
 
 def problem(error: ValidationError) -> str:
-    """Describe the first problem of a validation error in one line.
+    """Describe the first problem in a validation error on one line.
 
     >>> class Video(Record):
     ...     fps: float
@@ -34,12 +34,12 @@ def problem(error: ValidationError) -> str:
     parent = ".".join(parents)
     value = repr(first["input"])
     shown = value if len(value) <= 80 else value[:77] + "..."
-    if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # a tuple that is too short
+    if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # the tuple is too short
         return f"{parent} is {shown}; it must have at least {int(name) + 1} items"
     if first["type"] in ("missing", "extra_forbidden"):
         place = f"{name!r} in {parent}" if parent else repr(name)
-        return f"no {place}" if first["type"] == "missing" else f"{place} is not known"
-    if first["type"] in ("value_error", "json_invalid"):  # the former are raised by our own validators
+        return f"no {place}" if first["type"] == "missing" else f"{place} is unknown"
+    if first["type"] in ("value_error", "json_invalid"):  # the former comes from our own validators
         return first["msg"].removeprefix("Value error, ")
     limits = [f"be {_LIMITS[key]} {limit:,.12g}" for key, limit in first.get("ctx", {}).items() if key in _LIMITS]
     expected = limits[0] if limits else _SHOULD.sub("", first["msg"]).replace(" after validation", "")

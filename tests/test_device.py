@@ -7,7 +7,7 @@ from byov.errors import ByovError
 def test_unavailable_devices_are_rejected():
     assert pick_device("cpu").type == "cpu"
     for device in {"cuda", "mps"} - {pick_device("auto").type}:
-        with pytest.raises(ByovError, match=f"--device {device}: not available"):
+        with pytest.raises(ByovError, match=f"--device {device} is not available"):
             pick_device(device)
 
 

@@ -28,7 +28,7 @@ class Outer(Record):
         ({"name": "a", "fraction": 1.5}, "fraction is 1.5; it must be at most 1"),
         ({"name": "a", "fraction": True}, "fraction is True; it must be a valid number"),
         ({"name": "a", "fraction": float("nan")}, "fraction is nan; it must be a finite number"),
-        ({"name": "a", "color": 1}, "'color' is not known"),
+        ({"name": "a", "color": 1}, "'color' is unknown"),
         ({"name": "a", "inner": ({"fps": 25.0}, {"fps": 0.0})}, "inner.1.fps is 0.0; it must be above 0"),
         ({"name": "a", "inner": ({},)}, "no 'fps' in inner.0"),
         ({"name": "a", "crop": (0.5, 0.7, 1.0)}, "crop is (0.5, 0.7, 1.0); it must have at most 2 items, not 3"),

@@ -123,7 +123,7 @@ def test_inputs_are_never_overwritten(byov_embed, one_line, videos, tmp_path):
         (("one.mp4", "-o", "a.h5", "--run", "../runs/toy"), "cannot be a file name"),
         (("one.mp4", "-o", "a.h5", "--runs-dir", "nowhere"), "nowhere"),
         (("one.mp4", "-o", "a.h5", "--encoder", "./nowhere"), "nowhere"),
-        (("one.mp4", "-o", "a.h5", "--encoder", "random/resnet-50"), "Leave --encoder out"),
+        (("one.mp4", "-o", "a.h5", "--encoder", "random/resnet-50"), "Omit --encoder"),
     ],
 )
 def test_mistakes_are_one_line(byov_embed, one_line, videos, monkeypatch, options, fact, tmp_path):
@@ -211,7 +211,7 @@ def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, t
     other = write_video(tmp_path / "other" / "ego-002.mp4", rainbow(21, 7))
     assert byov_embed(other, "-o", tmp_path / "other", "--view", "ego").code == 0
     message = one_line(call(evaluate_main, "byov-eval", "--embeddings", tmp_path / "other", *score))
-    assert "ego-002.h5: its video is none of the videos of mine" in message
+    assert "ego-002.h5: its video matches none of the videos of mine" in message
 
 
 def test_a_truncated_video_is_kept_on_request(byov_embed, tmp_path):
