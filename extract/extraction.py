@@ -1,7 +1,7 @@
 """Feature extraction: decode in threads, encode in full batches across videos, merge tokens, write one file per video.
 
 The encoder always receives the same batch shape, and the tokens of a frame do not depend on the other frames of its
-batch. The features of a video therefore depend on that video alone, not on what else is extracted or on interruptions.
+batch. The features of a video therefore depend only on that video, not on other videos or on interruptions.
 """
 
 import queue
@@ -31,17 +31,17 @@ from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-# A message from a decoder thread: frames of a video with their times, the arguments of `finish_video` once the video is
-# decoded to its end, or its failure.
+# A message from a decoder thread: frames of a video with their times; the arguments of `finish_video` once the video is
+# fully decoded; or an exception.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
 
 
 def run_plan(
     plan: Plan, jobs: Sequence[Job], progress: Progress = NO_PROGRESS, encoder: FrameEncoder | None = None
 ) -> Outcome:
-    """Extract some jobs of a plan, with its encoder or one that is already loaded.
+    """Extract the given jobs of a plan; `encoder` is the encoder of the plan if it is already loaded.
 
-    A video that cannot be read is recorded as a failure and does not stop the others.
+    Videos that cannot be read are recorded as failures and do not stop the extraction.
     """
     options = plan.options
     if encoder is None:
@@ -63,7 +63,7 @@ def run_plan(
 
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
-    """Open progress bars over the videos and over their frames."""
+    """Open progress bars for videos and for frames."""
     counts = [job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs]
     total = sum(count or 0 for count in counts) if all(counts) else None
     with (
@@ -74,14 +74,14 @@ def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar
 
 
 def decoder_threads(videos: int, decoders: int | None = None, cores: int | None = None) -> tuple[int, int]:
-    """Return how many videos to decode in parallel and the threads for each: about one thread per core in total."""
+    """Return the number of videos to decode in parallel and the threads per video, in total about one per core."""
     cores = min(cores or usable_cores(), MAX_DECODERS)
     workers = max(1, min(videos, decoders or cores))
     return workers, max(1, cores // workers)
 
 
 def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
-    """Return the identity of an encoder's features, as `Provenance.identity` does for a file."""
+    """Return the identity of features from this encoder, like `Provenance.identity` for a file."""
     return _provenance(encoder).identity()
 
 
@@ -99,7 +99,7 @@ def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
 
 
 def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str, str]) -> None:
-    """Raise CacheError if files of the plan that are not extracted again have a different identity."""
+    """Raise CacheError if cached files that are not extracted again have a different identity."""
     redone = {job.video.id for job in jobs}
     for job in plan.jobs:
         if job.found is None or job.video.id in redone:
@@ -123,10 +123,10 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
     remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         remaining.put(job)
-    # A few blocks per thread, so that a pause for writing does not stall decoding.
+    # Buffer a few blocks per thread, so that a pause for writing does not stall decoding.
     messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
     stopped = threading.Event()
-    # A file may contain many videos. If its state changes, it is read again.
+    # Digests are cached, because a file may contain many videos. If the state of a file changes, it is read again.
     read_sha256 = lru_cache(maxsize=64)(lambda path, _state: file_sha256(path))
 
     def put(message: Message) -> None:
@@ -202,23 +202,23 @@ def _decode(
 
 
 class Extraction:
-    """Encodes decoded frames in full batches and writes each video once all of its frames are encoded."""
+    """Extraction pipeline that encodes frames in full batches and finishes a video once all its frames are encoded."""
 
     def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
         self._encoder, self._options, self._frames = encoder, options, frames
         self._encoder_threads = torch.get_num_threads()
         batch_size, size = options.frames_per_batch(encoder.device.type), encoder.preprocessing.size
-        # Channels last, as frames come from the decoder, so that filling the batch is a plain copy.
+        # Channels last, like decoded frames, so that filling the batch is a plain copy.
         batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
         self._batch = batch.permute(0, 3, 1, 2)
-        self._owners: list[_OpenVideo] = []  # the video of each frame in the filled part of the batch
-        self._open: dict[str, _OpenVideo] = {}  # by video id
+        self._owners: list[_OpenVideo] = []  # video of each frame in the filled part of the batch
+        self._open: dict[str, _OpenVideo] = {}  # video id -> open video
 
     @torch.inference_mode()
     def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
         """Extract jobs and yield the outcome of each as soon as it is known."""
         try:
-            # Copying and merging are too small to parallelize: on cores that are busy decoding, waiting for a second
+            # Copying and merging are too small to parallelize: while the cores are busy decoding, waiting for a second
             # thread costs far more than it saves.
             with _torch_threads(1), closing(_decoded(jobs, self._encoder, self._options)) as decoded:
                 for job, content in decoded:
@@ -264,14 +264,14 @@ class Extraction:
         self._owners = []
         for video, own in rows.items():
             if self._open.get(video.job.video.id) is not video:
-                continue  # it failed after these frames were decoded
+                continue  # the video failed after these frames were decoded
             self._frames.advance(len(own))
             yield from self._advance(video, tokens[own], None if cls is None else cls[own])
 
     def _advance(
         self, video: "_OpenVideo", tokens: Tensor | None = None, cls: Tensor | None = None
     ) -> Iterator[VideoOutcome]:
-        """Write the next frames of a video, and finish it if they are the last."""
+        """Write the next frames of a video, and finish the video if they are the last ones."""
         try:
             if tokens is not None:
                 video.add_tokens(tokens, cls)
@@ -293,12 +293,12 @@ class Extraction:
 
 
 class _OpenVideo:
-    """A video whose feature file is being written."""
+    """Video whose feature file is being written."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.pending = 0  # frames decoded but not yet encoded
-        self.facts: dict[str, Any] | None = None  # for the header, known once the video is decoded to its end
+        self.pending = 0  # number of frames decoded but not yet encoded
+        self.facts: dict[str, Any] | None = None  # header values, known once the video is fully decoded
         self.pts_seconds: list[NDArray[np.float64]] = []
         self.writer = FeatureWriter(job.path)
         self._merger = TokenMerger(job.ratios)
@@ -329,7 +329,7 @@ class _OpenVideo:
 
 @contextmanager
 def _torch_threads(count: int) -> Iterator[None]:
-    """Set the number of threads of PyTorch calls from this thread."""
+    """Temporarily set the number of threads that PyTorch uses for calls from this thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -343,7 +343,7 @@ def _to_float16(values: Tensor) -> NDArray[Any]:
 
 
 def _pop_rows(parts: list[NDArray[Any]], count: int) -> NDArray[Any]:
-    """Remove and return the first rows of a list of arrays."""
+    """Remove and return the first `count` rows of a list of arrays."""
     joined = np.concatenate(parts)
     parts[:] = [joined[count:]]
     return joined[:count]

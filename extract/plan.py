@@ -1,6 +1,6 @@
-"""Plan an extraction: compare every video of a dataset with its file in the cache.
+"""Extraction planning: compare every video in a dataset with its file in the cache.
 
-Loads no model and decodes nothing.
+Planning does not load a model or decode videos.
 """
 
 import logging
@@ -27,15 +27,15 @@ LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 CPU_BATCH, CUDA_BATCH = 32, 256
-DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # the paper's ablation; 1.0 selects all tokens
+DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # values in the paper's ablation; 1.0 selects all tokens
 
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """How to extract. Invalid ratios and shards raise on construction, before anything is read or rendered."""
+    """Options of an extraction. Invalid ratios and shards raise on construction, before videos are read or rendered."""
 
     ratios: tuple[float, ...] = DEFAULT_RATIOS
-    shard: tuple[int, int] = (1, 1)  # (i, n) is every n-th video, starting with the i-th (from 1)
+    shard: tuple[int, int] = (1, 1)  # (i, n) selects every n-th video, starting with the i-th (from 1)
     resize: Resize = "squash"
     device: Device = "auto"
     compile: bool = False
@@ -44,8 +44,8 @@ class ExtractionOptions:
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
     overwrite: bool = False
-    verify_sources: bool = False  # compare every byte of the videos
-    cores: int | None = None  # default: all that are available to this process
+    verify_sources: bool = False  # compare all bytes of the videos
+    cores: int | None = None  # default: all cores available to this process
 
     def __post_init__(self) -> None:
         if not self.ratios or not all(not isinstance(ratio, str) and 0 < ratio <= 1 for ratio in self.ratios):
@@ -60,14 +60,14 @@ class ExtractionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One video and the state of its feature file."""
+    """Video with the state of its feature file."""
 
     video: Video
     path: Path  # feature file
     state: State
-    reason: str  # why it is stale or in conflict
-    found: CachedFile | None  # the existing file, if it is readable
-    ratios: tuple[float, ...]  # ratios of the finished file
+    reason: str  # why the feature file is stale or in conflict
+    found: CachedFile | None  # existing feature file, if it is readable
+    ratios: tuple[float, ...]  # STM ratios in the finished file
 
     @property
     def frames(self) -> int | None:
@@ -81,7 +81,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of an extraction."""
+    """Plan of an extraction, with one job per video."""
 
     dataset: Dataset
     encoder: EncoderName
@@ -96,14 +96,14 @@ class Plan:
         return dict(Counter(job.state for job in self.jobs))
 
     def reasons(self) -> list[str]:
-        """Return lines that explain why cached videos are extracted again."""
+        """Return messages that explain why cached videos are extracted again."""
         reasons = Counter(job.reason for job in self.in_state("stale"))
         return [f"extracting {pluralize(count, 'cached video')} again: {reason}" for reason, count in reasons.items()]
 
 
 @dataclass(frozen=True)
 class VideoOutcome:
-    """Result of one video: a file, or a failure."""
+    """Result of extracting one video: a file or a failure."""
 
     video_id: str
     frames: int = 0
@@ -113,7 +113,7 @@ class VideoOutcome:
 
 @dataclass
 class Outcome:
-    """Totals over videos. `failures` maps video ids to reasons."""
+    """Totals over all videos; `failures` maps video ids to reasons."""
 
     videos: int = 0
     frames: int = 0
@@ -134,8 +134,8 @@ class Outcome:
 def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, options: ExtractionOptions) -> Plan:
     """Compare every video of the shard with its feature file.
 
-    An encoder without a revision gets the one that the cache was started with, unless everything is overwritten. If
-    the device is "auto", the compute type is compared when the encoder is loaded.
+    An encoder without a revision gets the revision used in the cache, unless everything is overwritten. If the device
+    is "auto", the compute type is compared later, when the encoder is loaded.
     """
     folder = manifest_path(features_dir, dataset.name).with_name(encoder_slug(encoder.id))
     if encoder.revision is None and not options.overwrite:
@@ -165,7 +165,7 @@ def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, option
 
 
 def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> str:
-    """Return why a file has to be extracted again; "" if it does not."""
+    """Return the reason why a video must be extracted again, or "" if there is none."""
     if found.fragment != video.segment.fragment:
         return "its start or end has changed"
     if lacking := [key for key in map(ratio_key, options.ratios) if key not in found.indexed.ratios]:
@@ -173,12 +173,12 @@ def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> s
     frames = found.indexed.frames
     labels = frames if video.labels is None else len(video.labels)
     if labels < frames or (labels > frames and options.on_mismatch == "error"):
-        return f"{pluralize(frames, 'frame')}, {pluralize(labels, 'label')}"
+        return f"{pluralize(frames, 'frame')} but {pluralize(labels, 'label')}"
     return ""
 
 
 def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
-    """Return how a file's identity differs from the requested one; "" if it does not."""
+    """Describe how the identity of a file differs from the requested one; return "" if it does not."""
     expected = {"encoder": encoder.id, "preprocessing": options.resize}
     if encoder.revision is not None:
         expected["revision"] = encoder.revision
@@ -199,19 +199,19 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
 
 
 def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int, int | None]:
-    """Return how many frames are to be encoded and the size of their features, None if the width is not known."""
+    """Return the number of frames to encode and the size of their features in bytes (None if the width is unknown)."""
     frames = [0 if check["state"] == "cached" else check["frames"] or 0 for check in checks]
     width = WIDTHS.get(plan.encoder.id.rpartition("/")[2])
-    # float16; a column for each ratio, and about one more for the class token and the token order
+    # float16, with one column per ratio and about one more for the class token and the token order
     values = sum(count * (len(job.ratios) + 1) for job, count in zip(plan.jobs, frames, strict=True))
     return sum(frames), None if width is None else 2 * width * values
 
 
 def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:
-    """Probe every video of the plan and return its state, its properties and its problem, if any."""
+    """Probe every video of the plan and return its state, properties and problem, if any."""
     with ThreadPoolExecutor() as pool:
         checks = pool.map(_check_video, plan.jobs)
-        return list(track(checks, progress, "looking at videos", unit="video", total=len(plan.jobs)))
+        return list(track(checks, progress, "checking videos", unit="video", total=len(plan.jobs)))
 
 
 def _check_video(job: Job) -> dict[str, Any]:
@@ -228,6 +228,6 @@ def _check_video(job: Job) -> dict[str, Any]:
     elif found.truncation:
         problem = f"{video.source}: {found.truncation}"
     elif job.frames is None and labels not in (None, found.frames):
-        problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file, {pluralize(labels or 0, 'label')}"
+        problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file but {pluralize(labels or 0, 'label')}"
     size, fps = f"{found.width}x{found.height}", round(found.fps, 2)
     return check | {"frames": job.frames or found.frames, "size": size, "fps": fps, "problem": problem}

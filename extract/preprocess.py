@@ -1,7 +1,7 @@
 """Resize and normalize decoded frames for a vision model, on the model's device.
 
-`squash` stretches the whole frame to the model's square input. `crop` is CLIP's own preprocessing: resize the short
-side to the model's size and crop the center.
+`squash` stretches the whole frame to the model's square input. `crop` is CLIP's original preprocessing: resize the
+short side to the model's input size and crop the center.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from byov.extract.encoder_names import Resize
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Conversion of frames (B, H, W, 3) uint8 to (B, 3, size, size) uint8 and then to normalized floats."""
+    """Preprocessing of uint8 frames: resize (B, H, W, 3) to (B, 3, size, size), then normalize to floats."""
 
     resize: Resize
     size: int
@@ -24,12 +24,12 @@ class Preprocessing:
     std: tuple[float, float, float]
 
     def describe(self) -> str:
-        """Return one line that identifies the preprocessing in the provenance of a cache file."""
+        """Return a line that identifies the preprocessing in the provenance of a feature file."""
         numbers = " ".join(f"{value:.6g}" for value in (*self.mean, *self.std))
         return f"{self.resize} {self.size} bicubic antialias, mean std {numbers}"
 
     def resized(self, frames: Tensor) -> Tensor:
-        """Resize (B, H, W, 3) uint8 to (B, 3, size, size) uint8."""
+        """Resize uint8 frames (B, H, W, 3) to uint8 images (B, 3, size, size)."""
         images = frames.permute(0, 3, 1, 2)
         height, width = images.shape[2:]
         if self.resize == "crop":
@@ -44,25 +44,25 @@ class Preprocessing:
         return _resample(images, self.size, self.size, slice(0, self.size), slice(0, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Run the first half, in the decoder threads: resize if the model is on the CPU, else pin memory."""
+        """Run the part for decoder threads: resize if the model is on the CPU; pin memory if it is on CUDA."""
         if device.type == "cpu":
             return self.resized(frames)
         return frames.pin_memory() if device.type == "cuda" else frames
 
     def on_device(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Run the second half on the model's device; return (B, 3, size, size) uint8."""
+        """Run the part for the model's device; return uint8 images (B, 3, size, size)."""
         return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
 
     def normalized(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        """Normalize (B, 3, size, size) uint8 by the model's mean and standard deviation."""
+        """Normalize uint8 images (B, 3, size, size) with the model's mean and standard deviation."""
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         std = torch.tensor(self.std, device=images.device)[:, None, None]
         return ((images.float() / 255 - mean) / std).to(dtype)
 
 
 def _resample(images: Tensor, height: int, width: int, rows: slice, columns: slice) -> Tensor:
-    """Resize to (height, width) and keep some rows and columns, bit-identical to Pillow: horizontally, then
-    vertically, each pass with 22-bit weights and rounded to bytes."""
+    """Resize to (height, width) and crop to `rows` and `columns`. Bit-identical to Pillow, which resizes horizontally,
+    then vertically, with 22-bit weights and rounding to bytes in each pass."""
     across = _resample_last_axis(images, width, columns)
     return _resample_last_axis(across.mT, height, rows).mT
 
@@ -79,8 +79,8 @@ def _resample_last_axis(images: Tensor, length: int, kept: slice) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _banded_weights(length: int, new_length: int, start: int, stop: int) -> list[tuple[int, int, Tensor]]:
-    """Return the resizing of one axis as narrow matrices: for each 32 new pixels, the range of old pixels that
-    contribute and their weights (old pixels, new pixels)."""
+    """Return the weights for resizing one axis as narrow matrices: for each block of 32 output pixels, the range of
+    contributing input pixels and their weights (input pixels, output pixels)."""
     impulses = torch.eye(length, dtype=torch.float64)[None, None]
     weights = F.interpolate(impulses, size=(length, new_length), mode="bicubic", antialias=True)[0, 0]
     weights = (weights * 2**22).round() / 2**22

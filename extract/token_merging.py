@@ -1,7 +1,7 @@
 """Selective token merging (paper, sec. 3.3): average the tokens of a frame that differ most from the next frame.
 
-The score of a token is its mean absolute difference to the same token of the next frame. The last frame takes the
-scores of the frame before it; in a one-frame video all tokens are averaged. K = round(N * ratio), at least 1.
+The score of a token is its mean absolute difference from the same token in the next frame. The last frame uses the
+scores of the frame before it; in a one-frame video, all tokens are averaged. K = round(N * ratio), at least 1.
 
 Shapes: T frames, N tokens, D width, R ratios.
 """
@@ -15,7 +15,7 @@ from byov.cache.layout import selected_tokens
 
 
 def merge_tokens(tokens: Tensor, ratios: Sequence[float]) -> dict[float, Tensor]:
-    """Merge the tokens (T, N, D) of a whole video; returns (T, D) for each ratio."""
+    """Merge the tokens (T, N, D) of a whole video; return a dict mapping ratios to features (T, D)."""
     merger = TokenMerger(ratios)
     merged = torch.cat([merger.push(tokens)[0], merger.finish()[0]])
     return dict(zip(ratios, merged.unbind(1), strict=True))
@@ -24,8 +24,8 @@ def merge_tokens(tokens: Tensor, ratios: Sequence[float]) -> dict[float, Tensor]
 class TokenMerger:
     """Streaming token merging; the result does not depend on how the frames are split over calls.
 
-    Scores need the next frame, so the newest frame is held back: `push` returns those before it, `finish` the last.
-    Both return the merged tokens, float32 (T, R, D), and the token indices by decreasing score (T, N).
+    Scores depend on the next frame, so the newest frame is held back: `push` returns the frames before it, and
+    `finish` the last one. Both return merged tokens (T, R, D) and token indices in order of decreasing score (T, N).
     """
 
     def __init__(self, ratios: Sequence[float]) -> None:
@@ -36,11 +36,11 @@ class TokenMerger:
         self._last_scores: Tensor | None = None  # (1, N)
 
     def push(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Add tokens (T, N, D) and return the T frames before the newest (T - 1 at the start of a video)."""
+        """Add tokens (T, N, D) and return the T frames before the newest one (T - 1 at the start of a video)."""
         frames = tokens.float()
         if self._held is not None:
             frames = torch.cat([self._held, frames])
-        # A copy, since a slice would keep the whole batch alive.
+        # Copy the frame, since a slice would keep the whole batch in memory.
         self._held = frames[-1:].clone()
         scores = (frames[:-1] - frames[1:]).abs().mean(-1)  # (T, N)
         if len(scores):
@@ -61,8 +61,8 @@ class TokenMerger:
     def _merge(self, frames: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Average the K best tokens for all ratios at once, given frames (T, N, D) and scores (T, N).
 
-        A matrix product with 0/1 rows sums the selected tokens without copying them. With a single row it would round
-        differently than with several, and a ratio's bits would depend on the other ratios. So at least two are used.
+        A matrix product with 0/1 rows sums the selected tokens without copying them. At least two rows are used,
+        because a single row is rounded differently, so that the result would depend on the number of ratios.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): rank of each token

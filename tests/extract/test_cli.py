@@ -280,7 +280,7 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
     [
         ((), "--dataset"),
         (("--dataset", "demo", "--manifest", "x.csv"), "pass one of --dataset"),
-        (("--dataset", "demo", "--name", "x"), "goes with"),
+        (("--dataset", "demo", "--name", "x"), "--name requires"),
         (("--manifest", "demo.csv"), "known dataset"),
         (("--dataset", "demo", "--ratios", "0"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "0.3,1.5"), "(0, 1]"),

@@ -55,7 +55,7 @@ def test_csv_is_in_the_cache_if_the_folder_is_read_only(byov_extract, my, tmp_pa
         (("--split", "0,0.5,0.5"), "such as 0.6,0.2,0.2"),
         (("--split", "a,b,c"), "comma-separated numbers"),
         (("--dataset", "demo"), "pass one of --dataset"),
-        (("--name", "demo"), "'demo' is the name of a known dataset"),
+        (("--name", "demo"), "'demo' is the name of a built-in dataset"),
     ],
 )
 def test_bad_options(arguments, said, byov_extract, my):
@@ -65,6 +65,6 @@ def test_bad_options(arguments, said, byov_extract, my):
 
 
 def test_split_cannot_be_combined_with_a_csv(byov_extract, my, make_dataset):
-    assert "go with --folder" in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
+    assert "require --folder" in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
     (my / "videos.csv").write_text("path,view,split\nego/1.mp4,ego,train\nexo/1.mp4,exo,train,\n")
     assert "already defines splits" in byov_extract("--folder", my, "--split", "1,0,0", *TINY).err
