@@ -1,4 +1,4 @@
-"""Ratios of alternating measurements, and synthetic videos."""
+"""Benchmark helpers: ratios of alternating measurements, and synthetic videos."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def compare(
 def compare_times(
     title: str, work: Callable[[], Any], other_work: Callable[[], Any], want: str, pairs: int = 2
 ) -> None:
-    """Print the ratio of the run times of two functions, after a warm-up call of each."""
+    """Print the ratio of the run times of two functions, after one warm-up call of each."""
     work(), other_work()
     compare(title, lambda: seconds(work), lambda: seconds(other_work), want, pairs, "s")
 
@@ -43,7 +43,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def write_dataset(root: Path, splits: Sequence[str], frames: int, width: int = 640, height: int = 480) -> Path:
-    """Write an H.264 video for each split, ego and exo in turn, and return their CSV.
+    """Write one H.264 video per element of `splits`, alternating between ego and exo; return the path of their CSV.
 
     The videos show drifting textures with camera-like grain; frames repeat after DISTINCT_FRAMES.
     """

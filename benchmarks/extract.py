@@ -1,4 +1,4 @@
-"""Speed of the extraction, as ratios measured in one run.
+"""Speed of feature extraction, as ratios measured in one run.
 
 python benchmarks/extract.py            everything, about fifteen minutes on two cores
 python benchmarks/extract.py decode     one of: compute decode rerun stream
@@ -34,7 +34,7 @@ SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 class FreeEncoder(FrameEncoder):
-    """Zero-cost encoder that simulates a very fast device: returns the same tokens for every frame."""
+    """Zero-cost encoder that simulates a very fast device; it returns the same tokens for every batch."""
 
     def __init__(self, tokens: int, width: int) -> None:
         name = EncoderName("random/free", "random/free", "none")
@@ -49,7 +49,7 @@ class FreeEncoder(FrameEncoder):
 def pipeline_fps(
     table: Path, encoder: FrameEncoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
 ) -> float:
-    """Frames per second of an extraction into an empty cache, with the encoder already loaded."""
+    """Measure the frames per second of an extraction into an empty cache, with the encoder already loaded."""
     with tempfile.TemporaryDirectory() as features:
         options = ExtractionOptions(tuple(ratios), batch_size=batch_size)
         plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options)
@@ -59,7 +59,7 @@ def pipeline_fps(
 
 
 def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
-    """Frames per second of decoding and resizing alone, with as many threads as an extraction."""
+    """Measure the frames per second of decoding and resizing alone, with as many threads as in an extraction."""
     paths = [video.path for video in read_own_videos("bench", table).videos]
     workers, threads = decoder_threads(len(paths))
 
@@ -75,7 +75,7 @@ def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
 
 
 def network_fps(network: Callable[[torch.Tensor], object], batches: int) -> float:
-    """Frames per second of a network fed from memory, after a warm-up batch."""
+    """Measure the frames per second of a network on images in memory, after a warm-up batch."""
     images = torch.randint(0, 256, (CPU_BATCH, 3, 224, 224), dtype=torch.uint8)
     network(images)
     return batches * len(images) / seconds(lambda: [network(images) for _ in range(batches)])
@@ -109,7 +109,7 @@ def bench_rerun(root: Path, count: int = 10_000) -> None:
 
 
 def bench_stream(root: Path) -> None:
-    """Measure live video: a frame at a time with a window of 150 frames, against the same encoder in batches."""
+    """Compare live video, one frame at a time with a window of 150 frames, with the same encoder in batches."""
     table = write_dataset(root, ("train",) * 4, 150)
     byov.extract_features(manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features")
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}

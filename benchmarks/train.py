@@ -29,11 +29,11 @@ from benchmarks.common import compare_times
 from tests import factories
 from tests.train import naive
 
-WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical video of Break Eggs
+WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical Break Eggs video
 
 
 class Step:
-    """One training step of a method at its default settings."""
+    """Training step of a method, with default settings unless given."""
 
     def __init__(self, method: str = "byov", **settings: Any) -> None:
         self.method = build_method(WIDTH, resolve_settings(method, "bench", settings))
@@ -53,7 +53,7 @@ class Step:
 
 
 def bench_joined(data: TrainingData) -> None:
-    """Compare one network call per view and objective with a single call for all."""
+    """Compare separate network calls per view and objective with a single call for all of them."""
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         step = Step(batch_size=batch)
         clips = step.batches(data).batch(0)
@@ -62,7 +62,7 @@ def bench_joined(data: TrainingData) -> None:
 
 
 def bench_methods(data: TrainingData) -> None:
-    """Time a training step of each method relative to BYOV's, with batch size 4."""
+    """Compare the time of a BYOV training step with that of every other method, at batch size 4."""
     steps = {method: Step(method, batch_size=4) for method in METHODS}
     runs = {method: partial(step, step.batches(data).batch(0)) for method, step in steps.items()}
     run_byov = runs.pop("byov")

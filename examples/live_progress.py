@@ -1,9 +1,9 @@
-"""Progress and phase of an action, drawn on a webcam or on a video file that plays at its own pace.
+"""Draw the progress and phase of an action on webcam images, or on a video file played in real time.
 
 python examples/live_progress.py datasets/demo/test/ego/test_ego_00.mp4 --run live -o annotated.mp4
 python examples/live_progress.py /dev/video0 --run live --preview now.jpg    # a webcam on Linux; stop with Ctrl-C
 
-Open now.jpg in a viewer that reloads it. The frame rate should be that of the training videos.
+Open now.jpg in a viewer that reloads it. The frame rate should match that of the training videos.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TICK = Fraction(1, 90_000)  # seconds
 
 
 def read_frames(source: str, *, pace: bool) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield RGB frames and their times in seconds; a file is played at its own pace unless `pace` is false."""
+    """Yield RGB frames and their times in seconds; files are played in real time if `pace` is true."""
     is_file = Path(source).is_file()
     options = {} if is_file else {"format": "v4l2"}  # a camera on Linux
     started = time.monotonic()
@@ -37,7 +37,7 @@ def read_frames(source: str, *, pace: bool) -> Iterator[tuple[np.ndarray, float]
 
 
 def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
-    """Draw a progress bar and the phase at the bottom of a frame; its size becomes even, as H.264 requires."""
+    """Draw a progress bar and the phase at the bottom of a frame, cropped to an even size, as H.264 requires."""
     image = Image.fromarray(frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2])
     width, height = image.size
     bar = max(4, height // 24)
@@ -51,7 +51,7 @@ def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
 
 
 class VideoFile:
-    """An .mp4 file, written frame by frame."""
+    """Video file (.mp4) that is written frame by frame."""
 
     def __init__(self, path: Path) -> None:
         self._container = av.open(str(path), "w")
@@ -73,10 +73,10 @@ class VideoFile:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="video file or camera, such as /dev/video0")
-    parser.add_argument("--run", help="run of byov-train (default: the newest)")
-    parser.add_argument("-o", "--out", type=Path, help="annotated video, .mp4")
-    parser.add_argument("--preview", type=Path, help="image that always shows the newest frame, .jpg")
-    parser.add_argument("--fast", action="store_true", help="do not play a file at its own pace")
+    parser.add_argument("--run", help="name of the run (default: the newest)")
+    parser.add_argument("-o", "--out", type=Path, help="annotated output video (.mp4)")
+    parser.add_argument("--preview", type=Path, help="image (.jpg) that always shows the newest frame")
+    parser.add_argument("--fast", action="store_true", help="process a file as fast as possible, not in real time")
     arguments = parser.parse_args()
     try:
         stream = byov.load_run(arguments.run).stream()
