@@ -1,1 +1,1 @@
-"""Stage 3: metrics of frame embeddings, and the tables that compare them."""
+"""Stage 3: metrics for frame embeddings, and tables that compare them."""

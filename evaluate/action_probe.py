@@ -1,4 +1,4 @@
-"""Action recognition of whole videos by a linear probe, as for Charades-Ego."""
+"""Video-level action recognition with a linear probe, as on Charades-Ego."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ PENALTIES = np.logspace(-1, 5, 13)
 
 
 def video_means(frames: Frames) -> NDArray[np.float64]:
-    """Return the (V, D) mean embedding of each video."""
+    """Return (V, D) mean embeddings, one per video."""
     ends = frames.starts + frames.lengths
     bounds = zip(frames.starts, ends, strict=True)
     return np.stack([frames.embeddings[start:end].mean(axis=0, dtype=np.float64) for start, end in bounds])
@@ -18,15 +18,15 @@ def video_means(frames: Frames) -> NDArray[np.float64]:
 def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:
     """Compute the mean average precision of a linear probe on mean video embeddings.
 
-    The probe is ridge regression to 0/1 targets on standardized embeddings: deterministic, all classes at once. The
-    penalty is chosen by leave-one-out on the training videos. The mean is over the classes with a positive test video.
+    The probe is ridge regression from standardized embeddings to 0/1 targets. The penalty is chosen by leave-one-out
+    cross-validation on the training videos. Classes without a positive test video are excluded from the mean.
 
     Args:
         train: Training videos with `actions`.
         test: Test videos with `actions`.
 
     Returns:
-        mAP by setting.
+        Dict mapping each setting to its mAP.
     """
     scores: dict[str, float | Missing] = {}
     for setting in SETTINGS:
@@ -48,7 +48,7 @@ def _probe_map(train: Frames, test: Frames) -> float | Missing:
         return Missing("only one training video")
     classes = test.actions.any(axis=0)
     if not classes.any():
-        return Missing("no test video has an action")
+        return Missing("no test video has an action label")
     probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
     probe.fit(video_means(train), train.actions.astype(np.float64))
     predicted = probe.predict(video_means(test)).reshape(test.actions.shape)

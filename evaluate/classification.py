@@ -1,4 +1,4 @@
-"""Phase classification: weighted F1 of a support vector classifier of single frames, and its few-shot version."""
+"""Phase classification: weighted F1 of a support vector classifier on single frames, also in the few-shot setting."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,16 +19,17 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import
 
 
 def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
-    """Compute the weighted F1 of an RBF support vector classifier, with scikit-learn's defaults and raw embeddings.
+    """Compute the weighted F1 of an RBF support vector classifier with scikit-learn's defaults on raw embeddings.
 
-    F1 = sum over phases p of (n_p / n) * 2 TP_p / (2 TP_p + FP_p + FN_p), with n_p test frames of phase p.
+    F1 = sum over phases p of (n_p / n) * 2 TP_p / (2 TP_p + FP_p + FN_p), where n_p of n test frames are in phase p.
 
     Args:
         train: Labeled frames to fit.
         test: Labeled frames to score.
 
     Returns:
-        F1 by setting: fitted and scored on both views ("regular"), or on one view each ("ego2exo", "exo2ego").
+        Dict mapping each setting to its F1. "regular" fits and scores on both views, "ego2exo" fits on ego videos and
+        scores on exo videos, and "exo2ego" does the reverse.
 
     Example:
         >>> x = np.array([[0.0], [0.1], [1.0], [1.1]], np.float32)
@@ -51,7 +52,7 @@ def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
 
 
 def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] | Missing]:
-    """Return the predicted phase of each test frame of the setting's test view, by setting."""
+    """Return a dict mapping each setting to the predicted phases of the frames in its test view."""
     predictions: dict[str, NDArray[np.int64] | Missing] = {}
     for setting, classifier in fit_classifiers(train).items():
         view = VIEWS[setting][1]
@@ -67,7 +68,7 @@ def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] |
 
 @lru_cache(maxsize=1)
 def fit_classifiers(train: Frames) -> "dict[str, PhaseClassifier | Missing]":
-    """Fit one classifier per setting. The last result is cached: both protocols are scored with the same one."""
+    """Fit one classifier per setting. The last result is cached because all protocols use the same classifiers."""
     return {setting: _fit(train, VIEWS[setting][0]) for setting in SETTINGS}
 
 
@@ -79,7 +80,7 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     fitted = train.of_view(view)
     if (fitted.phases == fitted.phases[0]).all():
         return Missing(f"only phase {fitted.phases[0]} in the training videos")
-    # Double precision: in single precision, scikit-learn-intelex changes F1 by 1e-3.
+    # Fit in double precision: in single precision, scikit-learn-intelex changes F1 by 1e-3.
     embeddings = fitted.embeddings.astype(np.float64)
     gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))  # scikit-learn's default
     svc = new_svc(gamma).fit(embeddings, fitted.phases)
@@ -92,13 +93,13 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
 def svm_solver() -> str:
     """Return the package that fits the classifier: scikit-learn-intelex if it is installed, else scikit-learn.
 
-    The former is several times as fast if most frames are support vectors. About one prediction in 5,000 differs.
+    scikit-learn-intelex is several times faster if most frames are support vectors; 1 in 5,000 predictions differs.
     """
     return "scikit-learn-intelex" if find_spec("sklearnex") else "scikit-learn"
 
 
 def new_svc(gamma: float) -> "SVC":
-    """Return an RBF support vector classifier of `svm_solver`, with scikit-learn's defaults."""
+    """Return an unfitted RBF `SVC` from the package `svm_solver`, with scikit-learn's defaults."""
     if svm_solver() == "scikit-learn":
         import sklearn.svm
 
@@ -106,7 +107,7 @@ def new_svc(gamma: float) -> "SVC":
     import daal4py
     import sklearnex.svm
 
-    # Its results depend on the number of threads; outside of the main thread it ignores n_jobs, with a warning.
+    # The results depend on the number of threads. Outside the main thread, n_jobs is ignored with a warning.
     daal4py.daalinit(1)
     warnings.filterwarnings("ignore", "'Threading' parallel backend")
     return sklearnex.svm.SVC(gamma=gamma, n_jobs=1)
@@ -114,19 +115,19 @@ def new_svc(gamma: float) -> "SVC":
 
 @dataclass(frozen=True)
 class PhaseClassifier:
-    """Predictions of a fitted SVC, as libsvm makes them: each pair of phases votes, and the first phase wins ties.
+    """Fitted SVC that predicts like libsvm: each pair of phases casts a vote, and the first phase wins ties.
 
-    SVC's own predictions are slower than fitting, and those of scikit-learn-intelex 2026.2 are wrong for some numbers
+    `SVC.predict` is slower than fitting, and in scikit-learn-intelex 2026.2 its predictions are wrong for some numbers
     of support vectors, such as 258.
     """
 
     phases: NDArray[np.int64]  # (P,)
     gamma: float
-    vectors: list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # of each phase: (S, D), and (S, P - 1) coefficients
-    intercepts: NDArray[np.float64]  # of each pair of phases
+    vectors: list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # per phase: (S, D), and (S, P - 1) coefficients
+    intercepts: NDArray[np.float64]  # one per pair of phases
 
     def predict(self, embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the (F,) phases of (F, D) embeddings."""
+        """Predict the (F,) phases of (F, D) embeddings."""
         from sklearn.metrics.pairwise import rbf_kernel
 
         pairs = list(combinations(range(len(self.phases)), 2))
@@ -143,7 +144,7 @@ class PhaseClassifier:
 
 
 def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the weighted F1 from (..., P, P) confusion matrices, true phase first; NaN where there are no frames.
+    """Compute weighted F1 from (..., P, P) confusion matrices with true phases as rows; NaN if there are no frames.
 
     >>> float(weighted_f1(np.array([[3.0, 1.0], [0.0, 4.0]])).round(4))
     0.873
@@ -159,16 +160,16 @@ def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
 def few_shot_f1(
     train: Frames, test: Frames, *, fractions: Sequence[float] = (0.1, 0.5, 1.0), seed: int = 0
 ) -> dict[float, dict[str, Score]]:
-    """Compute `phase_f1` from disjoint draws of a fraction of the training videos.
+    """Compute the mean `phase_f1` of classifiers fitted on disjoint random subsets of the training videos.
 
     Args:
         train: Labeled training frames.
         test: Labeled frames to score.
-        fractions: Fractions of the training videos; the defaults are those of the paper's appendix.
-        seed: Random seed of the draws.
+        fractions: Sizes of the subsets as fractions of the training videos. Defaults from the paper's appendix.
+        seed: Random seed for drawing the subsets.
 
     Returns:
-        Mean and sample standard deviation over the draws that could be scored, by fraction and setting.
+        Nested dict mapping fraction and setting to the mean and sample standard deviation over the subsets.
     """
     scores = {}
     for fraction in fractions:
@@ -180,9 +181,9 @@ def few_shot_f1(
 
 
 def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[NDArray[np.int64]]:
-    """Draw as many disjoint sets of about this fraction of the videos as possible, as sorted indices.
+    """Draw as many disjoint subsets with about this fraction of the videos as possible, as sorted indices.
 
-    Each view is cut at the same fractions, so a view with at least one video per draw is in every draw.
+    Each view is split separately, so a view with at least one video per subset is in every subset.
 
     >>> sets = draw_videos(np.array([True, True, False, False]), 0.5, seed=0)
     >>> [len(videos) for videos in sets]

@@ -1,4 +1,4 @@
-"""Embedding files: an .npz of many videos, and the files that byov-embed writes (one video each, .npz or .h5)."""
+"""Readers for embedding files: .npz with many videos, and output of byov-embed (one video per .npz or .h5 file)."""
 
 import os
 import zipfile
@@ -22,20 +22,20 @@ from byov.evaluate.embeddings import EmbeddingReader
 from byov.evaluate.protocols import Segment
 from byov.records import UNLABELED
 
-# Name of each array → kinds of NumPy dtypes it may have, and number of dimensions.
+# Name of each array → allowed NumPy dtype kinds and number of dimensions.
 PARTS = {"embeddings": ("f", 2), "labels": ("iu", 1), "lengths": ("iu", 1), "is_ego": ("biu", 1)}
 ARRAYS = {f"{split}_{part}": kind for split in ("train", "test") for part, kind in PARTS.items()}
 EMBEDDED_ARRAYS = {"embedding": ("f", 2), **dict.fromkeys(("video", "run", "model_sha256"), ("U", 0))}
 OPTIONAL_ARRAYS = dict.fromkeys(("view", "source_sha256"), ("U", 0))
 KIND_NAMES = {"f": "floating-point numbers", "iu": "integers", "biu": "0 and 1", "U": "a string"}
-LAYOUT = "expected {train,test}_{embeddings,labels,lengths,is_ego}, or the files of byov-embed"
+LAYOUT = "expected {train,test}_{embeddings,labels,lengths,is_ego}, or files written by byov-embed"
 SUFFIXES = (".npz", ".h5")
 MAX_PHASES = 10_000
 Sources = Mapping[str, Set[tuple[str, str]]]
 
 
 def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, str]]]:
-    """Return the (view, id) of a dataset's videos by the digest of the video file."""
+    """Map the SHA-256 of each video file in a dataset to the (view, id) of its cached videos."""
     videos: dict[str, set[tuple[str, str]]] = {}
     for folder in encoder_folders(features_dir, dataset):
         for path in cached_files(folder):
@@ -46,7 +46,7 @@ def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, 
 
 
 class FileEmbeddings(EmbeddingReader):
-    """Embeddings from files, by view/id of the video."""
+    """Embeddings read from files. `embeddings` maps "<view>/<id>" of each video to its (T, D) embeddings."""
 
     kind = "npz"
 
@@ -56,13 +56,13 @@ class FileEmbeddings(EmbeddingReader):
         self.name, self.manifest, self._embeddings, self._origin = path.name, manifest, embeddings, origin
         widths = {rows.shape[1] for rows in embeddings.values()}
         if len(widths) > 1:
-            raise EvaluationError(f"{path}: videos differ in dimensions: {', '.join(map(str, sorted(widths)))}")
+            raise EvaluationError(f"{path}: videos differ in width: {', '.join(map(str, sorted(widths)))}")
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         rows = self._embeddings[segment.name]
         if len(rows) != len(segment):
             raise EvaluationError(
-                f"{self.name}: {len(rows)} embeddings of {segment.name}, which has {len(segment)} frames in "
+                f"{self.name}: {len(rows)} embeddings for {segment.name}, which has {len(segment)} frames in "
                 f"{self.manifest.dataset}; embed it again with byov-embed"
             )
         return rows
@@ -72,7 +72,7 @@ class FileEmbeddings(EmbeddingReader):
 
 
 def read_npz(path: Path) -> FileEmbeddings:
-    """Read {train,test}_{embeddings,labels,lengths,is_ego}; train arrays and labels are optional."""
+    """Read an .npz file with {train,test}_{embeddings,labels,lengths,is_ego}; train arrays and labels are optional."""
     arrays, videos, embeddings = _read_arrays(path, ARRAYS), list[VideoEntry](), dict[str, NDArray[np.float32]]()
     for split in ("train", "test"):
         if split == "test" or any(key.startswith("train_") for key in arrays):
@@ -92,17 +92,17 @@ def read_npz(path: Path) -> FileEmbeddings:
 def _npz_videos(
     split: Literal["train", "test"], arrays: Mapping[str, NDArray[Any]]
 ) -> Iterator[tuple[VideoEntry, NDArray[np.float32]]]:
-    """Yield the videos of a split. Raises KeyError if an array is missing, and ValueError if one does not fit."""
+    """Yield the videos of a split and their embeddings; raise KeyError or ValueError for missing or invalid arrays."""
     embeddings, lengths, is_ego = (arrays[f"{split}_{part}"] for part in ("embeddings", "lengths", "is_ego"))
     labels = arrays.get(f"{split}_labels")
     frames = sum(lengths.tolist())  # Python integers do not overflow
     if min(lengths) < 1 or frames != len(embeddings) or len(is_ego) != len(lengths):
-        raise ValueError(f"lengths of {frames} frames in total")
+        raise ValueError(f"lengths must be positive, sum to the number of embeddings (not {frames}) and match is_ego")
     if labels is not None and (len(labels) != frames or not UNLABELED <= labels.min() <= labels.max() < MAX_PHASES):
-        raise ValueError(f"labels from {labels.min()} to {labels.max()}, expected 0, 1, ... or {UNLABELED}")
+        raise ValueError(f"labels from {labels.min()} to {labels.max()}, expected {frames} of 0, 1, ... or {UNLABELED}")
     if not np.isin(is_ego, (0, 1)).all():
         raise ValueError("is_ego must be 1 (ego) or 0 (exo)")
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is an error
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected later
         rows = np.ascontiguousarray(embeddings, np.float32)
     for index, end in enumerate(np.cumsum(lengths)):
         part = slice(end - lengths[index], end)
@@ -114,14 +114,14 @@ def _npz_videos(
 def _read_arrays(
     path: Path, expected: Mapping[str, tuple[str, int]], *, strict: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Return the expected arrays that an .npz file has; if strict, others are an error."""
+    """Read the expected arrays that an .npz file contains; if strict, raise EvaluationError for other arrays."""
     try:
         with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files
             size = sum(member.file_size for member in archive.infolist())
         if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            raise EvaluationError(f"{path}: its arrays take {size:,} bytes, more than this machine has memory")
+            raise EvaluationError(f"{path}: its arrays take {size:,} bytes, more than the memory of this machine")
         with np.load(path, allow_pickle=False) as file:
-            unknown = set(file) - expected.keys() - {"expected"}  # golden files carry the expected scores
+            unknown = set(file) - expected.keys() - {"expected"}  # golden files also store the expected scores
             if unknown and strict:
                 raise EvaluationError(f"{path}: unknown array {min(unknown)[:80]!r}; {LAYOUT}")
             arrays = {name: file[name] for name in expected if name in file}
@@ -139,10 +139,10 @@ def _read_arrays(
 
 
 def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sources | None = None) -> FileEmbeddings:
-    """Read an .npz of many videos, or a file or folder of byov-embed.
+    """Read an .npz file with many videos, or a file or folder written by byov-embed.
 
-    Files of byov-embed are unlabeled test videos, or with a manifest, videos of that dataset. They are matched by the
-    digest of the video file (`sources`, see `source_videos`), or by id if a file has none.
+    Without a manifest, files written by byov-embed are unlabeled test videos. With one, they are matched to its videos
+    by the SHA-256 of the video file (`sources`, see `source_videos`), or by id if a file has no SHA-256.
     """
     if not is_embedded(path):
         return read_npz(path)
@@ -150,16 +150,16 @@ def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sourc
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
-        raise EvaluationError(f"{path} has no files of byov-embed ({', '.join(SUFFIXES)})")
+        raise EvaluationError(f"{path} has no files written by byov-embed ({', '.join(SUFFIXES)})")
     videos, embeddings, models = list[VideoEntry](), dict[str, NDArray[np.float32]](), dict[str, str]()
     for file in files:
         embedding, text = _read_embedded(file)
         models[text["model_sha256"]] = text["run"]
         if len(models) > 1:
-            raise EvaluationError(f"{file}: of another model than {files[0]}; score them separately")
+            raise EvaluationError(f"{file} was embedded with a different model than {files[0]}; score them separately")
         video = _entry(file, text, len(embedding), manifest, sources or {})
         if f"{video.view}/{video.id}" in embeddings:
-            raise EvaluationError(f"{path}: two files of {video.view} video {video.id!r}; keep one")
+            raise EvaluationError(f"{path}: two files for {video.view} video {video.id!r}; keep one")
         embeddings[f"{video.view}/{video.id}"] = embedding
         videos.append(video)
     dataset = replace(manifest or Manifest("embedded", (), (), ()), videos=tuple(videos))
@@ -168,7 +168,7 @@ def open_embeddings(path: Path, manifest: Manifest | None = None, sources: Sourc
 
 
 def is_embedded(path: Path) -> bool:
-    """Return whether a path is a file or folder of byov-embed rather than an .npz of many videos."""
+    """Return whether byov-embed wrote a file or folder; otherwise it is an .npz file with many videos."""
     if path.is_dir() or path.suffix.lower() == ".h5":
         return True
     try:
@@ -179,7 +179,7 @@ def is_embedded(path: Path) -> bool:
 
 
 def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
-    """Return (T, D) embeddings, and a dict with video, run, model_sha256 and, if known, view and source_sha256."""
+    """Return (T, D) embeddings and a dict with video, run, model_sha256 and, if known, view and source_sha256."""
     text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
@@ -187,7 +187,7 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     else:
         arrays = _read_arrays(path, EMBEDDED_ARRAYS | OPTIONAL_ARRAYS, strict=False)
         if absent := EMBEDDED_ARRAYS.keys() - arrays.keys():
-            raise EvaluationError(f"{path}: no array {min(absent)}; embed it again with byov-embed")
+            raise EvaluationError(f"{path}: array {min(absent)} is missing; embed it again with byov-embed")
         embedding = np.ascontiguousarray(arrays.pop("embedding"), np.float32)
         found = {key: str(value) for key, value in arrays.items()}
     text |= {key: value for key, value in found.items() if value}
@@ -199,7 +199,7 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
 def _entry(path: Path, text: Mapping[str, str], frames: int, manifest: Manifest | None, sources: Sources) -> VideoEntry:
     if manifest is None:
         if "view" not in text:
-            raise EvaluationError(f"{path} does not say its view; embed with --view ego or exo, or pass --dataset")
+            raise EvaluationError(f"{path} does not record its view; embed with --view ego or exo, or pass --dataset")
         view = cast(Literal["ego", "exo"], text["view"])
         return VideoEntry(text["video"], view, "test", frames, None, None, None)
     if sha256 := text.get("source_sha256"):
@@ -210,7 +210,7 @@ def _entry(path: Path, text: Mapping[str, str], frames: int, manifest: Manifest 
     if len(found) != 1:
         others = " and ".join(f"{video.id!r} ({video.view})" for video in found or same) or "none of the videos"
         raise EvaluationError(
-            f"{path}: its video is {others} of {manifest.dataset}. Embed the files that byov-extract read, each once "
-            "and with its --view, or omit --dataset to score without labels."
+            f"{path}: its video matches {others} of {manifest.dataset}. Embed the files that byov-extract read, "
+            "each once and with its --view, or omit --dataset to score without labels."
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""Readers of frame embeddings: those of a run, cached features, and normalized time. None of them runs a model."""
+"""Readers for frame embeddings from a run, cached features or normalized time. None of them runs a model."""
 
 import hashlib
 import re
@@ -26,17 +26,17 @@ from byov.records import UNLABELED
 
 
 class EmbeddingReader(ABC):
-    """Reads embeddings of a dataset's videos and joins them into `Frames`."""
+    """Base class for readers, which concatenate the embeddings of a dataset's videos into `Frames`."""
 
     name: str  # name of the table row
     kind: Kind
     manifest: Manifest
-    remedy: str = ""  # what to do if files are absent or stale; the end of error messages
-    standardized: bool = False  # the embeddings of every segment have zero mean
-    optional: bool = False  # the row is omitted if the embeddings cannot be read
+    remedy: str = ""  # advice at the end of errors about missing or stale files
+    standardized: bool = False  # whether the embeddings of every segment have zero mean
+    optional: bool = False  # whether to omit the row if the embeddings cannot be read
 
     def path(self, _segment: Segment, /) -> Path | None:
-        """Return the file with a segment's embeddings; None if they need no file."""
+        """Return the file with a segment's embeddings, or None if they are not read from a file."""
         return None
 
     @abstractmethod
@@ -45,22 +45,22 @@ class EmbeddingReader(ABC):
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """Return the provenance of the embeddings; complete once frames have been read."""
+        """Return the provenance of the embeddings that have been read so far."""
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes for tables with these embeddings."""
+        """Return notes to print below tables with these embeddings."""
         return ()
 
     def frames(
         self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of a split, or only the mean of each video if the frames do not fit into memory."""
+        """Read all frames of a split or, to save memory, only the mean embedding of each video."""
         return self.frames_of(segments(self.manifest, split, protocol), split, progress, means=means)
 
     def frames_of(
         self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of the given segments, or their means."""
+        """Read all frames of the given segments, or only the mean embedding of each."""
         self.require_files(wanted, split)
         labels = None if means else _labels(wanted, self.manifest)
         embeddings: list[NDArray[np.float32]] = []
@@ -83,19 +83,19 @@ class EmbeddingReader(ABC):
         )
 
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
-        """Raise EvaluationError if some segments have no file."""
+        """Raise EvaluationError if the file of any segment is missing."""
         paths = {segment.name: self.path(segment) for segment in wanted}
         absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
         if absent:
             name, path = next(iter(absent.items()))
             raise EvaluationError(
-                f"{path.parents[1]}: no embeddings of {len(absent)} of {len(wanted)} {split} videos (first: {name}); "
+                f"{path.parents[1]}: no embeddings for {len(absent)} of {len(wanted)} {split} videos (first: {name}); "
                 f"{self.remedy}"
             )
 
 
 class RunEmbeddings(EmbeddingReader):
-    """Embeddings that a run wrote, of its trained model or of the model at initialization."""
+    """Embeddings in a run folder, from the trained model or from the model at initialization."""
 
     def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
         self.run = read_run(runs_dir, run)
@@ -109,7 +109,7 @@ class RunEmbeddings(EmbeddingReader):
         self._title = row_title(self.run.title, self.run.encoder) if self.run.title else ""
         self.name = f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
         self.kind = "untrained" if untrained else "run"
-        self.remedy = f"make them with byov-train --run {run} --embed-only"
+        self.remedy = f"create them with byov-train --run {run} --embed-only"
         if is_training(self.run.folder):
             self.remedy = "another process is training this run; it writes them at the end"
         self._first: EmbeddingProvenance | None = None
@@ -117,14 +117,14 @@ class RunEmbeddings(EmbeddingReader):
         self._features_sha256: dict[tuple[str, str], str] = {}
 
     def check_files(self, split: str, protocol: Protocol = "standard") -> None:
-        """Raise EvaluationError if a video of the split has no file, and StaleError if a file is not up to date."""
+        """Raise EvaluationError if a video in the split has no embeddings, or StaleError if they are out of date."""
         wanted = segments(self.manifest, split, protocol)
         self.require_files(wanted, split)
         for segment in wanted:
             self.check(segment)
 
     def check(self, segment: Segment) -> EmbeddingProvenance:
-        """Return the provenance of a segment's embeddings; raise StaleError if they are not up to date."""
+        """Return the provenance of a segment's embeddings; raise StaleError if they are out of date."""
         path = self.path(segment)
         if path not in self._checked:
             self._checked[path] = check_current(path, self.run, self._features_dir, self.model_sha256)
@@ -166,7 +166,7 @@ class RunEmbeddings(EmbeddingReader):
 
 
 class CachedFeatures(EmbeddingReader):
-    """Frozen features, "cls" or "merged/<ratio>"; `standardized` as for models trained with --standardize video."""
+    """Frozen features from column "cls" or "merged/<ratio>", optionally standardized as with --standardize video."""
 
     def __init__(
         self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
@@ -176,7 +176,7 @@ class CachedFeatures(EmbeddingReader):
         self.column = column
         self.standardized = standardized
         self.remedy = f"extract them with byov-extract --dataset {dataset}"
-        self._first = first_header(self.folder, self.remedy)  # all other files must agree with it
+        self._first = first_header(self.folder, self.remedy)  # the other files must match it
         encoder = self._first.provenance.encoder
         self.name = f"{features_name(encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
         self.kind = "random" if encoder.startswith("random/") else "frozen"
@@ -191,7 +191,7 @@ class CachedFeatures(EmbeddingReader):
         check_same_identity(header, self._first)
         if header.frames != segment.video.frames:
             raise EvaluationError(
-                f"{path}: {header.frames} frames, but {segment.video.frames} in the manifest; run byov-extract again"
+                f"{path} has {header.frames} frames but {segment.video.frames} in the manifest; run byov-extract again"
             )
         features: NDArray[np.float32] = read_array(path, self.column).astype(np.float32)
         self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
@@ -215,9 +215,9 @@ class CachedFeatures(EmbeddingReader):
 
 
 class TimeOnly(EmbeddingReader):
-    """The normalized time of each frame in its video or sub-clip, as a one-dimensional embedding.
+    """Normalized time of each frame in its video or sub-clip, as a one-dimensional embedding.
 
-    Online, the length of the video is not known yet: the time is relative to the mean duration of the training videos.
+    In the online protocol, where the length of the video is unknown, time is relative to the mean training duration.
     """
 
     name, kind = "Time only", "time"
@@ -235,7 +235,7 @@ class TimeOnly(EmbeddingReader):
         return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
-        embedding = "one dimension: 0 at the first frame of a video, 1 at its last"
+        embedding = "one dimension, from 0 at the first frame of a video to 1 at the last"
         return {"dataset": self.manifest.dataset, "embedding": embedding}
 
 
@@ -244,7 +244,7 @@ def read_manifest(features_dir: Path, dataset: str) -> Manifest:
 
 
 def first_header(folder: Path, remedy: str) -> Header:
-    """Read the header of one feature file of an encoder's folder."""
+    """Read the header of the first feature file in an encoder's folder."""
     path = next(cached_files(folder), None)
     if path is None:
         raise EvaluationError(f"{folder} has no features; {remedy}")
@@ -252,7 +252,7 @@ def first_header(folder: Path, remedy: str) -> Header:
 
 
 def features_name(encoder: str) -> str:
-    """Return the row name of an encoder's features: the paper's name if it has one."""
+    """Return the row name for an encoder's features, as in the paper if it has one."""
     model = encoder.rsplit("/", 1)[-1]
     if encoder.startswith("random/"):
         return f"Random features ({model})"
@@ -264,21 +264,21 @@ def features_name(encoder: str) -> str:
 
 
 def row_title(method: str, encoder: str) -> str:
-    """Return the row title of a method on frozen features, like "TCC (ViT-B/16, frozen)"."""
+    """Return the row title for a method on frozen features, such as "TCC (ViT-B/16, frozen)"."""
     clip = re.fullmatch(r"openai/clip-vit-(base|large)-patch(\d+)(-336)?", encoder)
     model = f"ViT-{clip[1][0].upper()}/{clip[2]}{clip[3] or ''}" if clip else encoder.rsplit("/", 1)[-1]
     return f"{method} ({model}, frozen)"
 
 
 def require_finite(rows: NDArray[np.float32], name: str) -> None:
-    """Raise EvaluationError if (T, D) rows have NaN or infinite values."""
+    """Raise EvaluationError if (T, D) rows contain NaN or infinite values."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first in {bad[0]}")
+        raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first at {bad[0]}")
 
 
 def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
-    """(F,) phase indices, UNLABELED where there are none; None if no frame has a label."""
+    """Return (F,) phase indices, UNLABELED for frames without a label; None if no frame has a label."""
     labels = []
     for segment in wanted:
         video = segment.video
@@ -294,7 +294,7 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
 
 
 def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
-    """(F,) reference progress."""
+    """Return the (F,) reference progress of all frames."""
     training = [video.labels or () for video in manifest.videos if video.split == "train" and manifest.phases]
     mean_starts = mean_phase_starts(training)
     whole = [reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted]
@@ -302,7 +302,7 @@ def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float
 
 
 def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:
-    """(V, C) actions of each video; None if the dataset has none."""
+    """Return a (V, C) mask of the actions in each video, or None if the dataset has no action labels."""
     if not manifest.actions:
         return None
     shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)

@@ -36,13 +36,13 @@ SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256
 MEANS = "mean ± sample standard deviation over runs"
 PROTOCOL_NOTES = {
     "trimmed": (
-        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, each embedded on its own; "
+        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded separately; "
         "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
     ),
     "online": (
-        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it only; classifiers "
-        "and progress come from whole training videos, and Time only is the elapsed time / their mean duration; "
-        "features with merged tokens (STM) compare neighboring frames and are one frame late"
+        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it; classifiers "
+        "and progress predictors use whole training videos, and Time only is the elapsed time / their mean duration; "
+        "features with merged tokens (STM) compare neighboring frames and are available one frame late"
     ),
 }
 STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or frames so far"
@@ -50,7 +50,7 @@ STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over t
 
 @dataclass(frozen=True)
 class Scope:
-    """Scope of an evaluation: split, protocols, tasks and options."""
+    """Split, protocols, tasks and options of an evaluation."""
 
     split: ScoredSplit
     protocols: tuple[Protocol, ...]
@@ -60,20 +60,20 @@ class Scope:
 
 @dataclass(frozen=True)
 class Results:
-    """Scored rows of one dataset or embedding file."""
+    """Scored rows for one dataset or embedding file."""
 
     title: str  # name of the dataset or file
     scope: Scope
     rows: dict[Protocol, list[Row]]  # in table order
-    counts: dict[Protocol, dict[str, int]]  # number of videos, ego and exo videos, and frames
+    counts: dict[Protocol, dict[str, int]]  # numbers of videos, ego videos, exo videos and frames
     left_out: tuple[str, ...] = ()  # videos that were never extracted
 
     def published(self, protocol: Protocol) -> list[Row]:
-        """Return the paper's rows, which are for whole videos of the test split only."""
+        """Return the paper's rows, which exist only for whole videos of the test split."""
         return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
 
     def tables(self) -> list[Table]:
-        """Return the paper's tables, each under every protocol it has a task of; the main tables come first."""
+        """Return the tables for all protocols and scored tasks, main tables first."""
         tables = []
         for protocol, rows in self.rows.items():
             shown = table_columns(self.scope.tasks, self.scope.options, protocol)
@@ -103,7 +103,7 @@ class Results:
         }
 
     def file_to_dict(self) -> dict[str, Any]:
-        """Return the contents of results.json for an embedding file: its scores at the top level."""
+        """Return the contents of results.json for an embedding file, with its scores at the top level."""
         row, time = self.rows["standard"]
         return {
             **row.nested_scores(),
@@ -132,16 +132,16 @@ class Results:
         if any(row.kind == "mean" for row in rows):
             notes.append(MEANS)
         if bootstrap:
-            notes.append(f"[ , ]: 95% interval over {bootstrap} resamplings of the scored videos")
+            notes.append(f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored videos")
         if self.scope.split == "val":
-            notes.append("the val split is for model selection; report scores of the test split")
+            notes.append("the val split is for model selection; report scores on the test split")
         if protocol in PROTOCOL_NOTES:
             notes.append(PROTOCOL_NOTES[protocol])
         return tuple(notes)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that may change the last digit of a score, and the solver of the SVM."""
+    """Return the versions of all software that may change the last digits of a score, including the SVM solver."""
     packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
     solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
     return {"python": platform.python_version(), "byov": __version__} | packages | solver
@@ -150,21 +150,21 @@ def versions() -> dict[str, str]:
 def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:
     """Score a reader's embeddings and return one row per protocol.
 
-    Tasks on video means are dropped for standardized features, whose means are all zero.
+    Tasks that use the mean of each video are skipped for standardized features, whose means are all zero.
     """
     manifest = reader.manifest
     tasks = [task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)]
     if not tasks:
-        raise EvaluationError(f"{', '.join(scope.tasks)}: the mean of a standardized video is zero")
+        raise EvaluationError(f"{', '.join(scope.tasks)}: not defined for standardized features, whose mean is zero")
     options = options_for(manifest.dataset, scope.options)
-    means = all(task.needs_actions for task in tasks)  # whole videos may not fit in memory
+    means = all(task.needs_actions for task in tasks)  # all frames may not fit into memory
     needs_training = any(task.needs_training for task in tasks)
     train = reader.frames("train", progress=progress, means=means) if needs_training else None
     rows = {}
     for protocol in scope.protocols:
         scored = [task for task in tasks if protocol in task.protocols]
         if not scored:
-            raise EvaluationError(f"{', '.join(scope.tasks)}: not a task of the {protocol} protocol")
+            raise EvaluationError(f"{', '.join(scope.tasks)}: not available in the {protocol} protocol")
         test = reader.frames(scope.split, protocol, progress, means=means)
         scores = score_frames(train, test, scored, options, progress)
         notes = reader.notes()
@@ -177,11 +177,11 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
 def evaluate_file(
     reader: EmbeddingReader, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = NO_PROGRESS
 ) -> Results:
-    """Score embeddings from files and Time only. Without `tasks`: all that the files have labels and videos for."""
+    """Score embeddings from files and Time only, by default on all tasks that the files have labels and videos for."""
     manifest, name = reader.manifest, reader.name
     splits = {video.split for video in manifest.videos}
     if "test" not in splits:
-        raise EvaluationError(f"{name}: none of the files is a test video of {manifest.dataset}")
+        raise EvaluationError(f"{name}: none of the files belongs to a test video of {manifest.dataset}")
     usual = [task for task in TASKS.values() if task.in_all and "standard" in task.protocols and not task.needs_actions]
     scored = []
     for task in usual if tasks is None else find_tasks(tasks):
@@ -191,7 +191,7 @@ def evaluate_file(
         if not lacking:
             scored.append(task.name)
             continue
-        message = f"{name}: no {lacking}, needed by {task.name} (for files of byov-embed, pass --dataset NAME)"
+        message = f"{name}: no {lacking}, needed by {task.name} (for files written by byov-embed, pass --dataset NAME)"
         if tasks is not None:
             raise EvaluationError(message)
         LOGGER.info(f"{message}; skipped")
@@ -201,23 +201,23 @@ def evaluate_file(
 
 
 def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
-    """Yield notes on phases that no training video has and on videos and frames without labels."""
+    """Yield notes about phases that are absent from training, and about videos and frames without labels."""
     if train is not None and train.labels is not None and test.labels is not None:
         unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
         if unlearned:
             shown = [names[phase] if phase < len(names) else str(phase) for phase in unlearned]
-            yield f"no training video has phase {', '.join(shown)}: its test frames count as missed"
+            yield f"no training video has phase {', '.join(shown)}: its test frames count as misclassified"
     for what, frames in (("scored", test), ("training", train)):
         if frames is not None and not frames.is_labeled.all():
             videos, labeled = len(frames.lengths), frames.is_labeled
             yield (
-                f"phase tasks leave out {(~frames.has_labels).sum()} of {videos} {what} videos without labels, and "
-                f"{(~labeled).sum():,} of {len(labeled):,} frames; progression leaves out phases that they follow"
+                f"phase tasks ignore {(~frames.has_labels).sum()} of {videos} {what} videos and {(~labeled).sum():,} "
+                f"of {len(labeled):,} frames, which have no labels; progression also ignores the phase before them"
             )
 
 
 def evaluate_or_skip(reader: EmbeddingReader, scope: Scope, progress: Progress) -> RowsOrError:
-    """Return one row per protocol, or the reason why an optional reader cannot be scored."""
+    """Return one row per protocol, or the error if an optional reader cannot be scored."""
     try:
         return evaluate(reader, scope, progress)
     except (CacheError, EvaluationError) as error:
@@ -233,14 +233,14 @@ def compare(
     progress: Progress = NO_PROGRESS,
     scored: Sequence[RowsOrError] | None = None,
 ) -> Results:
-    """Score several readers and add means over seeds. Optional readers that cannot be read are skipped.
+    """Score several readers and add means over seeds. Optional readers that cannot be scored are skipped.
 
     Args:
         manifest: Manifest of the dataset.
         readers: Embeddings to score.
-        scope: What to score.
-        progress: Progress by reader.
-        scored: Results of `evaluate_or_skip` for each reader, if they are known already.
+        scope: Split, protocols, tasks and options.
+        progress: Progress reporter, updated after each reader.
+        scored: Results of `evaluate_or_skip` for each reader, if already known.
     """
     if scored is None:
         tracked = track(readers, progress, "rows", unit="row", brief=True)
@@ -255,7 +255,7 @@ def compare(
     used = [video for video in manifest.videos if video.split in ("train", scope.split)]
     left_out = tuple(f"{video.view}/{video.id}" for video in used if not video.frames)
     if left_out:
-        LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped, never extracted: {', '.join(left_out[:3])}")
+        LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped (not extracted): {', '.join(left_out[:3])}")
     with_means = {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()}
     return Results(manifest.dataset, scope, with_means, count_videos(manifest, scope), left_out)
 
@@ -269,7 +269,7 @@ def readers_to_compare(
     requested: Sequence[tuple[str, str]] = (),
     baselines: Sequence[tuple[str, str]] = (),
 ) -> list[EmbeddingReader]:
-    """Return readers of features (encoder folder, column), Time only, and the runs with their untrained models."""
+    """Return readers for (encoder folder, column) pairs, Time only, and the untrained and trained models of runs."""
     trained_on = {(run.encoder_folder, run.column) for run in runs}
     readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]
     for column in baselines:
@@ -284,7 +284,7 @@ def readers_to_compare(
 
 
 def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **options: Any) -> list[EmbeddingReader]:
-    """Return an optional reader; none if it cannot be opened."""
+    """Return a list with the reader, marked as optional, or an empty list if it cannot be opened."""
     try:
         reader = make_reader(*arguments, **options)
     except (CacheError, EvaluationError) as error:
@@ -295,7 +295,7 @@ def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **op
 
 
 def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) of class tokens, or means of all tokens, and of the runs' input features."""
+    """Return (encoder folder, column) pairs for baselines: class tokens or mean tokens, and the inputs of the runs."""
     found = []
     for folder in encoder_folders(features_dir, dataset):
         try:
@@ -304,13 +304,13 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
         except CacheError as error:
             LOGGER.info(f"{folder.name}: skipped ({error})")
             continue
-        plain = "cls" if "cls" in columns else "merged/1.0"  # all tokens
+        plain = "cls" if "cls" in columns else "merged/1.0"  # mean of all tokens
         found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
     return sorted(found, key=lambda one: not one[0].startswith("random--"))
 
 
 def tasks_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the tasks of --task all that a dataset has labels for; only `actions` if it has only action labels."""
+    """Return the tasks in --task all that a dataset has labels for; only `actions` if it has no other labels."""
     usable = [
         task
         for task in TASKS.values()
@@ -321,18 +321,18 @@ def tasks_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
-    """Return the options, with the time column enabled for datasets for which AE2 uses it."""
+    """Return the options, with the time column enabled for datasets on which AE2 uses it."""
     return replace(options, time_column=options.time_column or dataset in TIME_COLUMN_DATASETS)
 
 
 def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
-    """Return the scope of --task all: every task the dataset has labels for, under all protocols."""
+    """Return the scope of --task all: every task that the dataset has labels for, in all protocols."""
     tasks = tasks_of(manifest)
     return Scope(split, scored_protocols(tasks), tasks, options_for(manifest.dataset, options))
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Drop protocols that runs lack, unless `explicit`; raise if other embeddings are absent or stale."""
+    """Drop protocols for which a run has no current embeddings. Raise instead if `explicit` or for "standard"."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue
@@ -350,14 +350,14 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
 
 
 def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None:
-    """Raise EvaluationError if the dataset lacks the labels that one of the tasks needs."""
+    """Raise EvaluationError if the dataset lacks labels that one of the tasks needs."""
     for task in find_tasks(tasks):
         if lacking := task.missing_labels(manifest, split):
-            raise EvaluationError(f"{manifest.dataset} has no {lacking}; {task.name} needs them, tau does not")
+            raise EvaluationError(f"{manifest.dataset} has no {lacking}; {task.name} needs them, but tau does not")
 
 
 def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
-    """Count the scored videos or sub-clips of each protocol, in total and by view, and their frames."""
+    """Count the scored videos or sub-clips in each protocol, in total and per view, and their frames."""
     counts: dict[Protocol, dict[str, int]] = {}
     for protocol in scope.protocols:
         scored = segments(manifest, scope.split, protocol)
@@ -368,7 +368,7 @@ def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, i
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind, keep the first of equal untrained models, and add means over runs that differ only in seed."""
+    """Sort rows by kind, drop duplicate untrained models, and add means over runs that differ only in the seed."""
     groups: dict[str, list[Row]] = {}
     untrained = set()
     for row in sorted(rows, key=lambda row: KIND_ORDER.index(row.kind)):

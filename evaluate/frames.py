@@ -1,4 +1,4 @@
-"""Input and output of every metric: frame embeddings of several videos as flat arrays, and scores.
+"""Inputs and outputs of all metrics: frame embeddings of several videos as flat arrays, and scores.
 
 Shapes: V videos, F frames in total, D dimensions, C actions.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byov.records import UNLABELED
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
-# is_ego of the training (or query) videos and of the test (or candidate) videos; None means both views.
+# Setting → is_ego of the training (or query) videos and of the test (or candidate) videos; None means both views.
 VIEWS: dict[str, tuple[bool | None, bool | None]] = {
     "regular": (None, None),
     "ego2exo": (True, False),
@@ -23,23 +23,23 @@ VIEWS: dict[str, tuple[bool | None, bool | None]] = {
 
 @dataclass(frozen=True)
 class Missing:
-    """A score that cannot be computed, with the reason; printed as n/a."""
+    """Reason why a score cannot be computed. Tables show "n/a" with a footnote."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Score:
-    """One score, or None with the reason why it is missing."""
+    """Value of a metric, or the reason why it is missing."""
 
     value: float | None  # fraction or correlation, not percent
     missing: str | None = None
     deviation: float | None = None  # sample standard deviation over draws or runs
-    draws: int | None = None  # number of draws the mean is over
-    interval: tuple[float, float] | None = None  # 95%, from resampling videos
+    draws: int | None = None  # number of draws that the mean is taken over
+    interval: tuple[float, float] | None = None  # 95% bootstrap confidence interval
     pairs: int | None = None  # number of video pairs (Kendall's tau)
     pairs_with_tau: int | None = None
-    remark: str | None = None  # footnote
+    remark: str | None = None  # text of a footnote
 
     @classmethod
     def of(cls, value: float | Missing, **details: Any) -> Self:
@@ -53,70 +53,70 @@ class Frames:
     """Frames of V videos (or sub-clips), concatenated."""
 
     embeddings: NDArray[np.float32]  # (F, D)
-    labels: NDArray[np.int64] | None  # (F,) phase index, UNLABELED for frames without one; None if no frame has one
+    labels: NDArray[np.int64] | None  # (F,) phase indices or UNLABELED; None if no frame is labeled
     lengths: NDArray[np.int64]  # (V,) number of frames of each video, at least 1
     is_ego: NDArray[np.bool_]  # (V,)
-    # (V,) non-decreasing index of the recording each sub-clip was cut from; None: every video is its own recording.
+    # (V,) non-decreasing index of the recording that each sub-clip was cut from; None if there are no sub-clips.
     # Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
-    actions: NDArray[np.bool_] | None = None  # (V, C) actions each video shows
+    actions: NDArray[np.bool_] | None = None  # (V, C) whether each video shows each action
     progress: NDArray[np.float64] | None = None  # (F,) reference progress of each frame, see evaluate/online.py
 
     def __post_init__(self) -> None:
         frames, videos = len(self.embeddings), len(self.lengths)
         total = sum(self.lengths.tolist())  # Python integers do not overflow
         if self.embeddings.ndim != 2 or total != frames or (self.lengths < 1).any():
-            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos of {total} frames")
+            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos with {total} frames")
         if len(self.is_ego) != videos:
-            raise ValueError(f"{videos} lengths, {len(self.is_ego)} views")
+            raise ValueError(f"{videos} lengths but {len(self.is_ego)} values of is_ego")
         if self.labels is not None and self.labels.shape != (frames,):
             raise ValueError(f"{len(self.labels)} labels for {frames} frames")
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """(V,) index of each video's first frame."""
+        """Index of the first frame of each video, shape (V,)."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def video_of_frame(self) -> NDArray[np.int64]:
-        """(F,) index of each frame's video."""
+        """Index of the video of each frame, shape (F,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @cached_property
     def index_in_video(self) -> NDArray[np.int64]:
-        """(F,) position of each frame in its video, from 0."""
+        """Index of each frame within its video, shape (F,)."""
         return np.arange(len(self.embeddings)) - self.starts[self.video_of_frame]
 
     @property
     def recording_of_video(self) -> NDArray[np.int64]:
-        """(V,) index of each video's recording."""
+        """Index of the recording of each video, shape (V,)."""
         return np.arange(len(self.lengths)) if self.recordings is None else self.recordings
 
     @property
     def phases(self) -> NDArray[np.int64]:
-        """(F,) the labels. Raises ValueError if there are none."""
+        """Phase labels, shape (F,). Raises ValueError if there are none."""
         if self.labels is None:
             raise ValueError("these frames have no phase labels")
         return self.labels
 
     @property
     def is_labeled(self) -> NDArray[np.bool_]:
-        """(F,) whether each frame has a label."""
+        """Mask of labeled frames, shape (F,)."""
         return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELED
 
     @cached_property
     def has_labels(self) -> NDArray[np.bool_]:
-        """(V,) whether each video has at least one labeled frame."""
+        """Mask of videos with at least one labeled frame, shape (V,)."""
         return np.logical_or.reduceat(self.is_labeled, self.starts)
 
     @cached_property
     def labeled(self) -> Self:
-        """The videos with labels; `self` if all or none have them."""
+        """Videos with at least one labeled frame; `self` if that holds for all or none."""
         return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
 
     @cached_property
     def labeled_frames(self) -> Self:
-        """The labeled frames of the labeled videos; `self` if all or none are labeled."""
+        """Labeled frames of all videos that have any; `self` if all frames or none are labeled."""
         kept = self.labeled.is_labeled
         return self.labeled if self.labels is None or kept.all() else self.labeled._keep(kept)
 
@@ -125,7 +125,7 @@ class Frames:
         return self if is_ego is None else self.select(self.is_ego == is_ego)
 
     def every(self, stride: int) -> Self:
-        """Return every stride-th frame of each video, starting with its first."""
+        """Return every stride-th frame of each video, starting with the first."""
         if stride < 1:
             raise ValueError(f"stride must be at least 1, not {stride}")
         return self._keep(self.index_in_video % stride == 0)
@@ -148,7 +148,7 @@ class Frames:
         )
 
     def merge_recordings(self) -> Self:
-        """Return the sub-clips of each recording as one video."""
+        """Merge the sub-clips of each recording into one video."""
         if self.recordings is None:
             return self
         first = np.flatnonzero(np.diff(self.recordings, prepend=-1))
@@ -156,7 +156,7 @@ class Frames:
         return type(self)(self.embeddings, self.labels, lengths, self.is_ego[first])
 
     def _keep(self, frames: NDArray[np.bool_]) -> Self:
-        """Return the frames of an (F,) mask that keeps at least one frame of each video."""
+        """Select frames with an (F,) mask, which must keep at least one frame of each video."""
         labels = None if self.labels is None else self.labels[frames]
         progress = None if self.progress is None else self.progress[frames]
         lengths = np.add.reduceat(frames, self.starts, dtype=np.int64)
@@ -164,12 +164,12 @@ class Frames:
 
 
 def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
-    """Return which videos are of a view; None selects both."""
+    """Return a mask of the videos with the given view; None selects both views."""
     return np.ones_like(is_ego) if view is None else is_ego == view
 
 
 def missing_view(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
-    """Return why there are no videos for a role ("training", "test"); None if there are.
+    """Return the reason if no video in a role ("training" or "test") has the wanted view, otherwise None.
 
     >>> missing_view(np.array([True, True]), False, "test")
     Missing(reason='no exo test videos')

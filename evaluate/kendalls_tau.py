@@ -1,4 +1,4 @@
-"""Kendall's tau: whether the nearest frames in another video come in the order of the query frames."""
+"""Kendall's tau: rank correlation between frames of a video and their nearest frames in another video."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,15 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
     """Compute the mean Kendall's tau over ordered pairs of different videos.
 
     For a query and a candidate video, tau-b compares the order of the query frames with the order of their nearest
-    candidate frames. A pair has no tau if all nearest frames are the same one or there is a single query; such pairs
-    are left out, as in AE2's evaluator.
+    candidate frames. Tau is undefined if all queries have the same nearest frame or if there is only one query; such
+    pairs are ignored, as in AE2's evaluator.
 
     Args:
-        test: Frames; labels are not needed.
+        test: Frames to score; labels are not needed.
         stride: Use every stride-th frame of each video.
 
     Returns:
-        Mean tau over all pairs ("all") and by the views of query and candidate ("ego-exo", ...).
+        Dict mapping "all" and each combination of query and candidate view ("ego-exo", ...) to its mean tau.
 
     Example:
         >>> x = np.array([0, 1, 2, 0, 1, 2], np.float32)[:, None]
@@ -40,9 +40,9 @@ def kendalls_tau(test: Frames, *, stride: int = 5) -> dict[str, Score]:
 
 
 def tau_for_selection(test: Frames, *, stride: int = 5) -> float | Missing:
-    """Compute the mean tau over all ordered pairs, counting pairs without a tau as 0.
+    """Compute the mean tau over all ordered pairs, counting undefined values as 0.
 
-    Used to choose a model: the mean over the pairs that have a tau would reward a partly collapsed one.
+    Used for model selection, where ignoring undefined values would reward a partly collapsed model.
     """
     if len(test.lengths) < 2:
         return missing_view(test.is_ego, None, "test") or Missing("only one test video")
@@ -51,7 +51,7 @@ def tau_for_selection(test: Frames, *, stride: int = 5) -> float | Missing:
 
 
 def tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
-    """Return (V, V) tau of the query video (row) in the candidate video (column); NaN where there is none."""
+    """Return (V, V) tau for each query video (row) and candidate video (column); NaN where it is undefined."""
     points, recordings = Points(test.embeddings), test.recording_of_video
     taus = np.full((len(test.lengths), len(test.lengths)), np.nan)
     for query, (start, length) in enumerate(zip(test.starts, test.lengths, strict=True)):
@@ -62,7 +62,7 @@ def tau_of_each_pair(test: Frames) -> NDArray[np.float64]:
 
 
 def taus_of_columns(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute (V,) tau-b of each column of (n, V) with 0..n-1; NaN for a constant column.
+    """Compute (V,) tau-b between each column of an (n, V) array and 0, ..., n - 1; NaN for constant columns.
 
     >>> taus_of_columns(np.array([[0, 2, 1], [1, 1, 1], [2, 0, 1]]))
     array([ 1., -1., nan])
@@ -91,6 +91,6 @@ def _mean(taus: NDArray[np.float64], test: Frames, query_view: bool | None, cand
     pairs = int((recordings[queries, None] != recordings[candidates]).sum())
     values = taus[np.ix_(queries, candidates)]
     values = values[~np.isnan(values)]
-    mean = values.mean() if len(values) else Missing("no pair of videos has a tau: the nearest frame never changes")
-    remark = f"{len(values)} of {pairs} pairs have a tau" if 0 < len(values) < pairs else None
+    mean = values.mean() if len(values) else Missing("undefined for all pairs: the nearest frame never changes")
+    remark = f"tau is defined for {len(values)} of {pairs} pairs" if 0 < len(values) < pairs else None
     return Score.of(mean, pairs=pairs, pairs_with_tau=len(values), remark=remark)

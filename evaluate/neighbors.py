@@ -1,7 +1,7 @@
-"""Nearest neighbors from matrix products, ranked exactly as a search over differences would rank them.
+"""Exact nearest neighbors, computed mostly with matrix products.
 
-The expansion ||a||² - 2ab + ||b||² rounds, which can swap two nearly equal distances. Its error is bounded, so only
-distances closer than the bound are recomputed from differences.
+Rounding in ||a||² - 2ab + ||b||² can swap two nearly equal distances. The rounding error is bounded, so only distances
+that differ by less than the bound are recomputed from differences.
 """
 
 from collections.abc import Iterator
@@ -14,40 +14,40 @@ Distances = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 BLOCK_ELEMENTS = 2**22  # distances per block: 32 MiB
-CACHED_ELEMENTS = 2**16  # differences that fit the processor's cache: 512 KiB
-MIN_ROWS = 32  # per block: smaller products are bound by reading the points
+CACHED_ELEMENTS = 2**16  # differences that fit into the processor's cache: 512 KiB
+MIN_ROWS = 32  # per block; smaller matrix products are limited by memory bandwidth
 
 
 class Points:
-    """P points of D dimensions, prepared for squared Euclidean distances."""
+    """P points in D dimensions, with their squared Euclidean distances and nearest neighbors."""
 
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._exact = embeddings
         self._centered = embeddings.astype(np.float64)
-        self._centered -= self._centered.mean(axis=0)  # rounding grows with the distance from the origin
+        self._centered -= self._centered.mean(axis=0)  # rounding errors grow with the distance from the origin
         self._square_norms = np.einsum("pd,pd->p", self._centered, self._centered)
         longest = float(self._square_norms.max(initial=0))
-        roundings = 4 * (embeddings.shape[1] + 4)  # of a product of D terms, with a margin
+        roundings = 4 * (embeddings.shape[1] + 4)  # number of roundings in a dot product, with a margin
         self.error = roundings * float(np.finfo(np.float64).eps) * longest
 
     @cached_property
     def values(self) -> Indices:
-        """(P,) integer id of each point; equal points share an id."""
+        """Integer id of each point, shape (P,); equal points share an id."""
         points = np.ascontiguousarray(self._exact + np.float32(0))  # -0 becomes 0
         sums = points.view(np.uint32).sum(axis=1, dtype=np.uint64)
-        if len(np.unique(sums)) == len(sums):  # usually all differ
+        if len(np.unique(sums)) == len(sums):  # the usual case: all points differ
             return np.arange(len(sums))
         as_bytes = points.view(np.dtype((np.void, points.itemsize * points.shape[1]))).ravel()
         return np.unique(as_bytes, return_inverse=True)[1].astype(np.int64)
 
     def row_blocks(self, rows: slice | Indices) -> Iterator[Indices]:
-        """Yield parts of the rows whose distances to all points fit one block."""
+        """Split the rows into blocks with about BLOCK_ELEMENTS distances to all points each."""
         indices = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         count = max(MIN_ROWS, BLOCK_ELEMENTS // max(1, len(self._exact)))
         return (indices[first : first + count] for first in range(0, len(indices), count))
 
     def distances(self, rows: Indices, columns: slice = slice(None)) -> Distances:
-        """Return (R, C) squared distances, with an absolute error of at most `error`."""
+        """Return (R, C) squared distances with an absolute error of at most `self.error`."""
         products = self._centered[rows] @ self._centered[columns].T
         products *= -2
         products += self._square_norms[columns]
@@ -55,9 +55,9 @@ class Points:
         return products
 
     def nearest(self, rows: Indices, distances: Distances, first: int, count: int) -> Indices:
-        """Return the (R, count) nearest points of each row, nearest first; -1 where there are no more.
+        """Return (R, count) indices of the points nearest to each row, nearest first, padded with -1.
 
-        `distances` are those to the C points from `first` on, infinite for points to skip.
+        `distances` has shape (R, C), for the C points starting at `first`. Points at infinite distance are skipped.
         """
         last = min(count, distances.shape[1] - 1)
         picked = np.argpartition(distances, last, axis=1)[:, : last + 1]
@@ -73,13 +73,13 @@ class Points:
             rising = np.sort(values, axis=1)
             limits = rising[:, count - 1] + 2 * self.error
             for row in np.flatnonzero(np.isfinite(limits) & (rising[:, -1] <= limits)):
-                # A point that was not picked may be nearer.
+                # A point that was not picked may be nearer, within the rounding error.
                 candidates = np.flatnonzero(distances[row] <= limits[row])
                 found[row] = self._exact_order(int(rows[row]), candidates + first)[:count]
         return found
 
     def nearest_in_each(self, rows: Indices, starts: Indices) -> Indices:
-        """Return the (R, G) nearest points of each row in each group of consecutive points, given the group starts."""
+        """Return (R, G) indices of the point nearest to each row in each of G groups, which begin at `starts`."""
         distances = self.distances(rows)
         limits = np.minimum.reduceat(distances, starts, axis=1) + 2 * self.error
         close = distances <= np.repeat(limits, np.diff(starts, append=distances.shape[1]), axis=1)
@@ -103,7 +103,7 @@ class Points:
         return candidates[np.argsort(distances, kind="stable")]
 
     def _exact_distances(self, rows: Indices, candidates: Indices) -> Distances:
-        """Return squared distances of each row to its (R, C) candidates, computed from differences."""
+        """Compute (R, C) squared distances between each row and its candidates from differences."""
         distances = np.empty(candidates.shape)
         step = max(1, CACHED_ELEMENTS // max(1, candidates.shape[1] * self._exact.shape[1]))
         for part in (slice(start, start + step) for start in range(0, len(rows), step)):

@@ -1,7 +1,7 @@
-"""Progress of an ongoing action: reference values, and prediction from the nearest training frames.
+"""Progress of an ongoing action: reference values, and predictions from the nearest training frames.
 
-The reference progress of a frame runs from 0 at the first frame of a video to 1 at the last, linearly between the
-starts of the phases, each at its mean fraction over the training videos. Without labels it is normalized time.
+Reference progress runs from 0 at the first frame of a video to 1 at the last. Phases start at their mean normalized
+time in the training videos, with linear interpolation in between. Without labels, progress is normalized time.
 
 Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
 """
@@ -15,7 +15,7 @@ NEIGHBORS = 10
 
 
 def phase_starts(labels: Sequence[int]) -> dict[int, int]:
-    """Map each phase of a video, in ascending order, to the first frame of it or of a later phase.
+    """Map each phase in a video to the index of the first frame that is in this phase or a later one.
 
     >>> phase_starts([0, 0, -1, 1, 1, 3])
     {0: 0, 1: 3, 3: 5}
@@ -25,7 +25,7 @@ def phase_starts(labels: Sequence[int]) -> dict[int, int]:
 
 
 def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
-    """Map each phase to its mean start, as a fraction of the video; starts never decrease with the phase index.
+    """Map each phase to its mean start as a fraction of the video, made non-decreasing over phases.
 
     Args:
         videos: (T,) labels of each training video.
@@ -49,7 +49,7 @@ def reference_progress(
 
     Args:
         frames: Number of frames T.
-        labels: (T,) phase of each frame, -1 for none; None for a video without labels.
+        labels: (T,) phase of each frame, -1 if unlabeled; None for a video without labels.
         mean_starts: Result of `mean_phase_starts`. Phases missing from it are ignored.
 
     >>> reference_progress(5, [0, 0, 0, 1, 1], {0: 0.0, 1: 0.5}).round(3).tolist()
@@ -69,11 +69,11 @@ def predict_progress(
     progress: NDArray[np.float64],
     neighbors: int = NEIGHBORS,
 ) -> NDArray[np.float64]:
-    """Return the (Q,) mean progress of the nearest training frames of each query, by Euclidean distance.
+    """Predict the (Q,) progress of queries as the mean over their nearest training frames (Euclidean distance).
 
     Args:
         queries: (Q, D) embeddings.
-        training: (F, D) embeddings of whole training videos, of either view.
+        training: (F, D) embeddings of whole training videos from both views.
         progress: (F,) reference progress of the training frames.
         neighbors: Number of training frames to average over.
 

@@ -11,7 +11,7 @@ TIME_COLUMN_DATASETS = ("pour_liquid",)  # published code
 
 
 def phase_progression(train: Frames, test: Frames, *, time_column: bool = False) -> float | Missing:
-    """Compute the mean R² over phases of linear regressors of (t - t_end) / T.
+    """Compute the R² of linear regression from embeddings to (t - t_end) / T, averaged over phases.
 
     t_end is the last frame of the phase in a video of T frames. Regressors are fitted on the training videos that show
     the end of the phase and scored on the test videos that do.
@@ -45,18 +45,18 @@ def phase_progression(train: Frames, test: Frames, *, time_column: bool = False)
         known = ~np.isnan(targets)
         if known.any() and np.ptp(targets[known]) > 0:  # otherwise there is no variance to explain
             scores.append(r2_score(targets[known], inputs[known] @ weights + intercept))
-    return float(np.mean(scores)) if scores else Missing("no test video of two frames or more has a phase of training")
+    return float(np.mean(scores)) if scores else Missing("no test video of at least two frames shows a training phase")
 
 
 def fit_regressors(train: Frames, time_column: bool) -> list[tuple[int, NDArray[np.float64], float]]:
-    """Fit (phase, weights, intercept) for each phase whose end is known in some training video."""
+    """Fit a regressor for each phase that ends in a training video; return (phase, weights, intercept) tuples."""
     from sklearn.linear_model import LinearRegression
 
     inputs, phases = regressor_inputs(train, time_column), np.unique(train.phases[train.is_labeled])
     targets = progression_targets(train, phases)
     known = ~np.isnan(targets)
     regressors = []
-    # Phases that occur in the same videos, usually all of them, are solved together.
+    # Phases that occur in the same videos (usually all of them) are fitted together.
     for frames in np.unique(known[:, known.any(axis=0)], axis=1).T:
         together = np.flatnonzero((known == frames[:, None]).all(axis=0))
         solved = LinearRegression().fit(inputs[frames], targets[np.ix_(frames, together)])
@@ -68,8 +68,8 @@ def fit_regressors(train: Frames, time_column: bool) -> list[tuple[int, NDArray[
 def regressor_inputs(frames: Frames, time_column: bool) -> NDArray[np.float64]:
     """Return (F, D) inputs in double precision, or (F, D + 1) with the time column.
 
-    AE2 fits in single precision unless the time column is used. On Break Eggs that changes the score by 1e-6 and makes
-    it depend on the order of the videos.
+    Without the time column, AE2 fits in single precision, which changes the score on Break Eggs by 1e-6 and makes it
+    depend on the order of the videos.
     """
     embeddings = frames.embeddings.astype(np.float64)
     if not time_column:
@@ -85,7 +85,7 @@ def progression_targets(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np
         labels = frames.phases[video]
         for i, phase in enumerate(phases):
             of_phase = np.flatnonzero(labels == phase)
-            # If unlabeled frames follow, the phase may continue.
+            # If unlabeled frames follow, the phase may continue in them.
             if len(of_phase) and UNLABELED not in labels[of_phase[-1] + 1 :][:1]:
                 targets[video, i] = (np.arange(length) - of_phase[-1]) / length
     return targets

@@ -1,7 +1,7 @@
-"""Evaluation protocols: which frames of which videos are scored. All protocols use complete training videos.
+"""Evaluation protocols, which define the test frames that are scored. All protocols use whole training videos.
 
-standard: whole videos. trimmed: two sub-clips of each test video instead, embedded separately. online: some
-frames of each test video, each embedded using only the frames up to it.
+The standard protocol scores whole videos. The trimmed protocol scores two sub-clips of each video, embedded separately.
+The online protocol scores some frames of each video, each embedded using only the frames up to it.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ TRIMMED_CLIPS = {"seed": 0, "per_video": CLIPS_PER_VIDEO, "shortest": SHORTEST, 
 
 @dataclass(frozen=True)
 class Segment:
-    """A whole video, a sub-clip, or the last frames of prefixes."""
+    """Scored part of a video: all frames, a sub-clip, or the last frames of prefixes (online protocol)."""
 
     video: VideoEntry
     protocol: Protocol = "standard"
@@ -32,12 +32,12 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """ "ego/004", or "ego/004@12-90" for a sub-clip."""
+        """Name such as "ego/004", or "ego/004@12-90" for a sub-clip."""
         return f"{self.video.view}/{clip_name(self.video.id, *self.clip) if self.clip else self.video.id}"
 
     @property
     def frames(self) -> NDArray[np.int64]:
-        """(T,) indices of its frames in the video."""
+        """Indices of the scored frames in the video, shape (T,)."""
         if self.protocol == "online":
             return np.array(prefix_ends(self.video.frames or 0))
         first, last = self.clip or (0, (self.video.frames or 0) - 1)
@@ -48,14 +48,14 @@ class Segment:
 
 
 def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") -> list[Segment]:
-    """Return the scored segments of a split, in the order of the manifest; videos never extracted are left out."""
+    """Return the scored segments of a split in manifest order, except for videos that were never extracted."""
     videos = [video for video in manifest.videos if video.split == split]
     if not videos:
         splits = ", ".join(sorted({video.split for video in manifest.videos})) or "no videos at all"
         raise EvaluationError(f"{manifest.dataset} has no {split} videos; it has {splits}")
     videos = [video for video in videos if video.frames]
     if not videos:
-        raise EvaluationError(f"{manifest.dataset}: no {split} video is extracted; run byov-extract")
+        raise EvaluationError(f"{manifest.dataset}: no {split} video has been extracted; run byov-extract")
     wanted = "standard" if split == "train" else protocol
     return [
         Segment(video, part, clip)

@@ -1,8 +1,8 @@
-"""The paper's results, quoted in published.csv; published_remarks.csv lists contradictions between its tables.
+"""Results from the paper (published.csv) and contradictions between its tables (published_remarks.csv).
 
-Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the appendix's tables of backbones, few-shot classification
-and cross-view retrieval, the table of Charades-Ego (all "methods"), and the ablations. Methods other than BYOV are
-quoted there from the AE2 paper. Values are percent except progression and tau; an empty field was not printed.
+Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the tables on Charades-Ego and, in the appendix, on
+backbones, few-shot classification and cross-view retrieval (all "methods"), and the ablations. The paper quotes methods
+other than BYOV from the AE2 paper. Values are percentages except for progression and tau; empty if not reported.
 """
 
 import csv
@@ -19,7 +19,7 @@ MEAN_F1, MEAN_MAP = "classification/mean", "retrieval/map@10/mean"
 
 
 def published_rows(dataset: str, table: str = "methods") -> list[Row]:
-    """Return the paper's rows for a dataset: its methods or an ablation ("stm-ratio", ...); [] if there are none."""
+    """Return the paper's rows for a dataset, from its comparison of methods or an ablation ("stm-ratio", ...)."""
     rows = []
     for line in _lines("published.csv"):
         if (line["table"], line["dataset"]) != (table, dataset):

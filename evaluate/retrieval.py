@@ -1,4 +1,4 @@
-"""Frame retrieval: how many of a frame's nearest frames in other videos are of its phase."""
+"""Frame retrieval: mean average precision of a frame's nearest neighbors in other videos."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ def mean_average_precision(
     """Compute map@K of frame retrieval.
 
     Every frame is a query; its candidates are the frames of other recordings ("regular") or of the other view. AP@K is
-    the mean of precision@j over the ranks j <= K of relevant frames (same phase), 0 if there are none. With fewer than
-    K candidates, all are ranked. Ties are broken by the order of the candidates.
+    the mean of precision@j over the ranks j <= K of relevant frames (same phase), or 0 if there are none. If there are
+    fewer than K candidates, all are ranked. Ties are broken by the order of the candidates.
 
     Args:
         test: Labeled frames.
@@ -24,7 +24,7 @@ def mean_average_precision(
         settings: Settings to score.
 
     Returns:
-        map@K by setting and K.
+        Nested dict mapping setting and K to map@K.
 
     Example:
         >>> x = np.array([[0.0], [1.0], [0.1], [1.1]], np.float32)
@@ -42,7 +42,7 @@ def mean_average_precision(
 
 
 def ego_first(test: Frames) -> Frames:
-    """Return whole recordings, ego videos first: the frames of each view are then one range of columns."""
+    """Return whole recordings with ego videos first, so that the frames of each view are contiguous."""
     test = test.merge_recordings()
     return test.select(np.argsort(~test.is_ego, kind="stable"))
 
@@ -63,7 +63,7 @@ def _means(
 def average_precision_of_each_query(
     test: Frames, ks: Sequence[int], settings: Sequence[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute (F, len(ks)) AP@K of every query by setting; 0 for frames that are not queries of the setting.
+    """Map each setting to (F, len(ks)) AP@K of its queries; 0 for frames that are not queries in the setting.
 
     `test` must be sorted by `ego_first`.
     """
@@ -73,7 +73,7 @@ def average_precision_of_each_query(
     for setting, nearest_of_query in _nearest(test, points, queries, max(ks), settings).items():
         nearest = nearest_of_query[query_of_frame]
         relevant = (test.phases[nearest] == test.phases[:, None]) & (nearest >= 0)
-        # In C order, so that the mean over queries is summed as in AE2's evaluator and equal to the last digit.
+        # In C order, NumPy sums over queries as in AE2's evaluator, so the means are equal to the last digit.
         precisions[setting] = np.ascontiguousarray(average_precisions(relevant, ks))
     return precisions
 
@@ -91,9 +91,9 @@ def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArra
 
 
 def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
-    """Return (Q,) distinct query frames and (F,) the query of each frame: equal frames of a video rank alike.
+    """Return (Q,) indices of distinct query frames and, for each of the F frames, its index among them.
 
-    A collapsed embedding then has one query per video, rather than many with all candidates tied.
+    Equal frames in a video have the same ranking. A collapsed embedding thus has only one query per video.
     """
     keys = points.values * len(test.lengths) + test.video_of_frame
     _, first, of_frame = np.unique(keys, return_index=True, return_inverse=True)

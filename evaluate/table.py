@@ -1,6 +1,6 @@
-"""Rows of scores, and one table type that renders them as Markdown and LaTeX.
+"""Rows of scores, and tables that render them as Markdown and LaTeX.
 
-The names of scores are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
+Score names are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
 kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
@@ -42,17 +42,17 @@ class Row:
     kind: Kind
     scores: dict[str, Score]
     origin: dict[str, Any] = field(default_factory=dict)  # run, model digest, encoder, ...
-    notes: tuple[str, ...] = ()  # lines below tables
-    time_column: bool = False  # progression was scored with AE2's time column
+    notes: tuple[str, ...] = ()  # printed below tables
+    time_column: bool = False  # whether progression was scored with AE2's time column
 
     def value(self, name: str) -> float | None:
-        """Return a score's value; None if it is missing."""
+        """Return the value of a score, or None if it is missing."""
         return self.scores[name].value if name in self.scores else None
 
     def nested_scores(self) -> dict[str, Any]:
         """Return the values as nested dicts: {"retrieval": {"map@5": {"regular": ...}}}.
 
-        Kendall's tau over all pairs is a plain number, as in AE2's evaluator; tau by views has its own key.
+        Kendall's tau over all pairs is a plain number, as in AE2's evaluator; "kendalls_tau_by_views" has the others.
         """
         nested: dict[str, Any] = {}
         for name, score in self.scores.items():
@@ -101,13 +101,10 @@ def _mean(scores: Sequence[Score]) -> Score:
     return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
 
 
-# Comparison with Time only
-
-
 def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
-    """Return in how many columns of F1 and mAP `row` is ahead of all baselines, and how many could be compared.
+    """Count the F1 and mAP columns in which `row` is ahead of all baselines, and those that can be compared.
 
-    Progression and Kendall's tau are not counted: time itself can reach their maximum.
+    Progression and Kendall's tau are not counted because time alone can reach their maximum.
     """
     ahead = compared = 0
     for name in (name for name in row.scores if name.startswith(COUNTED)):
@@ -119,11 +116,11 @@ def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
-    """Summarize in one sentence how many columns of COUNTED_PROTOCOLS each trained row beats Time only in.
+    """Summarize in one sentence in how many columns of COUNTED_PROTOCOLS each trained row is ahead of Time only.
 
     Args:
-        rows: Rows of each protocol, as in `Results.rows`.
-        only: Name of the only row to mention. Default: all trained rows, with means in place of their runs.
+        rows: Dict mapping protocols to rows, as in `Results.rows`.
+        only: Name of the only row to mention. Default: all trained rows, with means instead of their runs.
 
     Returns:
         "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
@@ -152,15 +149,15 @@ def _is_trained(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: percent with two digits, a correlation with four, or a count."""
+    """Table column with percentages (two decimals), correlations (four decimals) or counts."""
 
-    score: str  # name of the score it shows
+    score: str  # name of the score in this column
     group: str  # heading shared by neighboring columns
     heading: str
     short: str  # shorter form of `group`, for terminals
     lower_is_better: bool = False
     is_correlation: bool = False
-    note: str = ""  # line below tables with this column
+    note: str = ""  # printed below tables with this column
     is_count: bool = False
 
     def format(self, value: float) -> str:
@@ -171,7 +168,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell: `mark` is a footnote letter, `extra` lines (interval, difference from the paper) go below."""
+    """Table cell with a footnote letter (`mark`) and `extra` lines for an interval or a difference from the paper."""
 
     text: str
     mark: str = ""
@@ -188,13 +185,13 @@ CellRows = list[tuple[Row, list[Cell]]]
 
 @dataclass
 class Table:
-    """Scores of several rows under common columns. Rows without any of the columns' scores are not shown."""
+    """Table of scores. Rows that have none of the columns' scores are omitted."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()  # lines below the table, after those of the columns
-    is_main: bool = False  # the first table of its protocol
+    notes: tuple[str, ...] = ()  # printed below the table, after the notes of the columns
+    is_main: bool = False  # whether it is the first table of its protocol
 
     def __post_init__(self) -> None:
         column_notes = [column.note for column in self.columns if column.note]
@@ -208,7 +205,7 @@ class Table:
             (row, [self._cell(row, *of_column) for of_column in zip(self.columns, best, strict=True)])
             for row in measured
         ]
-        # Rows quoted from the paper are set apart below the others.
+        # Rows quoted from the paper are shown separately, below the others.
         ours = {row.name: row for row in measured}
         self.published: CellRows = [
             (row, [self._cell(row, column, ours=ours.get(row.name)) for column in self.columns]) for row in published
@@ -238,11 +235,11 @@ class Table:
 
     @property
     def column_groups(self) -> list[tuple[str, int]]:
-        """(group, number of columns) of neighboring columns with the same group."""
+        """Pairs (group, number of columns), one per run of neighboring columns with the same group."""
         return [(group, len(list(columns))) for group, columns in groupby(self.columns, key=lambda one: one.group)]
 
     def to_markdown(self) -> str:
-        """Return a pipe table with its title, footnotes and notes."""
+        """Return a Markdown table with title, footnotes and notes."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
             return "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
@@ -258,7 +255,7 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
-        """Return a table environment; needs the package booktabs."""
+        """Return a LaTeX table environment, which needs the package booktabs."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
             texts = [_latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "") for cell in cells]
@@ -303,14 +300,14 @@ def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: S
 
 
 def _best(column: Column, rows: Sequence[Row]) -> str | None:
-    """Return the best value as printed; None for a single row, where it means nothing."""
+    """Return the best value as printed, or None if there is only one row to choose from."""
     values = [value for row in rows if (value := row.value(column.score)) is not None]
     best = min if column.lower_is_better else max
     return column.format(best(values)) if values and len(rows) > 1 else None
 
 
 def _letter(index: int) -> str:
-    """0 → a, 25 → z, 26 → aa."""
+    """Convert an index to letters: 0 → a, 25 → z, 26 → aa."""
     more, rest = divmod(index, len(ascii_lowercase))
     return (_letter(more - 1) if more else "") + ascii_lowercase[rest]
 
@@ -320,7 +317,7 @@ def _sup(mark: str) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Escape names so that they cannot add columns, markup or links."""
+    """Escape text so that names cannot add columns, markup or links."""
     escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
 

@@ -1,6 +1,6 @@
-"""Evaluation tasks: scores, table columns and bootstrap estimates of each.
+"""Evaluation tasks, each with its scores, table columns and bootstrap estimates.
 
-Other packages add tasks, instances of `Task`, through the entry-point group "byov.tasks".
+Other packages can add tasks by registering instances of `Task` in the entry-point group "byov.tasks".
 """
 
 from abc import ABC, abstractmethod
@@ -25,51 +25,51 @@ from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
 
-Weights = NDArray[np.float64]  # (N, V) how often each resampling draws each test video
-Estimates = dict[str, NDArray[np.float64]]  # (N,) each score under each resampling; NaN where it is undefined
+Weights = NDArray[np.float64]  # (N, V) how often each bootstrap sample contains each test video
+Estimates = dict[str, NDArray[np.float64]]  # score name → (N,) values, one per bootstrap sample; NaN if undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
-PROGRESS_PERCENTS = (30, 50, 70, 90)  # points of the video at which the progress error is also scored
+PROGRESS_PERCENTS = (30, 50, 70, 90)  # points in a video at which the progress error is also scored
 MAIN_K = 10  # paper, Table 1
-TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input of the regressor"
+TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input to the regressor"
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of the evaluation tasks."""
+    """Options for the evaluation tasks."""
 
-    ks: tuple[int, ...] = (5, 10, 15)  # of map@K; paper
+    ks: tuple[int, ...] = (5, 10, 15)  # values of K in map@K; paper
     tau_stride: int = 5  # Kendall's tau uses every n-th frame; published code
-    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # of the training videos, for few-shot; paper, appendix
-    time_column: bool = False  # append the frame index for progression; published code: for Pour Liquid only
-    training_progression: bool = False  # score progression on the training videos too
-    seed: int = 0  # of few-shot draws and resampling
-    bootstrap: int = 0  # number of bootstrap resamples for 95% confidence intervals; 0: none
+    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # fractions of the training videos for few-shot; paper, appendix
+    time_column: bool = False  # append the frame index for progression; published code: only for Pour Liquid
+    training_progression: bool = False  # also score progression on the training videos
+    seed: int = 0  # random seed for few-shot draws and bootstrap samples
+    bootstrap: int = 0  # number of bootstrap samples for 95% confidence intervals; 0 for none
 
 
 class Task(ABC):
-    """Base class of evaluation tasks. If `needs_training`, a model is fitted on the training frames."""
+    """Base class for evaluation tasks."""
 
     name: str  # value of --task
-    prefix: str  # first part of the names of its scores
+    prefix: str  # first part of its score names
     title: str  # title of its own table
-    needs_labels = False  # phase labels; videos without any are left out
-    needs_all_frames = False  # also uses the unlabeled frames of labeled videos
-    needs_actions = False  # action labels of whole videos
-    needs_training = False
+    needs_labels = False  # needs phase labels; videos without any are ignored
+    needs_all_frames = False  # also uses the unlabeled frames in labeled videos
+    needs_actions = False  # needs video-level action labels
+    needs_training = False  # fits a model on the training frames
     in_all = True  # part of --task all
     protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # supported protocols, the default first
 
     @abstractmethod
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        """Return the scores by name. `train` is `test` for tasks that need no training."""
+        """Return a dict mapping score names to scores. Use `train` only if `needs_training` is set."""
 
     @abstractmethod
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         """Return the columns of the task's own table."""
 
     def resample(self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /) -> Estimates:
-        """Return the scores under each resampling of the test videos; models and neighbors stay the same."""
+        """Return bootstrap estimates of the scores. Fitted models and nearest neighbors stay the same."""
         return {}
 
     def select(self, frames: Frames) -> Frames:
@@ -79,7 +79,7 @@ class Task(ABC):
         return frames.labeled if self.needs_all_frames else frames.labeled_frames
 
     def missing_labels(self, manifest: Manifest, split: str) -> str:
-        """Return the labels that the task needs and a dataset lacks; "" if there are none."""
+        """Describe the labels that the task needs but the dataset lacks; "" if there are none."""
         if self.needs_actions and not manifest.actions:
             return "action labels"
         for needed in (split, "train") if self.needs_training else (split,):
@@ -109,7 +109,7 @@ class Classification(Task):
                 view = VIEWS[setting][1]
                 scored, weights_of_view = test.of_view(view), weights[:, view_mask(test.is_ego, view)]
                 phases = np.union1d(scored.phases, predicted)
-                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))  # of each video: true, predicted
+                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))  # (video, true, predicted)
                 np.add.at(counts, (scored.video_of_frame, *np.searchsorted(phases, (scored.phases, predicted))), 1)
                 estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(weights_of_view, counts, 1))
         return estimates
@@ -183,7 +183,7 @@ class Progression(Task):
                 scores.append(1 - losses / (squares - sums**2 / counts))
         if not scores:
             return {}
-        finite = np.isfinite(scores)  # (P, N): a resampling may lack all videos of a phase
+        finite = np.isfinite(scores)  # (P, N): a bootstrap sample may lack all videos with a phase
         with np.errstate(invalid="ignore"):
             means = np.where(finite, scores, 0).sum(axis=0) / finite.sum(axis=0)
         return {"progression/val": means}
@@ -226,7 +226,7 @@ class ActionRecognition(Task):
 
 class KendallsTau(Task):
     name, prefix = "tau", "kendalls_tau"
-    title = "Kendall's tau, by the views of query and candidates"
+    title = "Kendall's tau for each combination of views"
 
     def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         taus = kendalls_tau(test, stride=options.tau_stride)
@@ -257,7 +257,7 @@ class ProgressError(Task):
     """Absolute difference between predicted and reference progress of frames embedded online."""
 
     name, prefix = "progress-error", "progress_error"
-    title = "Error of online progress, in percent of the action"
+    title = "Online progress error, in percent of the action"
     needs_labels = needs_all_frames = needs_training = True
     protocols = ("online",)
 
@@ -278,7 +278,7 @@ class ProgressError(Task):
         return {name: (weights @ errors) / weights.sum(axis=1) for name, errors in self._errors(train, test).items()}
 
     def _errors(self, train: Frames, test: Frames) -> Estimates:
-        """(V,) error of each video, by score; empty without phase labels."""
+        """Return a dict mapping score names to (V,) errors of the videos; empty without phase labels."""
         if train.labels is None or test.labels is None or train.progress is None or test.progress is None:
             return {}
         errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
@@ -291,7 +291,7 @@ class ProgressError(Task):
 
 def _check(name: str, task: Task) -> None:
     if not isinstance(task, Task) or task.name != name or task.prefix in {one.prefix for one in _BUILT_IN}:
-        raise ValueError(f"not an instance of Task with the name {name!r} and a prefix of its own")
+        raise ValueError(f"not an instance of Task with the name {name!r} and a unique prefix")
 
 
 # In the order of the paper's tables, followed by tasks that are not in the paper.
@@ -308,7 +308,7 @@ TASKS = Registry[Task]("byov.tasks", {task.name: task for task in _BUILT_IN}, _c
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of these names, in the order of TASKS."""
+    """Return the tasks with these names, in the order of TASKS."""
     if unknown := set(names) - TASKS.keys():
         raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
     return [task for task in TASKS.values() if task.name in names]
@@ -321,7 +321,7 @@ def task_of(score: str) -> Task:
 
 
 def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") -> tuple[Column, ...]:
-    """Return the columns of a protocol's main table, those of the paper's Table 1 except for the online protocol."""
+    """Return the columns of a protocol's main table: as in the paper's Table 1, except for the online protocol."""
     shared = (
         *TASKS["classification"].columns(options),
         *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
@@ -334,7 +334,7 @@ def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") ->
 def table_columns(
     tasks: Sequence[str], options: EvaluationOptions, protocol: Protocol = "standard"
 ) -> dict[str, tuple[Column, ...]]:
-    """Return the columns of each table by title: the main table if all its tasks were scored, then one per task."""
+    """Map table titles to columns: the main table if all its tasks were scored, then one table per task."""
     scored = [task for task in TASKS.values() if task.name in tasks and protocol in task.protocols]
     tables = {task.title: task.columns(options) for task in scored}
     main = main_columns(options, protocol)
@@ -345,7 +345,7 @@ def table_columns(
 
 
 def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
-    """Return those of the chosen protocols that at least one of the tasks supports."""
+    """Return the chosen protocols that at least one of the tasks supports."""
     chosen = CHOICES.get(choice, (choice,))
     return tuple(one for one in PROTOCOLS if one in chosen and any(one in TASKS[task].protocols for task in tasks))
 
@@ -363,7 +363,7 @@ def score_frames(
         progress: Progress reporter, updated after each task.
 
     Returns:
-        Scores by name.
+        Dict mapping score names to scores.
     """
     scores: dict[str, Score] = {}
     for task in track(tasks, progress, "scoring", unit="task", brief=True):
@@ -380,7 +380,7 @@ def score_frames(
 
 
 def draw_weights(test: Frames, count: int, seed: int) -> Weights:
-    """Draw recordings with replacement within each view: (count, V) weights, shared by the sub-clips of a recording."""
+    """Draw bootstrap samples of recordings per view, with all their sub-clips, and return (count, V) weights."""
     recordings = test.recording_of_video
     is_ego = test.is_ego[np.unique(recordings, return_index=True)[1]]
     random = np.random.default_rng(seed)

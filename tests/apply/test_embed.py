@@ -1,4 +1,4 @@
-"""byov-embed and byov-align on any videos with a run's own encoder and model."""
+"""Tests of byov-embed and byov-align on videos outside the dataset of the run."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_frame_arrays_get_the_embeddings_of_the_file(trained, videos):
     frames = np.concatenate([block.pixels for block in FrameReader(videos / "two.mp4").blocks()])
     expected = run.embed(videos / "two.mp4")
     np.testing.assert_array_equal(run.embed(frames), expected)
-    np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)  # not contiguous
+    np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)  # not contiguous in memory
 
 
 def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, videos, tmp_path):
@@ -140,7 +140,7 @@ def test_an_encoder_from_a_folder_must_be_given(byov_embed, one_line, videos, ru
     edit_config(runs / "toy", encoder="my-vit", encoder_revision="folder 0123456789abcdef")
     given = ("--runs-dir", runs, videos / "one.mp4", "-o", tmp_path / "a.h5")
     assert "--encoder FOLDER" in one_line(byov_embed(*given))
-    assert byov_embed(*given, "--encoder", "random/tiny").code == 0  # it has the same weights
+    assert byov_embed(*given, "--encoder", "random/tiny").code == 0  # this encoder has the same weights
     embedding, source = read_embedding(tmp_path / "a.h5")
     np.testing.assert_array_equal(embedding, read_embedding(runs / "toy/embeddings/ego/one.h5")[0])
     assert (source.encoder, source.encoder_revision) == ("my-vit", "folder 0123456789abcdef")
@@ -191,7 +191,7 @@ def test_a_damaged_or_missing_model_is_one_line(byov_embed, one_line, videos, ru
 
 
 def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, tmp_path):
-    """Both views use the same file names, so that byov-extract prefixes the ids with the view."""
+    """Use the same file names for both views, so that ids are prefixed with the view."""
     lines = ["path,view,split,id,events,pair"]
     for index, (view, name) in enumerate((view, name) for view in ("ego", "exo") for name in ("001", "002")):
         write_video(tmp_path / view / f"{name}.mp4", rainbow(20 + index, index))
@@ -246,7 +246,7 @@ COMMANDS = {
 
 @pytest.fixture
 def with_model_of_another_run(trained, tmp_path, monkeypatch):
-    """A copy of `trained` in the working directory; its model has the same weights, written by another run."""
+    """Copy of `trained` in the working directory whose model file has the same weights but is from another run."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "runs" / "toy" / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Synthetic frames, a small cached dataset with runs, and byov-eval."""
+"""Fixtures for synthetic frames, a small cached dataset with runs, and byov-eval."""
 
 import shutil
 from functools import cache
@@ -21,7 +21,7 @@ RANDOM_ENCODER = "random/tiny"
 
 @pytest.fixture(scope="session")
 def naive():
-    """The metrics in plain loops."""
+    """Module with the metrics written as plain loops."""
     return import_module("tests.evaluate.naive")
 
 
@@ -32,7 +32,7 @@ def golden_folder():
 
 @pytest.fixture(params=["three_phases", "missing_phase_time_column"])
 def golden(request):
-    """Training frames, test frames, and the scores of AE2's evaluator."""
+    """Training frames, test frames, and the scores from AE2's evaluator."""
     path = GOLDEN / f"{request.param}.npz"
     reader = read_npz(path)
     with np.load(path) as file:
@@ -41,7 +41,7 @@ def golden(request):
 
 @pytest.fixture(scope="session")
 def join():
-    """Frames from lists: embeddings and labels of each video, and its view."""
+    """Build `Frames` from lists with the embeddings, labels and view of each video."""
 
     def make(embeddings, labels, is_ego, **more):
         return Frames(
@@ -57,7 +57,7 @@ def join():
 
 @pytest.fixture(scope="session")
 def make_frames(join):
-    """Videos that pass through the phases at their own pace, with their own style and noise."""
+    """Make videos that go through the phases at different speeds, each with its own offset and noise."""
 
     def make(seed, *, ego=4, exo=4, dimensions=8, phases=3, noise=0.7):
         world, random = np.random.default_rng(99), np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def features_dir(tmp_path):
 
 @pytest.fixture(scope="session")
 def tea(tmp_path_factory):
-    """Features and manifest of dataset tea: 3 train, 2 val and 3 test videos of each view, CLIP and random features."""
+    """Features (CLIP and random) and manifest of the dataset tea, with 3 train, 2 val and 3 test videos per view."""
     videos = {
         (split, view, f"{split}_{view}_{index}"): 40 + 7 * index + (view == "exo")
         for split, count in {"train": 3, "val": 2, "test": 3}.items()
@@ -111,7 +111,7 @@ def tea(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory, tea):
-    """Write each run once; atomic writes are slower than copies."""
+    """Write each run once per session and copy it later, because atomic writes are slower than copies."""
 
     @cache
     def make(name, trimmed, recipe, title, **options):
@@ -136,7 +136,7 @@ def manifest(features_dir, tea):
 
 @pytest.fixture
 def write_run(runs_dir, manifest, make_run):  # noqa: ARG001
-    """Copy a run of tea, with embeddings of its videos and sub-clips."""
+    """Copy a run on tea, with embeddings of its videos and sub-clips."""
 
     def write(name="first", *, trimmed=True, recipe="paper", title="", **options):
         return shutil.copytree(make_run(name, trimmed, recipe, title, **options), runs_dir / name)
@@ -146,7 +146,7 @@ def write_run(runs_dir, manifest, make_run):  # noqa: ARG001
 
 @pytest.fixture
 def byov_eval(tmp_path, monkeypatch, call):
-    """Run byov-eval in the folder with runs/ and features/: (exit code, standard output, standard error)."""
+    """Run byov-eval in the folder with runs/ and features/; return (exit code, stdout, stderr)."""
     for variable in ("FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The metrics in plain loops: reference for the tests and for benchmarks/evaluate.py.
+"""Metrics written as plain loops, the reference for the tests and for benchmarks/evaluate.py.
 
 Inputs are byov.evaluate.frames.Frames with both views and all phases.
 """
@@ -22,7 +22,7 @@ def phase_f1(train, test):
 
 
 def retrieval_at(test, setting, k):
-    """One setting and one K, query by query."""
+    """Compute map@K for one setting and one K, query by query."""
     embeddings, is_ego = test.embeddings.astype(np.float64), test.is_ego[test.video_of_frame]
     query_view, candidate_view = VIEWS[setting]
     means = []
@@ -45,7 +45,7 @@ def mean_average_precision(test, ks=(5, 10, 15)):
 
 
 def with_progress(frames, phase, time_column, precision=np.float64):
-    """Return inputs and targets of the videos that have the phase."""
+    """Return regression inputs and targets from the videos that contain the phase."""
     inputs, targets = [], []
     for start, length in zip(frames.starts, frames.lengths, strict=True):
         own, time = slice(start, start + length), np.arange(length)
@@ -57,7 +57,7 @@ def with_progress(frames, phase, time_column, precision=np.float64):
 
 
 def phase_progression(train, test, *, time_column=False, precision=np.float64):
-    """AE2 uses single precision, and double with the time column."""
+    """Compute the mean R² over phases. AE2 uses single precision, or double precision with the time column."""
     scores = []
     for phase in np.unique(train.labels):
         regressor = LinearRegression().fit(*with_progress(train, phase, time_column, precision))
@@ -67,7 +67,7 @@ def phase_progression(train, test, *, time_column=False, precision=np.float64):
 
 
 def kendalls_tau(test, *, stride=5):
-    """The mean over all ordered pairs of videos."""
+    """Compute the mean tau over all ordered pairs of videos."""
     embeddings = test.embeddings.astype(np.float64)
     videos = [embeddings[s : s + n : stride] for s, n in zip(test.starts, test.lengths, strict=True)]
     taus = []

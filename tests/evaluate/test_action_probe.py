@@ -9,7 +9,7 @@ from byov.evaluate.frames import SETTINGS, Missing
 
 @pytest.fixture
 def charades(join):
-    """Videos of one frame with several actions each: the embedding is the sum of theirs, plus noise."""
+    """Make single-frame videos with several actions, embedded as the sum of their action vectors plus noise."""
 
     def make(seed, videos=60, classes=5, dimensions=8, noise=0.1):
         world, random = np.random.default_rng(7), np.random.default_rng(seed)
@@ -42,7 +42,7 @@ def test_noise_and_constant_embeddings_score_chance(charades):
 
 
 def test_settings_fit_one_view_and_score_the_other(charades):
-    """With opposite ego and exo embeddings, what is learned on one misleads on the other."""
+    """Negate the ego embeddings, so that a probe fitted on one view fails on the other."""
     flipped = [
         with_embeddings(one, np.where(one.is_ego[:, None], -one.embeddings, one.embeddings))
         for one in (charades(1), charades(2))
@@ -68,4 +68,4 @@ def test_missing_scores_have_a_reason(charades):
     assert action_map(train.select(np.array([0])), test)["regular"] == Missing("only one training video")
     assert action_map(replace(train, actions=None), test)["regular"] == Missing("no action labels for these videos")
     bare = replace(test, actions=np.zeros_like(test.actions))
-    assert action_map(train, bare)["regular"] == Missing("no test video has an action")
+    assert action_map(train, bare)["regular"] == Missing("no test video has an action label")

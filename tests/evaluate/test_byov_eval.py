@@ -1,4 +1,4 @@
-"""byov-eval end to end."""
+"""End-to-end tests of byov-eval."""
 
 import io
 import json
@@ -23,7 +23,7 @@ RANDOM_FEATURES = ("--features", "merged:0.3", "--encoder", "random/tiny")
 
 @pytest.fixture
 def evaluated(byov_eval):
-    """Run byov-eval --json and return its document."""
+    """Run byov-eval --json and return the parsed output."""
 
     def run(*arguments):
         code, out, err = byov_eval(*arguments, "--json")
@@ -110,7 +110,7 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
     document = evaluated(*options_for_runs("a", "b", "c"), "--task", "tau", "--out", tmp_path / "out")
     assert row_names(document) == [
         "Time only",
-        "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",  # c has the initialization of a
+        "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",  # c has the same initialization as a
         "a: TCC (ViT-B/16, frozen)",
         "b: TCC (ViT-B/16, frozen)",
         "Mean of a, b: TCC (ViT-B/16, frozen)",
@@ -125,7 +125,7 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
 @pytest.mark.slow
 def test_rows_scored_in_parallel_processes_are_the_same(evaluated, write_run, monkeypatch, features_dir):
     write_run("first")
-    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # rows that are skipped
+    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # their row is skipped
     in_turn = evaluated("--task", "all")
     monkeypatch.setattr(row_tasks, "MIN_FRAMES", 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -143,7 +143,7 @@ def test_cached_features_without_a_run(byov_eval, manifest, tmp_path):
 
 @pytest.fixture
 def renamed(features_dir, manifest):
-    """Move the random features to a dataset of the paper."""
+    """Move the random features to a dataset from the paper."""
 
     def rename(dataset):
         replace(manifest, dataset=dataset).save(features_dir / dataset / "manifest.json")
@@ -190,7 +190,7 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_
     code, out, err = byov_eval("--embeddings", golden_folder / "three_phases.npz", *options)
     assert code == 0, err
     assert "0.5479" in out
-    assert "95% interval over 50 resamplings" in out
+    assert "95% confidence interval from 50 bootstrap samples" in out
     assert (tmp_path / "out" / "results-tau.tex").is_file()
 
 

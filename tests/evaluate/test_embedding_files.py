@@ -1,4 +1,4 @@
-"""Embedding files: .npz of many videos, and the files of byov-embed."""
+"""Tests of embedding files: .npz files with many videos, and files written by byov-embed."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ TRAIN = ("train_embeddings", "train_labels", "train_lengths", "train_is_ego")
 
 @pytest.fixture
 def write(tmp_path):
-    """Write an .npz file of many videos; None removes an array."""
+    """Write an .npz file with several videos; pass None to leave out an array."""
 
     def save(**changes):
         arrays = {
@@ -61,9 +61,9 @@ def test_labels_and_training_videos_are_optional(write):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_lengths": np.array([1, 3])}, "lengths of 4 frames"),
-        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, "lengths of 18446744073709551619 frames"),
-        ({"test_lengths": np.array([3, 0])}, "lengths of 3 frames"),
+        ({"test_lengths": np.array([1, 3])}, r"lengths .* \(not 4\)"),
+        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, r"lengths .* \(not 18446744073709551619\)"),
+        ({"test_lengths": np.array([3, 0])}, "lengths must be positive"),
         ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected {train,test}_{embeddings"),
         ({"test_lengths": None}, "an array is missing: 'test_lengths'; it has .*; expected {train,test}_{embeddings"),
         ({"test_labels": np.array([0, 1])}, r"test_labels \(2,\)"),
@@ -73,7 +73,7 @@ def test_labels_and_training_videos_are_optional(write):
         ({"test_is_ego": np.array([1, 2])}, r"1 \(ego\) or 0 \(exo\)"),
         ({"test_is_ego": np.array([1])}, r"test_is_ego \(1,\)"),
         ({"test_embeddings": np.zeros(3, np.float32)}, "expected 2 dimensions"),
-        ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in dimensions: 2, 5"),
+        ({"test_embeddings": np.zeros((3, 5), np.float32)}, "differ in width: 2, 5"),
     ],
 )
 def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
@@ -84,7 +84,7 @@ def test_arrays_that_do_not_fit_are_rejected(write, changes, message):
 def test_files_larger_than_memory_are_not_loaded(write, monkeypatch):
     path = write()
     monkeypatch.setattr(os, "sysconf", lambda _: 10)
-    with pytest.raises(EvaluationError, match=r"own\.npz: .* more than this machine has memory"):
+    with pytest.raises(EvaluationError, match=r"own\.npz: .* more than the memory of this machine"):
         open_embeddings(path)
 
 
@@ -145,14 +145,14 @@ def test_tasks_follow_from_what_a_file_has(write, caplog):
 
 @pytest.fixture
 def embedded(write_run, runs_dir):
-    """A run's embeddings, which have the layout of byov-embed's files."""
+    """Folder with a run's embeddings, which has the same layout as the output of byov-embed."""
     write_run("first")
     return runs_dir / "first" / "embeddings"
 
 
 @pytest.fixture
 def as_npz(embedded, tmp_path):
-    """Convert the embeddings to .npz files in one folder; None removes an array."""
+    """Convert the embeddings to .npz files in one folder; pass None to leave out an array."""
 
     def write(*, with_view=True, pattern="*", **changes):
         folder = tmp_path / "npz"
@@ -203,7 +203,7 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
     results = evaluate_file(open_embeddings(path, manifest), None, OPTIONS)
     assert results.scope.tasks == ("retrieval", "tau")
     assert results.counts["standard"]["videos"] == 4
-    with pytest.raises(EvaluationError, match="none of the files is a test video of tea"):
+    with pytest.raises(EvaluationError, match="none of the files belongs to a test video of tea"):
         evaluate_file(open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest), None, OPTIONS)
 
 
@@ -211,11 +211,11 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
     ("changes", "message"),
     [
         ({"view": np.array("top")}, "view 'top', expected ego or exo"),
-        ({"view": None}, "does not say its view; embed with --view ego or exo"),
-        ({"run": None}, "no array run"),
+        ({"view": None}, "does not record its view; embed with --view ego or exo"),
+        ({"run": None}, "array run is missing"),
         ({"video": np.array(["a", "b"])}, r"video has shape \(2,\)"),
         ({"video": np.array("../a")}, "cannot be a file name"),
-        ({"video": np.array("a")}, "two files of ego video 'a'"),
+        ({"video": np.array("a")}, "two files for ego video 'a'"),
         ({"embedding": np.zeros(3, np.float32)}, r"embedding has shape \(3,\)"),
         ({"embedding": np.arange(4)}, "embedding is int64, expected floating-point numbers"),
     ],
@@ -229,12 +229,12 @@ def test_unusable_files_are_rejected(as_npz, changes, message):
 
 def test_files_must_be_of_one_model_and_match_the_dataset(as_npz, manifest):
     path = as_npz(pattern="test_ego_0", video=np.array("other"))
-    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: its video is none of the videos of tea"):
+    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: its video matches none of the videos of tea"):
         open_embeddings(path, manifest)
     both_views = [replace(manifest.videos[0], id="other", view=view) for view in ("ego", "exo")]
     assert open_embeddings(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)
     path = as_npz(pattern="test_ego_0", embedding=np.zeros((3, 2), np.float32))
-    with pytest.raises(EvaluationError, match="3 embeddings of ego/test_ego_0, which has 40 frames in tea"):
+    with pytest.raises(EvaluationError, match="3 embeddings for ego/test_ego_0, which has 40 frames in tea"):
         open_embeddings(path, manifest).frames("test")
     as_npz(pattern="test_ego_1", model_sha256=np.array("cd" * 32), run=np.array("second"))
     with pytest.raises(EvaluationError, match="score them separately"):
@@ -245,6 +245,6 @@ def test_view_is_that_of_the_file(embedded, tmp_path, golden_folder):
     shutil.copy(embedded / "ego" / "test_ego_0.h5", tmp_path / "test_ego_0.h5")
     assert open_embeddings(tmp_path / "test_ego_0.h5").manifest.videos[0].view == "ego"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EvaluationError, match="has no files of byov-embed"):
+    with pytest.raises(EvaluationError, match="has no files written by byov-embed"):
         open_embeddings(tmp_path / "empty")
     assert not is_embedded(golden_folder / "three_phases.npz")

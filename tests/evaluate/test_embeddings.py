@@ -1,4 +1,4 @@
-"""Readers of run embeddings, cached features and time only."""
+"""Tests of the readers for run embeddings, cached features and normalized time."""
 
 import warnings
 from dataclasses import asdict, replace
@@ -65,7 +65,7 @@ def test_sub_clips_replace_the_videos(run_reader, manifest):
 
 def test_absent_embeddings_name_the_command(run_reader, runs_dir):
     (runs_dir / "first" / "embeddings" / "exo" / "test_exo_1.h5").unlink()
-    message = r"no embeddings of 1 of 6 test videos \(first: exo/test_exo_1\); .*byov-train --run first --embed-only"
+    message = r"no embeddings for 1 of 6 test videos \(first: exo/test_exo_1\); .*byov-train --run first --embed-only"
     with pytest.raises(EvaluationError, match=message):
         run_reader().frames("test")
     with pytest.raises(CacheError, match="first"):
@@ -135,7 +135,7 @@ def test_infinite_and_absent_features_are_rejected(cached):
     values = np.ones((len(first), 16))
     values[5] = np.inf
     overwrite(reader.path(first), values)
-    with pytest.raises(EvaluationError, match=r"ego/test_ego_0: .* in 1 of 40 frames, first in 5"):
+    with pytest.raises(EvaluationError, match=r"ego/test_ego_0: .* in 1 of 40 frames, first at 5"):
         reader.frames("test")
     reader.path(second).unlink()
     with pytest.raises(

@@ -30,7 +30,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @pytest.fixture
 def save(features_dir, manifest):
-    """Change the manifest on disk."""
+    """Overwrite the manifest on disk with changed videos or fields."""
 
     def write(change=lambda video: video, **changes):
         videos = tuple(changed for video in manifest.videos if (changed := change(video)) is not None)
@@ -55,7 +55,7 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
     untrained = score(RunEmbeddings(runs_dir, features_dir, "first", untrained=True))
     features = score(cached(), "retrieval")
     time = score(TimeOnly(read_manifest(features_dir, "tea")), options=EvaluationOptions(ks=(1,)))
-    # The embeddings depend on the phase, the untrained ones do not, and phases are thirds of the time.
+    # Only the trained embeddings depend on the phase, and each phase takes a third of the video.
     assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
     assert features.nested_scores().keys() == {"retrieval"}
     assert time.nested_scores()["retrieval"].keys() == {"map@1"}
@@ -146,7 +146,7 @@ def test_phases_missing_from_training_are_noted(features_dir, save):
         )
     )
     row = score(TimeOnly(read_manifest(features_dir, "tea")), "classification")
-    assert row.notes == ("no training video has phase leave: its test frames count as missed",)
+    assert row.notes == ("no training video has phase leave: its test frames count as misclassified",)
     assert 0 < row.value("classification/regular") < 0.8
 
 
@@ -157,11 +157,11 @@ def test_actions_of_whole_videos(cached, save):
     save(with_actions, actions=("run", "sit"))
     assert score(cached()).value("actions/regular") is not None
     assert "actions/regular" not in score(cached(), protocol="trimmed").scores
-    with pytest.raises(EvaluationError, match="actions: not a task of the trimmed protocol"):
+    with pytest.raises(EvaluationError, match="actions: not available in the trimmed protocol"):
         score(cached(), "actions", protocol="trimmed")
     standardized = cached(standardized=True)
     assert "actions" not in score(standardized).nested_scores()
-    with pytest.raises(EvaluationError, match="actions: the mean of a standardized video is zero"):
+    with pytest.raises(EvaluationError, match="actions: not defined for standardized features"):
         score(standardized, "actions")
 
 

@@ -8,7 +8,7 @@ from byov.evaluate.frames import Frames
 
 @pytest.fixture
 def frames(join):
-    """Videos of 3, 1 and 2 frames; a frame's embedding is its index."""
+    """Videos with 3, 1 and 2 frames, where the embedding of a frame is its index."""
     return join(
         [[[0], [1], [2]], [[3]], [[4], [5]]],
         [[0, 0, 1], [1], [0, 1]],

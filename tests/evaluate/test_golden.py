@@ -1,4 +1,4 @@
-"""The metrics against AE2's published evaluator, and the naive versions against both."""
+"""Compare the metrics and their naive versions with AE2's published evaluator."""
 
 import json
 

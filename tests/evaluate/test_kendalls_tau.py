@@ -17,7 +17,7 @@ def test(make_frames):
 
 @pytest.fixture
 def collapsed(join):
-    """Two videos that follow each other and two constant ones: 2 of 12 pairs have a tau."""
+    """Two aligned videos and two constant ones, so that tau is defined for 2 of 12 pairs."""
     constant = np.full((30, 1), 0.5)
     return join([LINE, LINE + 0.01, constant, constant], None, [True, False, True, False])
 
@@ -41,7 +41,7 @@ def test_tau_matches_the_naive_version(naive, test, stride):
 
 
 def test_query_video_comes_first(join):
-    """Each query finds another frame of a finer line; in a coarser line some find the same."""
+    """Check that queries match different frames in a finer line, but some match the same in a coarser line."""
     taus = means(join([LINE, np.linspace(0, 1, 60)[:, None]], None, [True, False]), stride=1)
     assert taus["ego-exo"] == pytest.approx(1)
     assert 0.9 < taus["exo-ego"] < 0.995
@@ -64,7 +64,7 @@ def test_first_of_equally_near_frames_is_taken(naive, test):
 def test_pairs_without_a_tau_are_left_out_and_counted(collapsed, test):
     taus = kendalls_tau(collapsed, stride=1)
     assert (taus["all"].value, taus["all"].pairs, taus["all"].pairs_with_tau) == (pytest.approx(1), 12, 2)
-    assert taus["all"].remark == "2 of 12 pairs have a tau"
+    assert taus["all"].remark == "tau is defined for 2 of 12 pairs"
     assert (taus["ego-exo"].pairs, taus["ego-exo"].pairs_with_tau) == (4, 1)
     assert (taus["ego-ego"].pairs, taus["ego-ego"].pairs_with_tau) == (2, 0)
     assert [(tau.pairs, tau.pairs_with_tau) for tau in kendalls_tau(test).values()] == [
@@ -93,7 +93,7 @@ def test_single_frames_missing_views_and_bad_strides(join, test):
 
 def test_sub_clips_of_one_recording_are_no_pair(join, test):
     everything = means(test, stride=1)
-    recordings = np.array([0, 0, 0, 1, 2, 3])  # all ego videos are of one
+    recordings = np.array([0, 0, 0, 1, 2, 3])  # all ego videos are from one recording
     alone = means(replace(test, recordings=recordings), stride=1)
     assert alone.pop("ego-ego") == Missing("only one ego test video")
     assert alone.pop("all") != everything["all"]

@@ -51,7 +51,7 @@ def test_phases_of_one_split_only_are_left_out(naive, train, test):
 def test_missing_scores_have_a_reason(join, train, test):
     none = np.zeros(8, bool)
     single = join([np.zeros((1, 8))] * 3, [[0]] * 3, [True, True, False])
-    assert "has a phase of training" in phase_progression(train, replace(test, labels=test.labels + 10)).reason
+    assert "shows a training phase" in phase_progression(train, replace(test, labels=test.labels + 10)).reason
     assert isinstance(phase_progression(train, single), Missing)
     assert isinstance(phase_progression(single, train), float)
     assert phase_progression(replace(train, labels=None), test) == Missing("no phase labels")
@@ -63,7 +63,7 @@ def test_missing_scores_have_a_reason(join, train, test):
 
 
 def test_unlabeled_frames_are_part_of_the_time(train, test):
-    """No phase ends in the first three frames, so nothing changes if they have no labels."""
+    """Check that labels of the first three frames, in which no phase ends, do not affect the score."""
     whole = phase_progression(train, test)
     for frames in (train, test):
         frames.labels[frames.index_in_video < 3] = UNLABELED
@@ -72,7 +72,7 @@ def test_unlabeled_frames_are_part_of_the_time(train, test):
 
 @pytest.mark.parametrize("video", [0, 5])
 def test_a_phase_followed_by_unlabeled_frames_is_left_out_of_that_video(train, test, video):
-    """As if it were a phase that only this video has."""
+    """Check that the score is the same as if only this video had the phase."""
     for frames in (train, test):
         last = frames.starts[video] + frames.lengths[video]
         frames.labels[last - 2 : last] = UNLABELED

@@ -1,4 +1,4 @@
-"""Invariances of all metrics."""
+"""Invariance tests for all metrics."""
 
 import time
 from dataclasses import replace
@@ -28,7 +28,7 @@ def tau(_, test):
 
 
 def actions(train, test):
-    """A video's actions depend on its phases and its length."""
+    """Score action labels that are derived from the phases and the length of each video."""
     return action_map(*(replace(frames, actions=video_actions(frames)) for frames in (train, test)))
 
 
@@ -53,9 +53,9 @@ def test(make_frames):
 
 
 def centered_by_view(frames):
-    """SVC scales its kernel by the variance of all values, which is invariant to rotation only if each mean is 0.
+    """Center the embeddings of each view and round them to a grid, on which translations by integers are exact.
 
-    Values are rounded to a grid, so that translations by integers are exact.
+    SVC scales its kernel by the variance of all values, which is invariant to rotation only if each mean is 0.
     """
     embeddings = frames.embeddings.copy()
     ego = frames.is_ego[frames.video_of_frame]
@@ -83,7 +83,7 @@ def test_order_of_videos_does_not_matter(metric, train, test):
     assert metric(*shuffled) == pytest.approx(metric(train, test), abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # which standardizes
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # actions scales axes
 def test_rotation_does_not_matter(metric, train, test):
     rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
     rotated = [transform(frames, lambda embeddings: embeddings @ rotation) for frames in (train, test)]

@@ -1,4 +1,4 @@
-"""Retrieval and the nearest-neighbor search below it, against plain loops."""
+"""Compare retrieval and its nearest-neighbor search with plain loops."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ KINDS = ("walk", "grid", "clock", "one", "three", "every second", "far point", "
 
 
 def embeddings(kind, points=400, width=6):
-    """Points with many, few or no equal distances."""
+    """Return points with many, few or no equal distances."""
     random = np.random.default_rng(0)
     walk = np.cumsum(random.standard_normal((points, width)), axis=0).astype(np.float32)
     if kind == "every second":
@@ -56,7 +56,7 @@ def test_nearest_points_match_a_search_over_differences(kind):
 
 def test_nearest_of_many_close_points_is_exact():
     values = (1 + 1e-3 * np.random.default_rng(0).standard_normal((5000, 3))).astype(np.float32)
-    values[0] = -1  # makes distances too coarse for some of the others
+    values[0] = -1  # an outlier that makes distances between the others imprecise
     points, rows = Points(values), np.arange(40)
     distances = points.distances(rows)
     excluded = np.arange(5000) == rows[:, None]
@@ -66,7 +66,7 @@ def test_nearest_of_many_close_points_is_exact():
 
 
 def assert_matches_naive(naive, frames, ks=(1, 5, 15)):
-    for k in ks[:2]:  # alone as well, where K is the last rank searched for
+    for k in ks[:2]:  # also one K at a time, which is then the last rank searched
         score = mean_average_precision(frames, (k,))["regular"][k]
         assert score == pytest.approx(naive.retrieval_at(frames, "regular", k))
     scores = mean_average_precision(frames, ks)
@@ -115,7 +115,7 @@ def test_short_videos_and_few_candidates(naive, join):
 
 
 def test_sub_clips_of_one_recording_are_no_candidates(test):
-    twice = test.select(np.repeat(np.arange(7), 2))  # found, the copy would always be the nearest
+    twice = test.select(np.repeat(np.arange(7), 2))  # if allowed, the copy would always be the nearest
     apart = replace(twice, recordings=np.repeat(np.arange(7), 2))
     assert mean_average_precision(twice, (1,))["regular"][1] == 1
     for setting in SETTINGS:

@@ -1,4 +1,4 @@
-"""Features, embeddings and models that no longer belong together: byov-eval refuses, byov-cache verify reports them."""
+"""Check that byov-eval rejects and byov-cache verify reports mismatched features, embeddings and models."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ EMBED, TRAIN, EXTRACT = "byov-train --run first --embed-only", "byov-train --con
 
 @pytest.fixture
 def folder(write_run):
-    """A finished run, next to its features."""
+    """Folder of a finished run whose features are in the cache."""
     folder = write_run("first")
     config = json.loads((folder / "config.json").read_text())
     config["training"]["files_sha256"] = {"model.safetensors": file_sha256(folder / "model.safetensors")}
@@ -29,7 +29,7 @@ def folder(write_run):
 
 @pytest.fixture
 def verify(tmp_path, call):
-    """verify(): exit code and output of byov-cache verify."""
+    """Run byov-cache verify and return its exit code and output."""
 
     def run():
         ran = call(cache_main, "byov-cache", "verify", "--features-dir", tmp_path / "features")
@@ -39,7 +39,7 @@ def verify(tmp_path, call):
 
 
 def replace_video(name, column="merged/0.3", **provenance):
-    """Extract another video of the same length in the place of a video."""
+    """Overwrite the features of a video with those of another video of the same length."""
 
     def change(features, _):
         path = features / FOLDER / f"{name}.h5"
@@ -59,7 +59,7 @@ def replace_all(column="merged/0.3", **provenance):
 
 
 def swap_features(features, _):
-    first, second = (features / FOLDER / "ego" / f"{split}_ego_0.h5" for split in ("test", "val"))  # of the same length
+    first, second = (features / FOLDER / "ego" / f"{split}_ego_0.h5" for split in ("test", "val"))  # same length
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
@@ -108,7 +108,7 @@ def test_sub_clips_and_untrained_embeddings_are_checked(byov_eval, verify, folde
     code, out, err = byov_eval("--run", "first", "--task", "retrieval", "--protocol", "both")
     if place == "embeddings-trimmed":
         assert (code, EMBED in err) == (2, True)
-    else:  # tables can do without the untrained model
+    else:  # rows of untrained models are optional
         assert (code, "Untrained" in out) == (0, False)
     assert f"{second.relative_to(folder.parent)}" in verify()[1]
     second.unlink()

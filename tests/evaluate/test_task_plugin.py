@@ -1,4 +1,4 @@
-"""The task of docs/architecture.md, installed as a package of its own."""
+"""Install the task from docs/architecture.md as a package and score it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The registry of tasks and the bootstrap."""
+"""Tests of the task registry and the bootstrap."""
 
 from dataclasses import replace
 

@@ -4,7 +4,7 @@ from byov.cache.layout import trimmed_clips
 
 
 def test_clips_are_the_same_everywhere_and_for_ever():
-    """They are part of the trimmed protocol: results of other versions are compared with these."""
+    """Pin the clips, which must not change because results from different versions are compared."""
     assert trimmed_clips("demo", "ego", "pour_ego_000", 100) == [(14, 61), (32, 88)]
     assert trimmed_clips("demo", "exo", "Küche 1", 37) == [(18, 31), (23, 34)]
 
