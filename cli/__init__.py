@@ -11,7 +11,7 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-# Until common.App installs its handlers, Ctrl-C during slow imports ends a command without a traceback.
+# Exit without a traceback on Ctrl-C during slow imports, before common.App installs its handlers.
 if sys.argv[0].rpartition("/")[2].startswith("byov-"):
     for _signal in (signal.SIGINT, signal.SIGTERM):
         signal.signal(_signal, _exit_on_signal)

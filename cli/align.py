@@ -18,7 +18,7 @@ from byov.data.own_videos import read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
 
-MAX_HEIGHT = 1440  # keeps two wide panels within the frame size of H.264
+MAX_HEIGHT = 1440  # two wide panels still fit into the maximum frame size of H.264
 
 main = common.App()
 video_argument = partial(typer.Argument, show_default=False, exists=True, dir_okay=False)
@@ -28,13 +28,13 @@ video_argument = partial(typer.Argument, show_default=False, exists=True, dir_ok
 def align(
     a: Annotated[Path, video_argument(metavar="A", help="Reference video.")],
     b: Annotated[Path, video_argument(metavar="B", help="Video to match to A.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Output video, .mp4, .mov or .mkv; also writes a .csv.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv); also writes .csv.")],
     run: common.RunOption = None,
-    method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Time warping, or nearest frames.")] = "dtw",
+    method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Dynamic time warping, or nearest frames.")] = "dtw",
     phases: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help='Key events of A to transfer to B, e.g. "2.5;7.1".')
+        str | None, typer.Option(metavar="SECONDS", help='Times of events in A to transfer to B, e.g. "2.5;7.1".')
     ] = None,
-    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels; even.")] = 360,
+    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels (even).")] = 360,
     encoder: cli_videos.EncoderOption = None,
     device: cli_videos.DeviceOption = "auto",
     on_truncated: cli_videos.OnTruncatedOption = "error",
@@ -48,12 +48,12 @@ def align(
 ) -> None:
     """Match the frames of two videos and show them side by side.
 
-    In the output video, A plays at its own speed next to the matching frame of B. A CSV lists the pairs.
+    In the output video, A plays at its original speed next to the matching frames of B. A CSV file lists the pairs.
 
-    Prints Kendall's tau of the nearest frames: 1 if they occur in the same order in both videos.
+    Also prints Kendall's tau, which is 1 if the nearest frames occur in the same order in both videos.
     """
     cli_videos.keep_freed_memory()
-    # Imported here: torch, SciPy and Pillow take seconds.
+    # Imported here because torch, SciPy and Pillow take seconds to import.
     from byov.apply.align import AlignedVideos, align_videos, events_cell
     from byov.apply.run import Run
     from byov.apply.video_writer import CONTAINERS
@@ -66,7 +66,7 @@ def align(
     if height % 2:
         raise UsageError(f"--height {height}: must be even.")
     for path in (a, b):
-        with open_video(path):  # report an unreadable video before the encoder is loaded
+        with open_video(path):  # report unreadable videos before loading the encoder
             pass
     check_outputs((out, table), (a, b), overwrite=overwrite)
     record = choose_run(runs_dir, run)
@@ -102,10 +102,10 @@ def align(
         return
     a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus.values())
     print(printable(f"{out}: {frames} frames of A, each next to the matching frame of B"))
-    print(printable(f"{table}: the matching pairs"))
+    print(printable(f"{table}: matching pairs of frames"))
     print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
     if record.settings.get("position") != "none":
         print("This model encodes each frame's position in its video, which raises tau even for unrelated videos:")
         print("check the output video.")
     if transferred:
-        print(printable(f"events column of your CSV for {b.name} (rounded down): {transferred['cell']}"))
+        print(printable(f"value for {b.name} in the events column of your CSV (rounded down): {transferred['cell']}"))

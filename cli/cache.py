@@ -16,7 +16,7 @@ from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-main = common.App("Inspect the feature cache; verify the cache and the runs.", no_args_is_help=True)
+main = common.App("Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True)
 
 
 @main.callback()
@@ -47,11 +47,11 @@ def _row(summary: dict[str, Any]) -> list[str]:
 
 @main.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="HDF5 file of the cache.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="HDF5 file in the feature cache.", exists=True, dir_okay=False)],
     as_json: common.Json = False,
 ) -> None:
-    """Show the arrays and the provenance of one file."""
-    header = read_header(file, "byov-cache show reads the .h5 files of the feature cache")
+    """Show the arrays and the provenance of a cached file."""
+    header = read_header(file, "pass an .h5 file from the feature cache")
     columns = read_columns(file)
     attributes = {
         "frames": header.frames,
@@ -77,7 +77,7 @@ def verify(
     runs_dir: common.RunsDir = Path("runs"),
     as_json: common.Json = False,
 ) -> None:
-    """Read every file of the cache and of the runs completely and compare it with its checksums."""
+    """Read all files in the cache and the runs and compare them with their checksums."""
     checked = list(track(verify_all(features_dir, runs_dir, dataset), PROGRESS, "verifying", unit="file"))
     bad = [file for file in checked if file.problem is not None]
     unchecked = [file for file in checked if file.problem is None and not file.covered]
@@ -95,6 +95,6 @@ def verify(
             print(printable(f"{file.path}: {file.problem}{remedy}"))
         if unchecked:
             count = pluralize(len(unchecked), "file")
-            print(printable(f"{count} without a digest (edited by hand, or of an unfinished run): {unchecked[0].path}"))
+            print(printable(f"{count} without a checksum (edited, or from an unfinished run): {unchecked[0].path}"))
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)

@@ -1,4 +1,4 @@
-"""Code shared by the commands: errors and exit codes, --config, common options, checks of outputs."""
+"""Shared code for the commands: errors and exit codes, --config, common options, output checks."""
 
 import io
 import os
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _FoldingColumns(Columns):
-    """Columns of --help that wrap long words instead of cutting them."""
+    """Columns in --help that wrap long words instead of truncating them."""
 
     def __rich_console__(self, *arguments: Any) -> Any:
         for table in super().__rich_console__(*arguments):
@@ -42,17 +42,17 @@ class _FoldingColumns(Columns):
 
 rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 
-# Exit codes: 0 success, 1 some work failed, 2 wrong usage or input, 128 + n stopped by signal n.
+# Exit codes: 0 success, 1 some work failed, 2 invalid usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
 
-_folders: dict[str, Path] = {}  # folders chosen with --features-dir, --datasets-dir and --runs-dir
+_folders: dict[str, Path] = {}  # option (such as --runs-dir) → folder chosen with it
 
-# From click, or from the copy of click inside newer versions of typer.
+# The class comes from click, or from the copy of click inside newer versions of typer.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
 
 class UsageError(ByovError):
-    """Options that cannot be combined, or a value an option does not accept."""
+    """Invalid value of an option, or options that cannot be combined."""
 
 
 class App(typer.Typer):
@@ -68,13 +68,13 @@ class App(typer.Typer):
         )
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Run the command. User errors are printed as one line; bugs keep their traceback."""
+        """Run the command and exit. User errors are printed as one line; bugs print a traceback."""
         for number in SIGNALS:
             signal.signal(number, raise_stopped)
         for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller (`>&-`); an output file must not get its descriptor
+            if getattr(sys, name) is None:  # closed by the caller (`>&-`); keep output files off its descriptor
                 setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a file name the terminal cannot encode is not an error
+        if isinstance(sys.stdout, io.TextIOWrapper):  # file names may not be encodable
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             try:
@@ -83,7 +83,7 @@ class App(typer.Typer):
                 with show_log():
                     code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
             finally:
-                sys.stdout.flush()  # raises here, and not at exit, if the pipe is closed or the disk is full
+                sys.stdout.flush()  # raises here rather than at exit if the pipe is closed or the disk is full
             sys.exit(code or 0)
         except Stopped as stopped:
             ignore_signals()
@@ -91,7 +91,7 @@ class App(typer.Typer):
             sys.exit(stopped.exit_code)
         except ClickException as error:
             command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-            if message := error.format_message().rstrip("."):  # empty if the help was printed instead
+            if message := error.format_message().rstrip("."):  # empty if typer printed the help
                 note(f"error: {message}{'.' * (message[-1] != '?')} See {command} --help.")
             sys.exit(BAD_USAGE)
         except ByovError as error:
@@ -117,7 +117,7 @@ class App(typer.Typer):
 
 
 def _folder_hint(error: OSError) -> str:
-    """Name the option that chooses another folder, if permission was denied or the folder is a file."""
+    """Suggest the option for another folder if permission was denied or the folder is a file."""
     if not error.filename or not (error.errno in NOT_WRITABLE or isinstance(error, NotADirectoryError)):
         return ""
     path = Path(os.fsdecode(error.filename)).absolute()
@@ -126,12 +126,12 @@ def _folder_hint(error: OSError) -> str:
 
 
 def _discard_output() -> None:
-    """Redirect buffered output to /dev/null; Python would write it again at exit and fail again."""
-    with suppress(AttributeError, OSError, ValueError):  # a stream without a descriptor
+    """Redirect stdout to /dev/null; otherwise, Python would try to write buffered output again at exit."""
+    with suppress(AttributeError, OSError, ValueError):  # if stdout has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# Options of every command
+# Options shared by all commands
 
 
 def _print_version(wanted: bool) -> None:
@@ -147,19 +147,19 @@ def _remember_folder(option: typer.CallbackParam, folder: Path | None) -> Path |
 
 
 def _load_config(context: typer.Context, path: Path | None) -> None:
-    """Make the values of a TOML file the defaults of the command's options."""
+    """Use the values in a TOML file as defaults for the options of the command."""
     if path is None:
         return
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--config {path}: cannot read it as TOML, such as ratio = 0.3 ({error}).") from None
+        raise UsageError(f"--config {path}: cannot read TOML, such as ratio = 0.3 ({error}).") from None
     options: dict[str, Any] = {name.lstrip("-"): option for option in context.command.params for name in option.opts}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
-            raise UsageError(f"--config {path}: unknown option {key!r}. {context.command_path} --help lists them.")
+            raise UsageError(f"--config {path}: unknown option {key!r}. See {context.command_path} --help.")
         texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
         defaults[option.name] = texts if getattr(option, "multiple", False) else ",".join(texts)
     context.default_map = defaults
@@ -175,7 +175,7 @@ Config = Annotated[
         metavar="FILE",
         callback=_load_config,
         is_eager=True,
-        help="TOML file of option values. Options on the command line take precedence.",
+        help="TOML file with option values. Options on the command line take precedence.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
@@ -185,13 +185,13 @@ def _folder_option(envvar: str, help: str) -> Any:
     return typer.Option(envvar=envvar, help=help, callback=_remember_folder, rich_help_panel="Folders")
 
 
-FeaturesDir = Annotated[Path, _folder_option("BYOV_FEATURES", "Feature cache.")]
-DatasetsDir = Annotated[Path, _folder_option("BYOV_DATASETS", "Videos and labels.")]
-RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Models, embeddings and results.")]
+FeaturesDir = Annotated[Path, _folder_option("BYOV_FEATURES", "Folder of the feature cache.")]
+DatasetsDir = Annotated[Path, _folder_option("BYOV_DATASETS", "Folder with videos and labels.")]
+RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Folder for models, embeddings and results.")]
 
 
 def complete_datasets(context: typer.Context) -> list[str]:
-    """Return the datasets of the feature cache."""
+    """Return the names of the datasets in the feature cache."""
     folder = features_folder(context.params.get("features_dir"))
     return sorted(path.parent.name for path in folder.glob("*/manifest.json"))
 
@@ -205,19 +205,19 @@ dataset_option = partial(typer.Option, autocompletion=complete_datasets)
 run_option = partial(typer.Option, autocompletion=complete_runs)
 RunOption = Annotated[str | None, run_option("--run", help="Name of the run.", show_default="newest")]
 
-# Options of the commands that run on a Ray cluster
+# Options for commands that can run on a Ray cluster
 
 cluster_option = partial(typer.Option, rich_help_panel="Cluster")
-Cluster = Annotated[str | None, cluster_option(metavar="local|auto|HOST:PORT", help="Ray cluster.")]
-Workers = Annotated[int | None, cluster_option(min=1, help="Number of workers.", show_default="what fits")]
+Cluster = Annotated[str | None, cluster_option(metavar="local|auto|HOST:PORT", help="Ray cluster to run on.")]
+Workers = Annotated[int | None, cluster_option(min=1, help="Number of workers.", show_default="as many as fit")]
 Cpus = Annotated[int | None, cluster_option(min=1, help="CPU cores per worker.", show_default="1")]
-Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs or fraction of one.", show_default="0")]
+Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs per worker, may be a fraction.", show_default="0")]
 
 
 def parse_cluster(
     address: str | None, workers: int | None, cpus: int | None, gpus: float | None, device: Device
 ) -> ClusterOptions | None:
-    """Return the cluster options, or None if the work runs in this process."""
+    """Return the cluster options, or None without --cluster."""
     if address is None:
         given = {"--workers": workers, "--cpus-per-worker": cpus, "--gpus-per-worker": gpus}
         for name, value in given.items():
@@ -232,22 +232,22 @@ def parse_cluster(
 
 
 def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
-    """Return `work(stop)`, where `stop` returns True after the first signal. A second signal ends the process at once.
+    """Return `work(stop)`, where `stop()` is True after the first signal. A second signal ends the process at once.
 
     `work` runs in another thread, because Ray replaces the signal handlers of the main thread.
     """
-    with deferred_stop() as stop, redirect_stdout(io.StringIO()):  # Ray prints messages about dead workers.
+    with deferred_stop() as stop, redirect_stdout(io.StringIO()):  # Hide Ray's messages about dead workers.
         try:
             return interruptible(lambda: work(stop), message)
         except Interrupted:
             raise Stopped(stop.signal_number or signal.SIGTERM, message) from None
 
 
-# Checks before work begins
+# Checks before the work starts
 
 
 def parse_ratio(text: str) -> float:
-    """Parse an STM ratio, 0 < ratio <= 1."""
+    """Parse an STM ratio with 0 < ratio <= 1."""
     with suppress(ValueError):
         if 0 < float(text) <= 1:
             return float(text)
@@ -263,7 +263,7 @@ def parse_numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise if an output, chosen with `option`, cannot be written or would overwrite an input; remove partial files."""
+    """Raise UsageError, which names `option`, if an output cannot be written or is an input; remove partial files."""
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path} is a folder. Choose another output with {option}.")
@@ -276,7 +276,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
 
 
 def check_folder(folder: Path, option: str) -> None:
-    """Raise unless files can be written to a folder, which need not exist yet and is chosen with `option`."""
+    """Raise UsageError, which names `option`, if files cannot be written to a folder. It need not exist yet."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")

@@ -1,4 +1,4 @@
-"""byov-embed: frame embeddings of any video."""
+"""byov-embed: embed the frames of any video."""
 
 import json
 import re
@@ -32,13 +32,13 @@ main = common.App()
 @main.command()
 def embed(
     videos: Annotated[
-        list[Path], typer.Argument(help="Video files, or folders of videos.", show_default=False, exists=True)
+        list[Path], typer.Argument(help="Video files or folders of videos.", show_default=False, exists=True)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; for one video also a .h5 or .npz file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder or, for one video, .h5 or .npz file.")],
     run: common.RunOption = None,
-    view: Annotated[View | None, typer.Option(help="Camera view of all videos, stored in the files.")] = None,
+    view: Annotated[View | None, typer.Option(help="Camera view of the videos, stored in the output files.")] = None,
     file_format: Annotated[
-        Format | None, typer.Option("--format", help="File format in an output folder.", show_default="h5")
+        Format | None, typer.Option("--format", help="Format of files in an output folder.", show_default="h5")
     ] = None,
     encoder: cli_videos.EncoderOption = None,
     device: cli_videos.DeviceOption = "auto",
@@ -51,13 +51,13 @@ def embed(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Embed every frame of any videos with a trained model.
+    """Embed every frame of one or more videos with a trained model.
 
-    Writes embeddings of shape (T, D) and the time of each frame. A video from the run's own dataset gets the same
-    embeddings as during training, bit for bit on the same kind of device.
+    Writes embeddings of shape (T, D) and the time of each frame. Videos from the run's dataset get the same embeddings
+    as from byov-train, bit for bit on the same type of device.
 
-    HDF5 files have the format of byov-train. An .npz file holds embedding, pts_seconds, run, model_sha256, video,
-    source_sha256 and, if given, view.
+    HDF5 files have the same format as those from byov-train. An .npz file contains embedding, pts_seconds, run,
+    model_sha256, video, source_sha256 and, if given, view.
     """
     cli_videos.keep_freed_memory()
     from byov.apply.run import Run
@@ -94,8 +94,8 @@ def embed(
 
 
 def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: Format | None) -> dict[Path, Path]:
-    """Return output file → video; the videos of a folder keep their paths below it."""
-    found: list[tuple[Path, Path]] = []  # video, and its path below the output folder
+    """Map output files to videos; videos in a folder keep their relative paths."""
+    found: list[tuple[Path, Path]] = []  # (video, its path relative to the output folder)
     for path in given:
         if path.is_dir():
             videos, _ = video_files(path)
@@ -106,7 +106,7 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
             found.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
         if len(found) > 1:
-            raise UsageError(f"-o {out}: {len(found)} videos cannot go into one file. Give a folder instead.")
+            raise UsageError(f"-o {out}: {len(found)} videos cannot be written to one file. Pass a folder instead.")
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
         return {out: found[0][0]}

@@ -1,4 +1,4 @@
-"""byov-eval: score frame embeddings on the benchmark's tasks."""
+"""byov-eval: score frame embeddings."""
 
 import os
 from collections.abc import Sequence
@@ -49,9 +49,9 @@ main = common.App()
 
 @main.command()
 def evaluate(
-    task: Annotated[TaskChoice | None, typer.Option(help="Task; all: those with labels, except few-shot.")] = None,
+    task: Annotated[TaskChoice | None, typer.Option(help="Task, or all that have labels, except few-shot.")] = None,
     run: Annotated[
-        list[str] | None, common.run_option(help="Run to score; repeat it for a mean over runs.", show_default="newest")
+        list[str] | None, common.run_option(help="Run to score; repeat to average over seeds.", show_default="newest")
     ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
@@ -59,32 +59,32 @@ def evaluate(
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="Your own embeddings: an .npz file with embeddings, labels, lengths and is_ego, each as train_ and as "
-            "test_ array, or a file or folder written by byov-embed."
+            help="Your own embeddings: an .npz file with embeddings, labels, lengths and is_ego, each prefixed with "
+            "train_ and test_, or a file or folder written by byov-embed."
         ),
     ] = None,
     dataset: Annotated[
-        str | None, common.dataset_option(help="Dataset of --features, or labels for --embeddings.")
+        str | None, common.dataset_option(help="Dataset for --features, or with labels for --embeddings.")
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder of --features.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder for --features.")] = None,
     split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
     protocol: Annotated[
         ProtocolChoice | None,
         typer.Option(
-            help="Score whole videos (standard), two sub-clips of each (trimmed), frames embedded without what follows "
-            "(online), both of the first two, or all.",
+            help="Frames to score: whole videos (standard), two sub-clips of each video (trimmed), frames embedded "
+            "without later frames (online), standard and trimmed (both), or all.",
             show_default="standard; all for --task all",
         ),
     ] = None,
     k: Annotated[str, typer.Option("--k", help="Values of K for map@K, comma-separated.")] = "5,10,15",
-    tau_stride: Annotated[int, typer.Option(min=1, help="Stride of frames for Kendall's tau.")] = DEFAULTS.tau_stride,
+    tau_stride: Annotated[int, typer.Option(min=1, help="Frame stride for Kendall's tau.")] = DEFAULTS.tau_stride,
     time_column: Annotated[
-        bool, typer.Option("--time-column", help="Add the frame index to progression, as AE2 does for Pour Liquid.")
+        bool, typer.Option("--time-column", help="Use the frame index for progression, as AE2 does for Pour Liquid.")
     ] = False,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for 95% intervals, e.g. 1000; 0: none.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of few-shot draws and of the bootstrap.")] = 0,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals, e.g. 1000.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for few-shot draws and the bootstrap.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results.json, .md and .tex.", show_default="that of a single run")
+        Path | None, typer.Option(help="Folder for results.json, .md and .tex.", show_default="folder of a single run")
     ] = None,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -92,7 +92,7 @@ def evaluate(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Score frame embeddings of runs, cached features or your own files. Without --task, print what would be done."""
+    """Score frame embeddings of runs, cached features or your own files. Without --task, print the plan."""
     options = EvaluationOptions(
         ks=parse_ks(k), tau_stride=tau_stride, time_column=time_column, seed=seed, bootstrap=bootstrap
     )
@@ -105,7 +105,7 @@ def evaluate(
             "--run": run,
             "--features": features,
             "--encoder": encoder,
-            "--dataset (except for files of byov-embed)": dataset and not is_embedded(embeddings),
+            "--dataset (except for files written by byov-embed)": dataset and not is_embedded(embeddings),
             f"--split {split}": split != "test",
             f"--protocol {protocol}": protocol not in (None, "standard"),
         }
@@ -144,7 +144,7 @@ def evaluate(
     if protocol is not None:
         scope = replace(scope, protocols=scored_protocols(scope.tasks, protocol))
         if not scope.protocols:
-            raise UsageError(f"--task {task} is not scored under --protocol {protocol}.")
+            raise UsageError(f"--task {task} cannot be scored with --protocol {protocol}.")
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
@@ -171,7 +171,7 @@ def evaluate(
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """Parse "5,10,15"."""
+    """Parse the value of --k, such as "5,10,15"."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 7 and int(part) > 0 for part in parts):
         raise UsageError(f"--k {text}: expected positive integers, such as 5,10,15.")
@@ -179,7 +179,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 
 def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) for each of --features, such as "merged/0.3" for merged:0.3."""
+    """Return (encoder folder, column) for each value of --features; the column for merged:0.3 is "merged/0.3"."""
     first = next(cached_files(folder), None)
     cached = read_columns(first) if first else {}
     columns = {name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))}
@@ -191,7 +191,7 @@ def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
-    """Return "results", followed by the task, protocol and split unless they are the default."""
+    """Return the file name "results", followed by the task, protocol and split unless they are the default."""
     defaults = {ALL, ALL if task == ALL else TASKS[task].protocols[0], "test"}
     return "-".join(["results", *(part for part in (task, protocol, split) if part and part not in defaults)])
 

@@ -1,4 +1,4 @@
-"""byov-export: models as ONNX or torch.export files."""
+"""byov-export: export models to ONNX or torch.export files."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ main = common.App()
 
 @main.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run whose model is exported.", show_default=False)],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file, .onnx or .pt2.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run to export.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file (.onnx or .pt2).", show_default=False)],
     frames: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also export the encoder, frames to tokens, to .onnx or .pt2.")
+        Path | None, typer.Option(metavar="FILE", help="Output file for the encoder (frames to tokens).")
     ] = None,
     encoder: cli_videos.EncoderOption = None,
     overwrite: cli_videos.OverwriteOption = False,
@@ -31,8 +31,8 @@ def export(
 ) -> None:
     """Export a trained model for another runtime.
 
-    The model maps features of any number of frames to embeddings: (T, width) to (T, D), float32. A .pt2 file is a
-    torch.export program. Both are compared with PyTorch on several lengths; a difference above 1e-4 is an error.
+    The exported model maps (T, width) features to (T, D) embeddings, float32, for any T. A .pt2 file is a torch.export
+    program. Each file is compared with PyTorch on several lengths; a difference above 1e-4 is an error.
     """
     from byov.apply.export import SUFFIXES, check_packages, export_encoder, export_model
     from byov.apply.run import Run

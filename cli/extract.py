@@ -1,4 +1,4 @@
-"""byov-extract: run a frozen vision model over every frame and cache the merged tokens."""
+"""byov-extract: run a frozen vision model on every frame and cache the merged tokens."""
 
 import json
 import time
@@ -36,22 +36,22 @@ def extract(
         str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS))
     ] = None,
     manifest: Annotated[
-        Path | None, typer.Option(help="CSV: path,view,split[,id,start,end,events,phases,pair].")
+        Path | None, typer.Option(help="CSV with path,view,split[,id,start,end,events,phases,pair].")
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; its CSV is written.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")] = None,
     lerobot: Annotated[Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")] = None,
     ego: Annotated[
-        str | None, typer.Option(help="Camera key of --lerobot, or pattern of ego paths in --folder: '*wrist*'.")
+        str | None, typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: '*wrist*'.")
     ] = None,
-    exo: Annotated[str | None, typer.Option(help="The same for exo videos.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task of --lerobot, if it has several.")] = None,
+    exo: Annotated[str | None, typer.Option(help="Exo camera key or path pattern.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task in --lerobot, if it has several.")] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of train, val and test videos of --folder or --lerobot.", show_default=DEFAULT_SPLIT
+            help="Fractions of train, val and test videos for --folder or --lerobot.", show_default=DEFAULT_SPLIT
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of your own videos.", show_default="that of the CSV")] = None,
+    name: Annotated[str | None, typer.Option(help="Dataset name for your videos.", show_default="from the CSV")] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def extract(
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
     ratios: Annotated[str, typer.Option("--ratios", "--ratio", help="STM ratios in (0, 1], comma-separated.")] = RATIOS,
-    resize: Annotated[Resize, typer.Option(help="Squash the whole frame, or crop it as CLIP does.")] = "squash",
+    resize: Annotated[Resize, typer.Option(help="Squash the whole frame, or crop it like CLIP.")] = "squash",
     device: Annotated[Device, typer.Option(help="Device for the encoder.")] = "auto",
     compile_model: Annotated[bool, typer.Option("--compile", help="Compile the encoder with torch.compile.")] = False,
     batch_size: Annotated[
@@ -70,18 +70,18 @@ def extract(
     decoders: Annotated[
         int | None, typer.Option(min=1, help="Videos decoded in parallel.", show_default="CPU cores")
     ] = None,
-    shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n with i from 1.")] = "1/1",
+    shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n.")] = "1/1",
     on_truncated: cli_videos.OnTruncatedOption = "error",
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
-        OnMismatch, typer.Option(help="Unequal numbers of frames and labels: report an error, or trim to the shorter.")
+        OnMismatch, typer.Option(help="If frames and labels differ in number: report an error, or trim to the shorter.")
     ] = "error",
     check: Annotated[
-        bool, typer.Option("--check", help="Check videos and labels and estimate disk space; extract nothing.")
+        bool, typer.Option("--check", help="Check videos and labels and estimate disk space, without extracting.")
     ] = False,
     verify_sources: Annotated[
-        bool, typer.Option("--verify-sources", help="Compare every byte of the videos with what was extracted.")
+        bool, typer.Option("--verify-sources", help="Also compare the contents of videos that look unchanged.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
     cluster: common.Cluster = None,
@@ -94,7 +94,7 @@ def extract(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Run the frozen vision model over every frame of a dataset. Cached videos are skipped."""
+    """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
     cli_videos.keep_freed_memory()
     started = time.monotonic()
     parsed_ratios, parsed_shard = common.parse_numbers("--ratios", ratios), _parse_shard(shard)
@@ -178,7 +178,7 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
 
 
 def _check(plan: Plan, *, as_json: bool) -> bool:
-    """Check all videos and print what an extraction would do; return whether there are problems."""
+    """Check all videos, print what would be extracted, and return whether there are problems."""
     checks, states = planning.check_videos(plan, PROGRESS), plan.count()
     frames, disk_bytes = planning.estimate_size(plan, checks)
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]

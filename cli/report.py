@@ -1,4 +1,4 @@
-"""byov-report: a run as one HTML page."""
+"""byov-report: write an HTML report of a run."""
 
 import json
 from pathlib import Path
@@ -28,29 +28,29 @@ main = common.App()
 def report(
     run: common.RunOption = None,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all parts.")
+        list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all sections.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File (.html) or folder for the page.", show_default=f"runs/RUN/{REPORT_NAME}"),
+        typer.Option(help="Output file (.html) or folder.", show_default=f"runs/RUN/{REPORT_NAME}"),
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
     videos: Annotated[
-        Path | None, typer.Option(help="New folder of the videos, if they have moved.", exists=True, file_okay=False)
+        Path | None, typer.Option(help="New folder of the videos, if they were moved.", exists=True, file_okay=False)
     ] = None,
     split: Annotated[
         ScoredSplit | None, typer.Option(help="Split to show.", show_default="test, or val if there is no test split")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing figures.")] = False,
     max_mb: Annotated[float, typer.Option(min=3, max=500, help="Maximum size of the page in MB.")] = 15.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of t-SNE.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed for t-SNE.")] = 0,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     features_dir: common.FeaturesDir = Path("features"),
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Write scores, curves, projections and frames of a run as one HTML file that works offline."""
+    """Write scores, curves, projections and frames of a run to one HTML file that works offline."""
     if figures is not None:
         from byov.report.figures import figure_files
 
@@ -103,7 +103,7 @@ def report(
 
 
 def _note_missing(content: "Content") -> None:
-    """Print what the page does not show, and why."""
+    """Print the missing parts of the page, with the reasons."""
     from byov.report.content import SECTIONS, Unavailable
 
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
@@ -111,4 +111,4 @@ def _note_missing(content: "Content") -> None:
     if lost:
         reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
     for reason in dict.fromkeys(reasons.values()):
-        note(f"without {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}")
+        note(f"not in the report: {', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")

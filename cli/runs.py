@@ -17,7 +17,7 @@ from byov.train.settings import option_name, settings_classes
 RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-main = common.App("List, compare and delete runs; delete checkpoints of finished runs.")
+main = common.App("List, compare and delete runs, and delete checkpoints of finished runs.")
 
 
 @main.callback(invoke_without_command=True)
@@ -33,7 +33,7 @@ def _options(
 
 @main.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
-    """List runs, newest first: method, dataset, epoch, best validation score, size. The default command."""
+    """List runs, newest first, with method, dataset, epoch, best validation score and size (default command)."""
     entries = [_summary(run) for run in readable_runs(runs_dir)]
     if as_json:
         print(json.dumps(entries, indent=1))
@@ -63,7 +63,7 @@ def compare(
 
 @main.command()
 def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
-    """Print the settings of a run as a TOML file for byov-train --config."""
+    """Print the settings of a run as TOML for byov-train --config."""
     record = read_run(runs_dir, run)
     # Print the folder only if byov-train cannot derive it from the encoder's name.
     has_own_folder = encoder_slug(record.encoder) != record.encoder_folder
@@ -160,14 +160,14 @@ def _row(run: dict[str, Any]) -> list[str]:
 
 
 def _facts(run: RunRecord) -> dict[str, Any]:
-    """Return everything in which two runs can differ: data, progress, validation scores, settings."""
+    """Return the data, progress, validation scores and settings of a run as a flat dict."""
     progress, validation = _progress(run), run.training.get("validation")
     return {
         **run.model_dump(include={"dataset", "encoder", "encoder_revision", "column", "preprocessing"}),
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
-        "selected by": progress.metric,  # differs from the setting if the val split has no labels
+        "selected by": progress.metric,  # differs from --select if the val split has no labels
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
         **run.settings,
     }

@@ -1,4 +1,4 @@
-"""Score tables in the terminal."""
+"""Print score tables in the terminal."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from byov.cli.terminal import note, table_console
 from byov.evaluate.table import PUBLISHED, Cell, Table, write_results
 from byov.text import printable
 
-NAME_WIDTH = 20  # minimum width of the row names; longer ones wrap
+NAME_WIDTH = 20  # minimum width of row names; longer names wrap
 _SUPERSCRIPTS = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ𐞥ʳˢᵗᵘᵛʷˣʸᶻ")
 
 
@@ -29,8 +29,8 @@ def print_and_save(
 ) -> None:
     """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
-    If the tables are written to a folder, only the main ones are printed: the first, and the first of each protocol.
-    The summary is printed below them.
+    With a folder, only the main table of each protocol and tables with the columns of the first table are printed.
+    The summary is printed below the tables.
     """
     if as_json:
         print(json.dumps(results, indent=1))
@@ -48,7 +48,7 @@ def print_and_save(
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table. Numbers are never truncated: columns that do not fit are printed in additional blocks below."""
+    """Print a table. Columns that do not fit are printed in additional blocks, so that numbers are never truncated."""
     console.print(Text(printable(table.title), style="bold"))
     blocks: list[list[int]] = [[]]
     for column in range(len(table.columns)):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop at once, or after the current step."""
+"""Handle Ctrl-C and SIGTERM: stop at once, or after the current step."""
 
 import _thread
 import os
@@ -16,19 +16,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(BaseException):
-    """Raised by Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer chooses the exit code."""
+    """Raised on Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer would choose the exit code."""
 
     def __init__(self, signal_number: int, message: str = "interrupted") -> None:
         self.exit_code, self.message = 128 + signal_number, message
 
 
 def raise_stopped(signal_number: int, _frame: FrameType | None) -> None:
-    """Signal handler of the commands."""
+    """Raise `Stopped`. This is the signal handler of the commands."""
     raise Stopped(signal_number)
 
 
 def ignore_signals() -> None:
-    """Ignore further signals while the process ends."""
+    """Ignore further signals while the process exits."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -44,13 +44,13 @@ class StopRequest:
 
 @contextmanager
 def deferred_stop() -> Iterator[StopRequest]:
-    """Record the first signal instead of raising; it is raised when the block ends. A second signal is not deferred."""
+    """Defer the first signal: `Stopped` is raised when the block ends. A second signal raises it at once."""
     request = StopRequest()
 
     def handler(signal_number: int, frame: FrameType | None) -> None:
         if request():
             raise_stopped(signal_number, frame)
-        signal.alarm(0)  # Ray's own handler, called before this one, aborts after three seconds.
+        signal.alarm(0)  # Cancel the alarm of Ray's handler, which ran before and aborts after three seconds.
         request.signal_number = signal_number
 
     previous = {number: signal.signal(number, handler) for number in SIGNALS}
@@ -79,7 +79,7 @@ def run_in_thread(work: Callable[[], T]) -> T:
         finally:
             running.release()
 
-    # Not threading.Thread: a handler that raises inside threading's own Python code leaves its locks broken.
+    # Not threading.Thread, because a signal handler that raises inside its Python code leaves its locks broken.
     running = _thread.allocate_lock()
     running.acquire()
     _thread.start_new_thread(target, ())
@@ -91,7 +91,7 @@ def run_in_thread(work: Callable[[], T]) -> T:
 
 
 def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
-    """Run `work` in a thread; a signal prints the message and ends the process at once."""
+    """Run `work` in a thread; on a signal, print the message and end the process at once."""
     try:
         return run_in_thread(work)
     except Stopped as stopped:
@@ -100,7 +100,7 @@ def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End the process without waiting for other threads, and remove their temporary files."""
+    """Remove temporary files and end the process without waiting for other threads."""
     with creation:
         discard_own()
         os._exit(code)

@@ -31,11 +31,11 @@ main = common.App()
 
 @main.command()
 def sweep_grid(
-    grid: Annotated[str, typer.Argument(help="TOML file of settings and lists of settings, `paper` or `benchmark`.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; train nothing.")] = False,
+    grid: Annotated[str, typer.Argument(help="TOML file with settings and lists of values, `paper` or `benchmark`.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs in parallel, one thread each.", show_default="CPU cores")
+        int | None, typer.Option(min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores")
     ] = None,
     cluster: common.Cluster = None,
     cpus_per_worker: common.Cpus = None,
@@ -43,26 +43,26 @@ def sweep_grid(
     device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
-        list[str] | None, experiment_option("--tables", help=f"Tables of the paper: {', '.join(PAPER_TABLES)}.")
+        list[str] | None, experiment_option("--tables", help=f"Tables in the paper: {', '.join(PAPER_TABLES)}.")
     ] = None,
     dataset: Annotated[
         list[str] | None,
         experiment_option(help="Dataset; repeatable.", show_default="all", autocompletion=common.complete_datasets),
     ] = None,
-    encoder: Annotated[str | None, experiment_option(help="Encoder.", show_default="that of the experiment")] = None,
+    encoder: Annotated[str | None, experiment_option(help="Encoder to use.", show_default="the experiment's")] = None,
     seeds: Annotated[
-        int | None, experiment_option(min=1, max=1000, help="Runs per row.", show_default="5; benchmark: 3")
+        int | None, experiment_option(min=1, max=1000, help="Number of seeds per row.", show_default="5; benchmark: 3")
     ] = None,
-    small: Annotated[bool, experiment_option("--small", help="Small models, short training; paper only.")] = False,
+    small: Annotated[bool, experiment_option("--small", help="Small models and short training (paper).")] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     features_dir: common.FeaturesDir = Path("features"),
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Train and score every combination of a grid, the experiments of the paper, or the benchmark.
+    """Train and score all combinations of settings in a grid, the experiments in the paper, or the benchmark.
 
-    Finished runs are skipped, interrupted ones are resumed.
+    Finished runs are skipped; interrupted runs are resumed.
     """
     if out is not None:
         check_folder(out, "--out")
@@ -75,12 +75,12 @@ def sweep_grid(
         plan = plan_paper(names, folders.features, choice)
         grids = [one for of_table in plan.values() for one in of_table]
     elif table or small:
-        raise UsageError(f"--tables and --small are options of byov-sweep {PAPER}.")
+        raise UsageError(f"--tables and --small are only for byov-sweep {PAPER}.")
     elif grid == BENCHMARK:
         grids = [shipped_grid(BENCHMARK, folders.features, choice)]
     elif dataset or encoder or seeds:
         raise UsageError(
-            f"--dataset, --encoder and --seeds are options of byov-sweep {PAPER} and byov-sweep {BENCHMARK}. "
+            f"--dataset, --encoder and --seeds are only for byov-sweep {PAPER} and byov-sweep {BENCHMARK}. "
             "Set dataset, encoder and seed in the grid file instead."
         )
     else:
@@ -127,7 +127,7 @@ def sweep_grid(
 
 
 def _note_missing(planned: Sequence[PlannedRun]) -> None:
-    """Print the commands that extract missing features, each once."""
+    """Print each command that extracts missing features once."""
     ratios: dict[str, list[str]] = {}
     for run in planned:
         if run.missing:

@@ -16,7 +16,7 @@ from byov.progress import Bar
 from byov.text import printable
 
 LOG_INTERVAL_SECONDS = 30.0
-LOG_WIDTH = 160  # columns of a table that does not go to a terminal
+LOG_WIDTH = 160  # width of tables if the output is not a terminal
 
 
 def note(message: str) -> None:
@@ -25,7 +25,7 @@ def note(message: str) -> None:
 
 
 def table_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for whole lines if the output is piped."""
+    """Return a console with the width of the terminal, or LOG_WIDTH if the output is piped."""
     return Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
 
 
@@ -73,7 +73,7 @@ def show_log() -> Iterator[None]:
 
 
 class _TqdmBar(tqdm):  # type: ignore[misc]
-    monitor_interval = 0  # its thread only serves bars that skip updates
+    monitor_interval = 0  # no monitor thread, which only bars that skip updates need
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         if latest:
@@ -84,7 +84,7 @@ class _TqdmBar(tqdm):  # type: ignore[misc]
 
 
 class _NoteFile(io.TextIOBase):
-    """File that prints what tqdm draws as lines."""
+    """File-like object that prints the output of tqdm line by line."""
 
     def write(self, text: str) -> int:
         if text.strip():
@@ -93,7 +93,7 @@ class _NoteFile(io.TextIOBase):
 
 
 class TerminalProgress:
-    """Progress bars if standard error is a terminal, otherwise a line for each long task every 30 seconds."""
+    """Progress bars if standard error is a terminal, otherwise one line every 30 seconds for each long task."""
 
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False

@@ -68,7 +68,7 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
 
 
 def _panel(name: str) -> str | None:
-    """Return the help panel of a setting: its group, or its method."""
+    """Return the help panel for a setting, which is its group or its method."""
     for group, cls in shared.GROUPS.items():
         if name in cls.model_fields:
             return group
@@ -79,7 +79,7 @@ def _panel(name: str) -> str | None:
 
 
 def _defaults(name: str) -> str:
-    """Describe the defaults of a setting, for example "1; carl, timeline: 4"."""
+    """Describe the defaults of a setting, such as "1; carl, timeline: 4"."""
     methods = shared.methods_with(name)
     presets = [*ByovSettings.RECIPES.items(), *ByovSettings.SIZES.items(), *shared.SHARED_PRESETS.items()]
     for method in methods:
@@ -123,7 +123,7 @@ def train(
         bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
     ] = False,
     embed_only: Annotated[
-        bool, typer.Option("--embed-only", help="Compute the embeddings of a trained run again.")
+        bool, typer.Option("--embed-only", help="Recompute the embeddings of a trained run.")
     ] = False,
     checkpoint_every: Annotated[
         int, machine_option(min=1, help="Epochs between checkpoints.")
@@ -134,7 +134,7 @@ def train(
     ] = shared.PRELOAD_GIB,
     tensorboard: Annotated[bool, machine_option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[
-        bool, machine_option("--wandb", help="Log to Weights & Biases (WANDB_MODE=offline for files).")
+        bool, machine_option("--wandb", help="Log to Weights & Biases (set WANDB_MODE=offline to log to files).")
     ] = False,
     as_json: common.Json = False,
     features_dir: common.FeaturesDir = Path("features"),
@@ -179,13 +179,13 @@ def train(
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(common.FAILED) from None
-        except ProcessLost as error:  # exit at once: threads that wait for the lost process may wait forever
+        except ProcessLost as error:  # exit at once, as other threads may wait forever for the lost process
             ignore_signals()
             if processes.reports_error():
                 with redirect_stderr(sys.__stderr__):
                     note(f"error: {error}")
             exit_now(common.FAILED)
-        except Interrupted as error:  # by a signal to this process or to another one of the run
+        except Interrupted as error:  # by a signal to this or another process of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
     if not processes.is_main:
@@ -201,8 +201,8 @@ def train(
 
 
 def main() -> None:
-    """Run the command. With several processes, only the main one prints, unless another process fails."""
-    for number in SIGNALS:  # end at once while waiting for the other processes
+    """Run the command. Under torchrun, only the main process prints, unless another process fails."""
+    for number in SIGNALS:  # while waiting for other processes, signals end this one at once
         signal.signal(number, signal.SIG_DFL)
     try:
         processes = init_processes()

@@ -1,4 +1,4 @@
-"""Options and helpers of the commands that read videos: extract, embed and align."""
+"""Options and helpers for the commands that read videos: extract, embed and align."""
 
 import ctypes
 import os
@@ -12,11 +12,11 @@ from byov.device import Device
 
 OnTruncatedOption = Annotated[
     OnTruncated,
-    typer.Option("--on-truncated", help="Videos that end early: report an error, or keep the frames before the end."),
+    typer.Option("--on-truncated", help="For videos that end early: report an error, or keep the decoded frames."),
 ]
 OnCorruptOption = Annotated[
     OnCorrupt,
-    typer.Option("--on-corrupt", help="Videos with corrupt frames: report an error, or keep and count these frames."),
+    typer.Option("--on-corrupt", help="For corrupt frames: report an error, or keep and count them."),
 ]
 MaxPixelsOption = Annotated[
     int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
@@ -29,20 +29,20 @@ DeviceOption = Annotated[Device, typer.Option("--device", help="Device for the e
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 
 
-# From glibc's malloc.h.
+# Constants from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next batch, and return whether it does. Call before threads start.
+    """Make glibc keep freed memory for the next batch, and return whether it does. Call this before starting threads.
 
-    An encoder on the CPU allocates and frees hundreds of MiB per batch. By default glibc returns them to the system,
-    which clears every page again for the next batch. Does nothing with another C library, or if the environment
-    configures glibc's allocator.
+    An encoder on the CPU allocates and frees hundreds of MiB per batch. By default, glibc returns this memory to the
+    system, which has to clear every page for the next batch. Other C libraries are not changed, nor is glibc if the
+    environment configures its allocator.
     """
     tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
     if platform.libc_ver()[0] != "glibc" or tuned or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # One arena, since blocks above 64 MiB do not fit into those of other threads and would be mapped after all.
+    # Use one arena: blocks above 64 MiB do not fit into the arenas of other threads and would still be mapped.
     return all(mallopt(*setting) for setting in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1)))

@@ -1,4 +1,4 @@
-"""Small commands, in this process or in their own."""
+"""Fixtures that run small commands in this process or in a subprocess."""
 
 from importlib.metadata import entry_points
 
@@ -23,7 +23,7 @@ app()
 
 @pytest.fixture
 def run_app(call):
-    """run_app(function): run a command with this body in this process."""
+    """Run a function as a command in this process."""
 
     def run(body):
         app = common.App()
@@ -35,7 +35,7 @@ def run_app(call):
 
 @pytest.fixture
 def start_command(start_python):
-    """Start a command that prints "ready" and then waits for its standard input."""
+    """Start a command in a subprocess and wait until it prints "ready"."""
 
     def start(body, **environment):
         process = start_python(APP.format(body=body), **environment)

@@ -1,4 +1,4 @@
-"""Errors, exit codes, --config and --help of all commands."""
+"""Tests of errors, exit codes, --config and --help for all commands."""
 
 import pytest
 import typer
@@ -12,12 +12,12 @@ from byov.train.settings import option_name, settings_classes
 
 @pytest.fixture
 def typed(call):
-    """typed("byov-eval --task tau"): run a command line."""
+    """Run a command line, such as "byov-eval --task tau"."""
     return lambda line: call(SCRIPTS[line.split()[0]].load(), *line.split())
 
 
 def error_line(done):
-    """Return the only line that a command printed, which is an error."""
+    """Check that a command printed nothing but a one-line error, and return that line."""
     assert (done.code, done.out) == (2, "")
     (line,) = done.err.splitlines()
     assert line.startswith("error: ")
@@ -121,7 +121,7 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-extract --manifest /etc/passwd", "the columns path,view,split"),
         ("byov-extract --manifest .", "missing or a folder"),
         ("byov-extract --folder notes.txt", "Pass the folder that contains the videos"),
-        ("byov-extract --lerobot notes.txt", "Pass the folder of a LeRobot dataset"),
+        ("byov-extract --lerobot notes.txt", "folder of a LeRobot dataset"),
         ("byov-extract --dataset pour_milk --datasets-dir files", "is missing or not a folder"),
         ("byov-extract --dataset demo --encoder files/pour_milk", "neither a folder nor a Hugging Face id"),
         ("byov-sweep paper --out notes.txt", "Choose another output with --out"),
@@ -174,7 +174,7 @@ def test_folders_of_outputs_are_checked_first(tmp_path, monkeypatch):
 
 @pytest.fixture
 def configured(call, tmp_path):
-    """configured(text, *arguments): the option values of a small command with --config; None: no such file."""
+    """Run a command that prints its option values, with `text` in its --config file (None for no file)."""
     app = common.App()
 
     @app.command()

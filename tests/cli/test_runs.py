@@ -1,4 +1,4 @@
-"""byov-runs on runs that consist of their text files only."""
+"""Tests of byov-runs, on run folders with empty model files."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def runs_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def write_run(runs_dir):
-    """write_run(name, done, **settings): a run after `done` of 4 epochs, with two checkpoints of 100 bytes."""
+    """Write a run after `done` of 4 epochs, with two checkpoints of 100 bytes."""
 
     def write(name, done=4, *, age_seconds=0, **settings):
         folder = runs_dir / name
@@ -57,8 +57,8 @@ def test_runs_are_listed_newest_first(byov_runs, write_run):
     heading, half, done = ran.out.splitlines()
     assert heading.split() == ["run", "method", "recipe", "dataset", "epoch", "state", "best", "val", "size"]
     assert half.split()[:8] == ["half", "byov", "paper", "demo", "2", "of", "4", "stopped"]
-    assert half.split()[8:10] == ["both", "0.8000"]  # the untrained model does not count
-    assert done.split()[6] == "finished"  # without a recipe, which only byov has
+    assert half.split()[8:10] == ["both", "0.8000"]  # the score of the untrained model (epoch 0) is ignored
+    assert done.split()[6] == "finished"  # no recipe, which only byov has
     first, second = byov_runs("ls", "--json").json
     assert byov_runs("--json").json == [first, second]
     assert (first["run"], first["epoch"], first["epochs"], first["best"]) == ("half", 2, 4, 0.8)
@@ -71,7 +71,7 @@ def test_unreadable_run_is_skipped_with_a_note(byov_runs, runs_dir):
     (runs_dir / "bad" / "config.json").write_text("{}")
     ran = byov_runs("ls")
     assert "bad: skipped" in ran.err
-    assert str(runs_dir) in ran.out  # there are no runs
+    assert str(runs_dir) in ran.out  # in the message that there are no runs
     assert byov_runs("--json").json == []
 
 
@@ -105,13 +105,13 @@ def test_compare_includes_data_and_selection_metric(byov_runs, write_run):
 
 
 def test_settings_are_a_config_file_for_train(byov_runs, write_run):
-    """With option names, and without settings that have no option or no value."""
+    """Check that keys are option names, and that settings without an option or a value are left out."""
     config = write_run("a", crop=[0.5, 1.0], self_view=True, attention_window=None, norm="before") / "config.json"
     assert tomllib.loads(byov_runs("settings", "a").out) == {
         **{"dataset": "demo", "encoder": "random/tiny", "ratio": 0.3, "method": "byov", "epochs": 4, "lr": 0.001},
         **{"select": "both", "crop": [0.5, 1.0], "self": True},
     }
-    config.write_text(config.read_text().replace("random--tiny", "copied"))  # a folder of another name
+    config.write_text(config.read_text().replace("random--tiny", "copied"))  # not the default name
     assert tomllib.loads(byov_runs("settings", "a").out)["encoder"] == "copied"
 
 
@@ -153,7 +153,7 @@ def test_prune_deletes_checkpoints_of_finished_runs_only(byov_runs, write_run):
 
 
 def test_run_without_its_last_model_is_not_finished(byov_runs, write_run, runs_dir):
-    """Killed right after its last epoch, it still needs its checkpoint."""
+    """Check that a run killed right after its last epoch keeps its checkpoint."""
     folder = write_run("late")
     (folder / "model-last.safetensors").unlink()
     assert read_progress(read_run(runs_dir, "late")).state == "stopped"
@@ -203,7 +203,7 @@ def test_non_finite_scores_are_ignored(byov_runs, write_run):
 
 
 def test_size_ignores_files_that_disappear(write_run, monkeypatch):
-    """Temporary files of a run in training do."""
+    """Check that temporary files that vanish during training are not counted."""
     folder = write_run("busy", 2)
     monkeypatch.setattr(os, "walk", lambda top: [(top, [], ["config.json", ".metrics.jsonl.partial"])])
     assert size_bytes(folder) == (folder / "config.json").stat().st_size

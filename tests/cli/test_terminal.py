@@ -1,4 +1,4 @@
-"""Progress, with and without a terminal, and log records."""
+"""Tests of progress and log records, with and without a terminal."""
 
 import io
 import logging
@@ -16,7 +16,7 @@ LOGGER = logging.getLogger("byov.tests")
 
 @pytest.fixture
 def make_terminal(monkeypatch):
-    """make_terminal(): replace standard error by a terminal and return it; call it in the test itself."""
+    """Replace standard error with a fake terminal and return it. Call it in the test, not in a fixture."""
 
     def replace():
         stream = io.StringIO()

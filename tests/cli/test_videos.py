@@ -1,4 +1,4 @@
-"""keep_freed_memory, in separate processes because it affects the whole process."""
+"""Tests of keep_freed_memory, in subprocesses because it affects the whole process."""
 
 import platform
 
