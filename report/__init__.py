@@ -1,1 +1,1 @@
-"""HTML report of a run, and its figures for a paper."""
+"""HTML report of a run, and figures for a paper."""

@@ -1,4 +1,4 @@
-"""Numerics of a report: frame sampling, t-SNE, token selection, quantization."""
+"""Numerical routines for a report: frame sampling, t-SNE, token selection and quantization."""
 
 from math import isqrt
 
@@ -33,7 +33,7 @@ def centers(count: int, parts: int) -> tuple[int, ...]:
 
 
 def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """Return the (n, 2) t-SNE of (n, D) points; all zeros if they coincide. Single-threaded, to be reproducible."""
+    """Return the (n, 2) t-SNE of (n, D) points; zeros if all are equal. Uses a single thread to be reproducible."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -50,7 +50,7 @@ def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
 
 def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArray[np.float64]:
-    """Scale (n, 2) points into a square of `size` pixels, with equal aspect and y upwards."""
+    """Scale (n, 2) points into a square of `size` pixels, with equal aspect ratio and the y-axis pointing up."""
     low, high = points.min(axis=0), points.max(axis=0)
     scale = (size - 2 * margin) / max(float((high - low).max()), 1e-12)
     fitted: NDArray[np.float64] = size / 2 + (points - (low + high) / 2) * scale * np.array([1.0, -1.0])
@@ -62,7 +62,7 @@ def darken_excluded(
 ) -> NDArray[np.uint8]:
     """Darken the patches of an (H, W, 3) picture that token merging excludes at a ratio.
 
-    `order` has the (N,) token indices by decreasing change. If cropped, patches cover only the central square.
+    `order` lists the (N,) token indices by decreasing change. If `cropped`, patches cover only the central square.
     """
     selected = np.zeros(len(order), np.bool_)
     selected[order[: selected_tokens(len(order), ratio)]] = True
@@ -77,7 +77,7 @@ def darken_excluded(
 
 
 def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
-    """Quantize (n, D) embeddings around their mean to 8 bits; return the integers and the step size."""
+    """Center (n, D) embeddings and quantize them to 8 bits; return the integers and the step size."""
     centered = embeddings - embeddings.mean(axis=0, dtype=np.float64)
     step = float(np.abs(centered).max()) / INT8_MAX or 1.0
     return np.round(centered / step).astype(np.int8), step

@@ -48,7 +48,7 @@ T = TypeVar("T")
 SPLITS = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # per view
 MAX_SAMPLES, MIN_SAMPLES = 100, 8  # sampled frames per video
-MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels
+MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels as JPEG
 OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3
 TSNE_POINTS, MIN_TSNE_POINTS = 600, 5
@@ -58,12 +58,12 @@ WORST_VIDEOS, WORST_FRAMES = 3, 5
 PROGRESS_FRAMES, PROGRESS_PICTURE_PX, PRELOADED_BYTES = 8, 160 * 120, 1 << 30
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
-NO_CURVE = ("epoch", "step", "lr")  # columns that are not plotted
+NO_CURVE = ("epoch", "step", "lr")  # keys in metrics.jsonl that are not plotted
 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbeddings:
-    """A run's embeddings of the shown videos of a split. Videos are referred to by index."""
+    """Embeddings of a run for the videos shown in a report. Methods take the index of a video."""
 
     runs_dir: Path
     features_dir: Path
@@ -78,12 +78,12 @@ class SplitEmbeddings:
 
     @cached_property
     def taus(self) -> NDArray[np.float64]:
-        """(V, V) Kendall's tau of query and candidate video; NaN if undefined."""
+        """Kendall's tau for each query and candidate video, shape (V, V); NaN if undefined."""
         return tau_of_each_pair(self.frames.every(TAU_STRIDE))
 
     @cached_property
     def mean_taus(self) -> NDArray[np.float64]:
-        """(V,) tau averaged over the pairs of a video, as query and as candidate; NaN if it has none."""
+        """Mean tau of each video over its pairs, as query and as candidate, shape (V,); NaN if undefined."""
         if "tau" not in evaluation.tasks_of(self.reader.manifest):
             return np.full(len(self.segments), np.nan)
         known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
@@ -94,7 +94,7 @@ class SplitEmbeddings:
         return [index for index, segment in enumerate(self.segments) if segment.video.view == view]
 
     def embeddings(self, video: int) -> NDArray[np.float32]:
-        """Return (T, D) embeddings."""
+        """Return the (T, D) embeddings of a video."""
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
@@ -103,7 +103,7 @@ class SplitEmbeddings:
 
 
 def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Unavailable:
-    """Call `make`, and return its error as `Unavailable`, without local paths, since reports are shared."""
+    """Call `make`; return its error as `Unavailable`, without local paths because reports are shared."""
     try:
         return make(data, *args)
     except (CacheError, EvaluationError, TrainError) as error:
@@ -128,8 +128,8 @@ def collect(
 ) -> content.Content:
     """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
-    All compared runs are in the tables, and the first one also in the figures. Video files are searched in `videos`
-    first, then where they were at extraction. `seed` is the seed of t-SNE, and `max_mb` limits the size of the page.
+    The tables include all compared runs, the figures only the first. Video files are searched for in `videos`, then at
+    their paths during extraction. `seed` is the random seed for t-SNE, and `max_mb` limits the size of the page.
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
@@ -208,7 +208,7 @@ def collect(
 
 
 def read_split(runs_dir: Path, features_dir: Path, run: str, split: str | None = None) -> SplitEmbeddings:
-    """Read the run's embeddings of a split, for at most MAX_VIDEOS videos per view."""
+    """Read a run's embeddings for a split, of at most MAX_VIDEOS videos per view."""
     reader = RunEmbeddings(runs_dir, features_dir, run)
     if split is None:
         available = {video.split for video in reader.manifest.videos if video.frames}
@@ -223,13 +223,13 @@ def read_split(runs_dir: Path, features_dir: Path, run: str, split: str | None =
 
 
 def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
-    """Select at most MAX_VIDEOS evenly spaced videos of each view, ego first."""
+    """Select at most MAX_VIDEOS evenly spaced videos per view, ego first."""
     views = [[segment for segment in everything if segment.video.view == view] for view in VIEWS]
     return [videos[index] for videos in views for index in evenly_spaced(len(videos), MAX_VIDEOS)]
 
 
 def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
-    """Return the number of samples per video, and the bytes for all pictures, that fit the size limit of the page."""
+    """Return the number of samples per video and the total picture size in bytes that fit into the page."""
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
     fitting = available // (len(lengths) * (bytes_per_frame + MIN_PICTURE_BYTES))
     samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
@@ -255,7 +255,7 @@ def _require_two_videos(data: SplitEmbeddings) -> None:
 
 
 def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
-    """Retrieve across views for evenly spaced videos and frames."""
+    """Retrieve frames across views, with queries evenly spaced over videos and frames."""
     for view in VIEWS:
         if not data.of_view(view):
             raise EvaluationError(f"the {data.split} split has no {view} videos")
@@ -274,16 +274,16 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
 
 
 def find_failures(data: SplitEmbeddings) -> content.Failures:
-    """Find the videos with the lowest mean tau."""
+    """Find the videos with the lowest mean tau, and their worst matches."""
     _require_two_videos(data)
     manifest = data.reader.manifest
     if "tau" not in evaluation.tasks_of(manifest):
-        raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so they have no Kendall's tau")
+        raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so Kendall's tau is undefined")
     taus, means = data.taus, data.mean_taus
     ascending = np.argsort(means, kind="stable")  # NaN last
     chosen = [int(video) for video in ascending[:WORST_VIDEOS] if not np.isnan(means[video])]
     if not chosen:
-        raise EvaluationError("no pair of videos has a Kendall's tau, since the nearest frame never changes")
+        raise EvaluationError("Kendall's tau is undefined because the nearest frame never changes")
     worst = []
     for video in chosen:
         frames = centers(len(data.segments[video]), WORST_FRAMES)
@@ -295,7 +295,7 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
         worst.append(content.WorstVideo(video, float(means[video]), partner, tau, tuple(pairs)))
     reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
     z = data.embeddings(reference.video).astype(np.float64)
-    is_unit = np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-2)  # their softmax is flat in any case
+    is_unit = np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-2)  # the softmax of unit vectors is always flat
     similarity = None if is_unit else softmax(z @ z[reference.frame] / np.sqrt(z.shape[1]))
     return content.Failures(tuple(worst), reference, similarity)
 
@@ -303,12 +303,12 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
 def project(
     data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], sampled: Sequence[tuple[int, ...]], seed: int
 ) -> content.Projection:
-    """Compute t-SNE maps of the frozen features, the untrained model and the runs, for some samples of each video."""
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs from some samples of each video."""
     limit = max(TSNE_POINTS // len(sampled), 2)
     chosen = [[frames[index] for index in evenly_spaced(len(frames), limit)] for frames in sampled]
     points = [FrameRef(video, frame) for video, frames in enumerate(chosen) for frame in frames]
     if len(points) < MIN_TSNE_POINTS:
-        raise EvaluationError(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, and there are {len(points)}")
+        raise EvaluationError(f"t-SNE needs at least {MIN_TSNE_POINTS} frames, found {len(points)}")
 
     def read(reader: EmbeddingReader) -> NDArray[np.float32]:
         videos = zip(data.segments, chosen, strict=True)
@@ -332,7 +332,7 @@ def _decode(data: SplitEmbeddings, sources: SourceVideos, area: int, video: int,
 def token_selection(
     data: SplitEmbeddings, video: int, frames: tuple[int, ...], samples: Sequence[int], pixels: Pixels | Unavailable
 ) -> content.TokenSelection:
-    """Draw the selected tokens of some frames of a video at each ratio, given the pixels of its samples."""
+    """Darken the tokens excluded at each ratio in some frames of a video, given the pixels of its samples."""
     if isinstance(pixels, Unavailable):
         raise CacheError(pixels.reason)
     header = data.feature_header(video)
@@ -358,7 +358,7 @@ def _vectors(
 
 
 def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[content.ProgressLabels, ...]:
-    """Compute the labels of the training video of each view in which they differ most from normalized time."""
+    """Return, for each view, the labels of the training video in which they differ most from normalized time."""
     run = data.reader.run
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
@@ -387,7 +387,7 @@ def read_curves(run: RunRecord) -> content.Curves:
     losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
     if not losses and not names.keys() & VALIDATION:
         raise CacheError(f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged")
-    # The record has the validation scores of the saved model, which is the last one if none was selected.
+    # Find the epoch of the saved model by its validation scores, unless the last model was saved.
     saved = run.settings.get("select") != "last" and run.training.get("validation")
     kept = [record["epoch"] for record in records if saved and saved.items() <= record.items()]
     return content.Curves(
@@ -403,12 +403,12 @@ def _curve(records: Sequence[dict[str, Any]], name: str) -> content.Curve:
 
 
 def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, str], ...]:
-    """Return all videos of the dataset as rows of the CSV that byov-extract --manifest reads.
+    """Return all videos in the dataset as rows of a CSV file for byov-extract --manifest.
 
-    Paths are relative to the common folder of all videos, since reports are shared.
+    Paths are relative to the common folder of all videos because reports are shared.
     """
     paths: dict[str, str] = {}
-    with suppress(CacheError, ValueError):  # damaged, empty, or on different drives
+    with suppress(CacheError, ValueError):  # the index is damaged or empty, or the videos are on different drives
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])
         paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
@@ -422,7 +422,7 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
 
 
 def events_cell(labels: Sequence[int], phases: int) -> str:
-    """Format the first frames of the phases, as in "31f;52f", with marks where labels stop and resume.
+    """Format the first frames of the phases, such as "31f;52f", with marks where labels stop and resume.
 
     Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if the labels are not
     consecutive phases.

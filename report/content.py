@@ -1,7 +1,7 @@
 """Contents of a report. `byov.report.page` renders them as HTML, `byov.report.figures` as figures for a paper.
 
-A part that cannot be shown is an `Unavailable` with the reason. Videos are referred to by their index in
-`Content.videos`, frames by their number in the video.
+Parts that cannot be shown are `Unavailable`, with the reason. Videos are given as indices into `Content.videos`, and
+frames as indices into the video.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SECTIONS = {  # attribute of Content → section of the page
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A part that cannot be shown, with the reason. It is falsy."""
+    """Part that cannot be shown, with the reason. Instances are falsy."""
 
     reason: str
 
@@ -37,7 +37,7 @@ class Unavailable:
 
 
 Pictures = tuple[bytes, ...]  # JPEG
-Strip = tuple["FrameRef", ...]  # a query and the nearest frame of each video of the other view, nearest video first
+Strip = tuple["FrameRef", ...]  # a query and its nearest frames in videos of the other view, nearest first
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ShownVideo:
     frames: int
     pts_seconds: NDArray[np.float64]  # (frames,)
     labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
-    samples: tuple[int, ...]  # ascending; frames with pictures and embeddings in the page
+    samples: tuple[int, ...]  # frames with pictures and embeddings in the page, ascending
     tau: float | None  # Kendall's tau, averaged over all pairs with this video
     pictures: Pictures | Unavailable  # thumbnails of the samples
 
@@ -58,7 +58,7 @@ class ShownVideo:
         return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
 
     def phase_runs(self) -> list[tuple[int, int, int]]:
-        """Return (first frame, end frame, phase) of each labeled segment."""
+        """Return (first frame, end frame, phase) for each labeled segment."""
         runs, first = [], 0
         for phase, stretch in groupby(self.labels or ()):
             end = first + len(list(stretch))
@@ -88,25 +88,25 @@ class Curves:
 
 @dataclass(frozen=True)
 class Projection:
-    """Frames embedded in the plane by t-SNE: frozen features, untrained model, trained runs."""
+    """t-SNE maps of the same frames for the frozen features, the untrained model and the trained runs."""
 
-    frames: tuple[FrameRef, ...]  # (n,) in the order of the points
+    frames: tuple[FrameRef, ...]  # n frames, in the order of the points
     maps: tuple[tuple[str, NDArray[np.float64]], ...]  # title and (n, 2) points
 
 
 @dataclass(frozen=True)
 class TokenSelection:
-    """Tokens kept by selective token merging: a row of frames per ratio, with excluded patches darkened."""
+    """Tokens kept by selective token merging, as pictures in which excluded patches are darkened."""
 
     video: int
-    frames: tuple[int, ...]  # F
-    ratios: tuple[float, ...]  # R
+    frames: tuple[int, ...]  # F frames
+    ratios: tuple[float, ...]  # R ratios
     pictures: NDArray[np.uint8]  # (R, F, height, width, 3)
 
 
 @dataclass(frozen=True)
 class WorstVideo:
-    """A video with a low Kendall's tau, and the partner with which its tau is lowest."""
+    """Video with a low Kendall's tau, and the partner with which its tau is lowest."""
 
     video: int
     tau: float  # mean over its pairs
@@ -117,29 +117,29 @@ class WorstVideo:
 
 @dataclass(frozen=True)
 class Failures:
-    """The paper's failure analysis."""
+    """Failure analysis as in the paper."""
 
     worst: tuple[WorstVideo, ...]  # worst first
-    reference: FrameRef  # a frame of the worst video
+    reference: FrameRef  # frame in the worst video
     similarity: NDArray[np.float64] | None  # (T,) softmax of z_ref · z_t / sqrt(D); None for unit vectors
 
 
 @dataclass(frozen=True)
 class RunVectors:
-    """A run's embeddings of the sampled frames, used by the page to compute nearest frames and alignments."""
+    """A run's embeddings of the sampled frames, from which the page computes nearest frames and alignments."""
 
     name: str
     of_video: tuple[NDArray[np.float32], ...]  # (samples, D) per video
-    taus: NDArray[np.float64]  # (V, V) Kendall's tau of query and candidate video over all frames; NaN if undefined
+    taus: NDArray[np.float64]  # (V, V) Kendall's tau for each query and candidate video; NaN if undefined
 
 
 @dataclass(frozen=True)
 class ProgressLabels:
-    """Progress labels of a training video of the method timeline, and some of the video's frames."""
+    """Progress labels of a training video for the method timeline, and some frames of the video."""
 
     name: str
     labels: NDArray[np.float64]  # (T,)
-    frames: tuple[int, ...]  # F
+    frames: tuple[int, ...]  # F frames
     pictures: NDArray[np.uint8] | None  # (F, height, width, 3); None if the video cannot be read
 
 
@@ -153,20 +153,20 @@ class Content:
     videos: tuple[ShownVideo, ...]
     verdict: str  # one sentence; "" if there is nothing to compare
     tables: tuple[Table, ...] | Unavailable
-    own_row: str  # this run's row in the tables
+    own_row: str  # name of this run's row in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable
-    strips: tuple[Strip, ...] | Unavailable  # examples of retrieval across views
+    strips: tuple[Strip, ...] | Unavailable  # examples of cross-view retrieval
     tokens: tuple[TokenSelection, ...] | Unavailable
     failures: Failures | Unavailable
     progress: tuple[ProgressLabels, ...] | Unavailable  # () for methods without progress labels
     vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
-    manifest_rows: tuple[dict[str, str], ...]  # of all videos of the dataset, for byov-extract --manifest
+    manifest_rows: tuple[dict[str, str], ...]  # all videos in the dataset, for byov-extract --manifest
     provenance: tuple[tuple[str, str], ...]
 
     @property
     def missing(self) -> dict[str, str]:
-        """Names of the parts that cannot be shown, with the reasons."""
+        """Dict mapping the names of parts that cannot be shown to the reasons."""
         parts = {name: getattr(self, name) for name in SECTIONS}
         return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
 

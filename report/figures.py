@@ -1,4 +1,4 @@
-"""Figures of a report, as SVG for the page and as PNG and PDF for a paper; score curves of a sweep."""
+"""Figures for a report (SVG for the page, PNG and PDF for a paper) and score curves for a sweep."""
 
 import io
 import math
@@ -27,7 +27,7 @@ from byov.report import style
 from byov.report.content import Content, FrameRef
 from byov.report.style import COLUMN_INCHES, FAINT, INK, LEGEND_ROW_INCHES, PAGE_INCHES, fit_text, legend, phase_color
 
-Entries = list[tuple[Artist, str]]  # of a legend
+Entries = list[tuple[Artist, str]]  # legend handles and names
 Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
@@ -38,8 +38,8 @@ VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
 
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
-LABEL_INCHES = 1.05  # labels on the left of a grid
-BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # by whether a frame has the query's phase
+LABEL_INCHES = 1.05  # width of the labels on the left of a grid
+BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # keys: whether a frame has the query's phase
 
 
 def figure_files(folder: Path) -> list[Path]:
@@ -50,7 +50,7 @@ def figure_files(folder: Path) -> list[Path]:
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
     """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR template.
 
-    The files are deterministic. Other figures of an earlier report are removed.
+    The files are deterministic. Outdated figures from an earlier report are removed.
     """
     make_folder(folder)
     written = []
@@ -72,7 +72,7 @@ def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder:
 def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a PNG and a PDF without timestamps."""
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    options = {"compress_level": 4}  # half the time of level 6, and hardly larger
+    options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger
     with replacing_file(png) as file:
         figure.savefig(file, format="png", dpi=style.DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=options)
     for image in figure.findobj(AxesImage):
@@ -103,7 +103,7 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
 
 
 def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures that are also on the page."""
+    """Yield the figures that are also shown on the page."""
     if content.curves:
         yield "curves", draw_curves(content.curves)
     if content.failures and content.failures.similarity is not None:
@@ -176,7 +176,7 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
     a, b = run.of_video[rows], run.of_video[columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
-    # Gray, below colored lines. Vector graphics of this many cells would be slow.
+    # Gray keeps the colored lines visible. So many cells would be slow as vector graphics.
     mesh = axes.pcolormesh(column_frames, row_frames, cdist(a, b), cmap="Greys_r", shading="nearest", rasterized=True)
     axes.invert_yaxis()
     for draw, video in ((axes.axhline, down), (axes.axvline, across)):
@@ -218,7 +218,7 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
 
 
 def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figure:
-    """Draw scores with their deviations, and published scores as dotted lines."""
+    """Draw scores with error bars, and published scores as dotted lines."""
     figure = Figure(layout="constrained")
     entries: dict[str, Artist] = {}
     for index, panel in enumerate(panels, start=1):
@@ -274,7 +274,7 @@ def draw_progress(videos: Sequence[parts.ProgressLabels]) -> Figure:
 
 
 class GridCell(NamedTuple):
-    """A picture in a grid, with caption lines below it and the color of its border."""
+    """Picture in a grid, with caption lines below it and the color of its border."""
 
     picture: Picture | None
     caption: tuple[str, ...] = ()
@@ -314,7 +314,7 @@ def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequenc
 
 
 def _grid_cell(content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None) -> GridCell:
-    """Return the thumbnail of a frame."""
+    """Return a grid cell with the thumbnail of a frame, if there is one."""
     video = content.videos[ref.video]
     if not video.pictures or ref.frame not in video.samples:
         return GridCell(None, caption, border)
@@ -323,7 +323,7 @@ def _grid_cell(content: Content, ref: FrameRef, caption: tuple[str, ...], border
 
 
 def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
-    """Draw a row per query with its nearest frames of the other view."""
+    """Draw one row per query, with its nearest frames in the other view."""
     rows = []
     for query, *retrieved in strips:
         row = []
@@ -336,7 +336,7 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
 
 
 def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Figure:
-    """Draw a row per ratio and a column per frame."""
+    """Draw one row per ratio and one column per frame."""
     captions = [(video.time(frame),) for frame in selection.frames]
     rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
     rows.append([GridCell(*cell) for cell in zip(selection.pictures[-1], captions, strict=True)])
@@ -344,7 +344,7 @@ def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Fig
 
 
 def draw_failures(content: Content, failures: parts.Failures) -> Figure:
-    """Draw the worst videos, each above the frames it is matched to."""
+    """Draw frames of the worst videos, each above its nearest frame."""
     rows, labels = [], []
     for worst in failures.worst:
         queries, matches = [], []

@@ -21,8 +21,8 @@ from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
 from byov.report.content import Pictures, Unavailable
 
-MAX_SIDE, MAX_AREA = 400, 400 * 300  # pixels of a thumbnail
-BYTES_PER_PIXEL = 0.1  # lower estimate for a JPEG; thumbnails that turn out larger are scaled down
+MAX_SIDE, MAX_AREA = 400, 400 * 300  # maximum size of a thumbnail in pixels
+BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled down
 MIN_SCALE = 0.1
 QUALITY = 72  # JPEG
 Pixels = NDArray[np.uint8]  # (n, height, width, 3)
@@ -40,7 +40,7 @@ class SourceVideos:
             self._recorded.update(read_sources(dataset_folder))
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
-        """Return the file of a video, verified by size and fingerprint; raise CacheError if there is none."""
+        """Return the file of a video, verified by size and fingerprint; raise CacheError if it is not found."""
         name, segment = parse_source(provenance.source_name)
         problem = "was not found. Pass its folder with --videos."
         recorded = [self._recorded[video_id]] if video_id in self._recorded else []
@@ -75,7 +75,7 @@ def decode_frames(
     """
     pixels: list[NDArray[np.uint8]] = []
     first, size = 0, (0, 0)
-    # Extraction has already decided whether to accept corrupt frames.
+    # Corrupt frames are kept because they were already accepted during extraction.
     policy = DecodingPolicy(on_truncated="keep" if truncated else "error", on_corrupt="keep")
     reader = FrameReader(path, segment=segment, policy=policy)
     try:
@@ -93,7 +93,7 @@ def decode_frames(
 
 
 def thumbnail_size(width: float, height: float, area: int = MAX_AREA) -> tuple[int, int]:
-    """Return the size of a thumbnail: at most MAX_SIDE and `area`, and not larger than the frame.
+    """Return the (width, height) of a thumbnail, limited by MAX_SIDE, `area` and the size of the frame.
 
     >>> thumbnail_size(640, 480), thumbnail_size(640, 640), thumbnail_size(100, 50)
     ((400, 300), (346, 346), (100, 50))
@@ -103,12 +103,12 @@ def thumbnail_size(width: float, height: float, area: int = MAX_AREA) -> tuple[i
 
 
 def thumbnail_area(frames: int, picture_bytes: int) -> int:
-    """Return the number of pixels with which the thumbnails of all frames should fit `picture_bytes` as JPEG."""
+    """Return the number of pixels per thumbnail for which all frames should fit into `picture_bytes` as JPEG."""
     return max(min(MAX_AREA, int(picture_bytes / max(frames, 1) / BYTES_PER_PIXEL)), 1)
 
 
 def encode_pictures(videos: Sequence[Pixels | Unavailable], picture_bytes: int) -> list[Pictures | Unavailable]:
-    """Encode the frames of all videos in at most `picture_bytes`, scaled down uniformly if necessary."""
+    """Encode the frames of all videos as JPEG in at most `picture_bytes`, scaled down uniformly if necessary."""
     scale = 1.0
     while True:
         with ThreadPoolExecutor(usable_cores()) as pool:

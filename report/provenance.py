@@ -41,12 +41,12 @@ def provenance(reader: RunEmbeddings) -> Lines:
         (f"Settings that differ from the {run.label[0]}", _changed_settings(run)),
         *origin,
         ("trained with", trained_with or "unknown"),
-        ("report made with", f"byov {__version__}"),
+        ("report created with", f"byov {__version__}"),
     )
 
 
 def _network(run: RunRecord) -> str:
-    """Describe the network. Only the encoder backbone has the `depth` of the settings."""
+    """Describe the network. The setting `depth` applies only to the encoder backbone."""
     networks = {"frame": "frame head", "transformer": "transformer"}
     depth = pluralize(run.settings["depth"], "block") if "depth" in run.settings else "network"
     millions = sum(map(prod, tensor_shapes(run.folder / MODEL_NAME).values())) / 1e6

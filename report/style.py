@@ -1,4 +1,4 @@
-"""Style of the figures: sizes of the CVPR template, colors, fonts and legends."""
+"""Figure style: sizes from the CVPR template, colors, fonts and legends."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # CVPR temp
 DOTS_PER_INCH = 300
 TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
-CHARACTER_WIDTH = 0.62  # average, relative to the font size
+CHARACTER_WIDTH = 0.62  # average width of a character relative to the font size
 INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
-# Okabe and Ito's palette, adapted; the same as --phase-0 to --phase-7 in page.css.
+# Adapted from the Okabe-Ito palette; must match --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
-TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # start to end, as .ramp in page.css
+TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # as .ramp in page.css
 QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
@@ -69,7 +69,7 @@ def tidy(axes: Axes, *, integer_x: bool = False) -> None:
 
 
 def legend_columns(names: Sequence[str]) -> int:
-    """Return how many legend entries fit side by side below a figure of full page width."""
+    """Return the number of legend entries that fit side by side below a figure of full page width."""
     widest = min(max(map(len, names)) * CHARACTER_WIDTH * SMALL_POINTS / 72, 3.0)
     return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5: marker and gap
 

@@ -1,1 +1,1 @@
-"""The report as a self-contained HTML page."""
+"""Self-contained HTML page of a report."""

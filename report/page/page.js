@@ -1,6 +1,6 @@
 "use strict";
-/* The interactive parts of a report. A sample is a frame included in the page, by its index in its video's `frames`; a
-   frame is a pair of video and sample. All text is inserted as text, never as markup. */
+/* Interactive parts of a report. Each video has samples, which are frames included in the page; a sample is an index into
+   the video's `frames`, and a frame is a [video, sample] pair. All text is inserted as text, never as markup. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
@@ -29,10 +29,10 @@ const phaseName = (video, sample) => data.phases[phaseOf(video, sample)] ?? "";
 const sampleText = (video, sample) => `${data.videos[video].seconds[sample].toFixed(2)} s, frame ${frameOf(video, sample)}`;
 const lastSample = (video) => data.videos[video].frames.length - 1;
 
-/** The sample nearest to a frame number, which may be fractional. */
+/** Return the sample nearest to a frame number, which may be fractional. */
 const sampleAt = (video, frame) => argmin(data.videos[video].frames.map((each) => Math.abs(each - frame)));
 
-/** The sample of another video at the same relative time. */
+/** Return the sample of another video at the same relative time. */
 function clockSample(video, sample, other) {
   const progress = frameOf(video, sample) / Math.max(data.videos[video].count - 1, 1);
   return sampleAt(other, progress * (data.videos[other].count - 1));
@@ -41,17 +41,17 @@ function clockSample(video, sample, other) {
 function showFrame(image, video, sample) {
   const picture = data.videos[video].pictures[sample];
   image.className = picture ? "tile" : "tile missing";
-  image.decoding = "sync";  // no flicker while playing
+  image.decoding = "sync";  // avoids flicker while playing
   image.alt = `${data.videos[video].name}, frame ${frameOf(video, sample)}${picture ? "" : ": no picture"}`;
   if (picture) image.src = `data:image/jpeg;base64,${picture}`;
 }
 
-/** Text and class that say whether another frame has the phase of the query, if both have labels. */
+/** Return the text and class that show whether a frame has the phase of the query, if both are labeled. */
 function verdict(query, frame) {
   const phases = [phaseOf(...query), phaseOf(...frame)];
   if (query === frame || phases.includes(null)) return { textContent: "", className: "plain" };
   if (phases[0] === phases[1]) return { textContent: "✓ same phase", className: "right" };
-  return { textContent: "✗ other phase", className: "wrong" };
+  return { textContent: "✗ different phase", className: "wrong" };
 }
 
 /* Embeddings */
@@ -64,7 +64,7 @@ class Run {
     this.vectors = data.videos.map(({ frames }) => frames.map(() => values.subarray(end, end += width)));
   }
 
-  /** Distances of a sample to all samples of another video. */
+  /** Return the distances from a sample to all samples of another video. */
   distances(video, sample, other) {
     const query = this.vectors[video][sample];
     return this.vectors[other].map((vector) => {
@@ -74,7 +74,7 @@ class Run {
     });
   }
 
-  /** All distances between two videos, the nearest and the aligned column of each row, and the warp path. */
+  /** Return all distances between two videos, the nearest and the aligned column of each row, and the warp path. */
   compare(video, other) {
     const key = `${video} ${other}`;
     if (this.pair?.key !== key) {
@@ -90,7 +90,7 @@ class Run {
   }
 }
 
-/** Dynamic time warping as in byov-align, in the browser because any two videos can be compared. */
+/** Compute the path of dynamic time warping, as in byov-align, for any two videos that the reader compares. */
 function warpPath(distances) {
   const costs = distances.map(() => []);
   const cost = ([row, column]) => costs[row]?.[column] ?? Infinity;
@@ -104,9 +104,9 @@ function warpPath(distances) {
   return path;
 }
 
-/* What the player shows. It is also the address of the page, so it can be shared and the back button works. */
+/* State of the player. It is part of the page address, so that it can be shared and the back button works. */
 
-const SETTLED_MS = 300;  // browsers reject frequent changes of the address
+const SETTLED_MS = 300;  // browsers reject frequent address changes
 const watchers = [];
 let now = { ...data.start, mode: "nearest" };
 let settled = null;
@@ -116,7 +116,7 @@ function watch(watcher) {
   watcher();
 }
 
-/** A new video is compared with one of the other view if possible, preferably one that was shown before. */
+/** Change the state. A new video is compared with one of the other view if possible, preferably the one shown before. */
 function setState(change) {
   const next = { ...now, ...change };
   const others = [next.other, now.video, ...data.videos.keys()].filter((index) => index in data.videos && index !== next.video);
@@ -148,7 +148,7 @@ function addressOf(video, sample, other = null) {
 
 const currentAddress = () => addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
 
-/** Addresses that name no video, such as those of sections, change nothing. */
+/** Read the state from the address. Addresses without a video, such as links to sections, change nothing. */
 function readAddress() {
   const read = Object.fromEntries(new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")));
   const find = (name) => data.videos.findIndex((video) => video.name === name);
@@ -185,7 +185,7 @@ function startPlayer(runs) {
     button.textContent = "Play";
   }
 
-  /** Play the whole video in its duration. */
+  /** Schedule the next step, so that the video plays in its original duration. */
   function wait() {
     const { seconds } = data.videos[now.video];
     const last = lastSample(now.video);
@@ -234,7 +234,7 @@ function startPlayer(runs) {
     showSide("query", query, query);
     runs.forEach((run, index) => {
       const found = run.compare(video, other)[mode === "path" ? "aligned" : "nearest"][sample];
-      byId(`run-${index}-title`).textContent = `${mode === "path" ? "Aligned" : "Nearest"} by ${run.name}`;
+      byId(`run-${index}-title`).textContent = `${mode === "path" ? "Aligned" : "Nearest"} (${run.name})`;
       showSide(`run-${index}`, query, [other, found]);
     });
     showSide("clock", query, [other, clockSample(video, sample, other)]);
@@ -245,7 +245,7 @@ function startPlayer(runs) {
   });
 }
 
-/** A click on a bar of phases selects a frame. */
+/** Select a frame on a click on a timeline. */
 document.addEventListener("click", ({ target, clientX }) => {
   const bar = target.closest(".timeline");
   if (!bar) return;
@@ -258,7 +258,7 @@ document.addEventListener("click", ({ target, clientX }) => {
 
 const RETRIEVED = 5;
 
-/** A click shows the query in the player, compared with the video `other`. */
+/** Return a frame with a caption and a link that shows the query in the player, compared with the video `other`. */
 function still(frame, query, other, title, kind = null) {
   const { textContent, className } = verdict(query, frame);
   const tile = html("img");
@@ -275,7 +275,7 @@ function strip(query, found) {
   return html("div", { className: "strip" }, still(query, query, null, "Query", "query"), ...stills);
 }
 
-/** The nearest frames of the videos of the other view, nearest video first. */
+/** Return the nearest frame in each video of the other view, nearest first. */
 function retrieve(run, video, sample) {
   const others = [...data.videos.keys()].filter((other) => data.videos[other].view !== data.videos[video].view);
   const found = others.map((other) => {
@@ -289,7 +289,7 @@ function retrieve(run, video, sample) {
 function startStrips(runs) {
   byId("examples").append(...data.strips.map(([query, ...found]) => strip(query, found)));
   watch(() => byId("live-strips").replaceChildren(...runs.flatMap((run) => [
-    html("h3", { textContent: `For the player's frame, by ${run.name}` }),
+    html("h3", { textContent: `Nearest to the player's frame (${run.name})` }),
     strip([now.video, now.sample], retrieve(run, now.video, now.sample)),
   ])));
 }
@@ -312,7 +312,7 @@ function showVideoTable() {
   });
 }
 
-/* Marked events: lists of frame numbers by video name, stored in the browser, and the CSV for byov-extract */
+/* Marked events (video name → frame numbers), stored in the browser, and the CSV for byov-extract */
 
 function startMarks() {
   const key = `byov marks of ${data.dataset}`;
@@ -320,7 +320,7 @@ function startMarks() {
   try {
     storage = localStorage;
   } catch {
-    // Marks last until the page is closed.
+    // Without storage, marks last until the page is closed.
   }
   let marks = JSON.parse(storage[key] ?? "{}");
 
@@ -338,8 +338,8 @@ function startMarks() {
     const counts = new Set(data.rows.map((row) => marks[row.name]?.length ?? row.count));
     counts.delete(null);
     byId("mark-warning").hidden = counts.size < 2;
-    byId("mark-warning").textContent = `Videos have different numbers of events (${[...counts].join(", ")}); `
-      + "byov-extract needs the same number in all.";
+    byId("mark-warning").textContent = `Videos have different numbers of events (${[...counts].join(", ")}), `
+      + "but byov-extract needs the same number in all of them.";
   }
 
   function save(changed) {
@@ -361,9 +361,9 @@ function startMarks() {
   show();
 }
 
-/* A card next to the pointer with one or two frames */
+/* Card with one or two frames next to the pointer */
 
-/** `describe(event)` returns the frames and lines of text to show, or null. */
+/** Show a card over an element. `describe(event)` returns its frames and lines of text, or null for no card. */
 function showCard(element, describe) {
   const card = byId("card");
   const show = (event) => {
@@ -385,13 +385,13 @@ function showCard(element, describe) {
   element.addEventListener("pointerleave", () => { card.hidden = true; });
 }
 
-/* t-SNE maps of the same points. The template draws the points. */
+/* t-SNE maps. The template draws their points. */
 
 const REACH_PX = 18;
 
 function startMaps() {
   all(".cloud").forEach((element, map) => {
-    /** The point nearest to the pointer, if it is close enough. */
+    /** Return the point nearest to the pointer, or null if it is too far away. */
     const nearest = ({ clientX, clientY }) => {
       const box = element.getBoundingClientRect();
       const scale = box.width / element.viewBox.baseVal.width;
@@ -407,7 +407,7 @@ function startMaps() {
       if (frame) go({ video: frame[0], sample: frame[1] });
     });
   });
-  // Ring the point nearest to the player's frame.
+  // Draw a ring around the point nearest to the player's frame.
   watch(() => {
     const index = argmin(data.points.map(([video, sample]) => (
       video === now.video ? Math.abs(frameOf(video, sample) - frameOf(now.video, now.sample)) : Infinity)));
@@ -437,16 +437,16 @@ function startMatrix(run, figure) {
     const image = drawing.createImageData(columns, rows);
     new Uint32Array(image.data.buffer).set(values.map((value) => SHADES[Math.round((value - low) * scale)]));
     drawing.putImageData(image, 0, 0);
-    const names = [video, other].map((index) => `${data.videos[index].name}, to ${data.videos[index].seconds.at(-1).toFixed(2)} s`);
+    const names = [video, other].map((index) => `${data.videos[index].name} (up to ${data.videos[index].seconds.at(-1).toFixed(2)} s)`);
     figure.querySelector(".down").textContent = names[0];
     figure.querySelector(".across").textContent = names[1];
     canvas.setAttribute("aria-label", `Distances between ${names[0]} (rows) and ${names[1]} (columns)`);
     const tau = run.taus[video][other];
-    figure.querySelector(".tau").textContent = tau === null ? "no tau" : `tau ${tau.toFixed(3)}`;
+    figure.querySelector(".tau").textContent = tau === null ? "tau undefined" : `tau ${tau.toFixed(3)}`;
     overlay.setAttribute("viewBox", `0 0 ${columns} ${rows}`);
     const points = (steps) => steps.map(([row, column]) => `${column + 0.5},${row + 0.5}`).join(" ");
     const clock = nearest.map((_, row) => [row, clockSample(video, row, other)]);
-    // Lines of length zero with round caps are dots, however the drawing is stretched.
+    // Lines of length zero with round caps are dots, no matter how the drawing is stretched.
     const dots = nearest.map((column, row) => `M${column + 0.5} ${row + 0.5}h0`).join("");
     overlay.replaceChildren(
       ...data.videos[video].boundaries.map((y) => line("boundary", { y1: y, y2: y, x2: columns })),
@@ -458,7 +458,7 @@ function startMatrix(run, figure) {
     );
   }
 
-  /** Row and column below the pointer. */
+  /** Return the row and column under the pointer. */
   function cellAt({ clientX, clientY }) {
     const box = cells.getBoundingClientRect();
     const at = (fraction, count) => clamp(Math.floor(fraction * count), 0, count - 1);

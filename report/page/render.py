@@ -28,19 +28,19 @@ from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, TIME_COLORS, paper_style
 from byov.text import printable
 
-CSS_PX_PER_INCH = 125  # scales the 8 pt of charts to 14 px, the page's font size
-MAP_PX, MAP_MARGIN_PX = 400, 14  # side of a t-SNE map, and its margin
+CSS_PX_PER_INCH = 125  # scales the 8 pt text in charts to 14 px, as on the page
+MAP_PX, MAP_MARGIN_PX = 400, 14  # size and margin of a t-SNE map
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
-CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # and the events
+CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # followed by the events
 MEANINGS = {
-    "loss": "what training minimizes: the weighted sum of the other losses, if there are any",
+    "loss": "training objective: the weighted sum of the other losses, if there are any",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
-    "cross": "masked cross-view modeling: masked frames are reconstructed with the help of a video of the other view",
+    "cross": "masked cross-view modeling: masked frames are also reconstructed from a video of the other view",
     "cycle": "cycle consistency: mapping a frame to the other video and back should return to it",
-    "each": "how well the frames of one video find those with the same progress label in another video",
-    "all": "the same among the frames of all videos of the batch",
-    "intra": "how well the frames of one part of a video find themselves in another part of it",
+    "each": "contrastive loss that matches frames with the same progress label in two videos",
+    "all": "the same over the frames of all videos in the batch",
+    "intra": "contrastive loss that matches the frames of two parts of the same video",
     "retrieval": "map@10 across views on whole videos, averaged over both directions",
     "trimmed": "the same on sub-clips",
     "both": "mean of retrieval and trimmed",
@@ -84,7 +84,7 @@ def render_page(content: Content) -> str:
         tau_stride=TAU_STRIDE,
         token_picture=_token_picture,
     )
-    return page.lstrip()  # macros leave blank lines
+    return page.lstrip()  # the macros leave blank lines at the top
 
 
 def _printable(value: Any) -> Any:
@@ -105,7 +105,7 @@ def _data_uri(kind: str, content: bytes) -> str:
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
-    """Return a figure as SVG. Text is drawn as outlines, so no font is needed."""
+    """Return a figure as SVG, with text as outlines so that no font is needed."""
     written = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "byov", "svg.fonttype": "path"}):
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -121,7 +121,7 @@ def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def _points(content: Content) -> list[tuple[str, str, str]]:
-    """Return (view, class, color by time) of each point of the t-SNE maps."""
+    """Return (view, CSS class, color for the time in the video) for each point in the t-SNE maps."""
     points = []
     for ref in content.projection.frames if content.projection else ():
         video, phase = content.videos[ref.video], content.videos[ref.video].phase(ref.frame)
@@ -160,10 +160,10 @@ def _page_data(content: Content) -> dict[str, Any]:
 
 
 def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
-    """Return the sample that the page opens on, and the video it is compared with.
+    """Return the sample that the page shows first, and the video it is compared with.
 
-    The nearest sample has the right phase and the clock's sample a wrong one. Of all pairs of an ego and an exo video,
-    the one with most of these samples is chosen. If there are none, it is the first sample of the first ego video.
+    Choose a sample whose nearest sample has the right phase while the clock's sample has a wrong one, in the pair of an
+    ego and an exo video that has most such samples. If there are none, choose the first sample of the first ego video.
     """
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
@@ -203,7 +203,7 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
 
 
 def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
-    """Return a row of the CSV, its events, and their number, or None if there are no labels or they end early."""
+    """Return the data of a CSV row for page.js. The count is None if there are no labels or they end early."""
     before = io.StringIO()
     csv.writer(before, lineterminator="").writerow(printable(row[name]) for name in CSV_COLUMNS)
     events, known = row["events"].split(";"), row["events"] and not row["events"].endswith(UNLABELED_MARK)

@@ -45,7 +45,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Call a method and return its result; events that arrive before it are kept."""
+        """Call a method and return its result; events that arrive before the result are stored."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if session is not None:
@@ -90,7 +90,7 @@ class Browser:
 
 
 class Tab:
-    """A page in the browser, offline, with its messages and requests."""
+    """Browser tab with a page, offline, that records its messages and requests."""
 
     def __init__(self, browser: Browser, path: Path) -> None:
         self._browser = browser
@@ -112,10 +112,10 @@ class Tab:
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
 
     def reload(self, fragment: str = "") -> None:
-        """Load the page again, at an address within it."""
+        """Reload the page, optionally with a fragment in the address."""
         self.send("Page.navigate", url="about:blank")
         loader = self.send("Page.navigate", url=self.url + fragment)["loaderId"]
-        # The load event of the empty page may still arrive, so wait for that of this loader.
+        # The load event of the empty page may still arrive, so wait for the event of this loader.
         self._browser.wait_for(self.session, "Page.lifecycleEvent", name="load", loaderId=loader)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -157,13 +157,13 @@ class Tab:
         return x, y
 
     def color(self, selector: str) -> tuple[int, ...]:
-        """Color of the pixel at the center of an element."""
+        """Return the color of the pixel at the center of an element."""
         x, y = self.center(selector)
         png = self.send("Page.captureScreenshot")["data"]
         return Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").getpixel((int(x), int(y)))
 
     def messages(self) -> list[dict[str, Any]]:
-        """Errors and warnings."""
+        """Return the errors and warnings of the page."""
         logged = [event["entry"] for event in self.events("Log.entryAdded") if event["entry"]["level"] in LEVELS]
         said = [event for event in self.events("Runtime.consoleAPICalled") if event["type"] in LEVELS]
         return logged + said + self.events("Runtime.exceptionThrown")
@@ -173,7 +173,7 @@ class Tab:
         return [url for url in urls if not url.startswith("data:")]
 
     def each(self, selector: str, expression: str) -> list[Any]:
-        """Evaluate an expression of `each` for all elements that match."""
+        """Evaluate an expression with the variable `each` for all matching elements."""
         found = self.value(f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})")
         return list(found)
 

@@ -1,4 +1,4 @@
-"""A browser, made-up reports, and a small real project: videos, their features and a trained run."""
+"""Fixtures for a browser, made-up reports, and a small project with videos, features and a trained run."""
 
 import shutil
 import tempfile
@@ -41,7 +41,7 @@ TINY = (
 
 
 class Project:
-    """videos/, features/ and runs/ below one folder."""
+    """Folder with videos/, features/ and runs/."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.features_dir, self.runs_dir = root, root / "features", root / "runs"
@@ -58,7 +58,7 @@ class Project:
         return load_manifest(self.manifest_path)
 
     def keep_videos(self, *ids: str) -> "Project":
-        """Leave only some videos in the manifest, as if the run had been trained on them."""
+        """Keep only some videos in the manifest, and change the run as if it had been trained on them."""
         manifest = self.manifest()
         videos = tuple(video for video in manifest.videos if video.id in ids)
         Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(self.manifest_path)
@@ -78,17 +78,17 @@ class Project:
 
 
 def gray_of(frame: int) -> int:
-    """Brightness of the left half of a frame."""
+    """Return the brightness of the left half of a frame."""
     return 20 + 6 * frame
 
 
 def hue_of(seed: int) -> np.ndarray:
-    """Color of the right half of a video's frames."""
+    """Return the color of the right half of a video's frames."""
     return np.random.default_rng(seed).integers(40, 200, 3)
 
 
 def make_frames(count: int, seed: int = 0, width: int = 96, height: int = 64) -> list[np.ndarray]:
-    """Left half: gray by frame number. Right half: the video's color, with a square that moves down."""
+    """Make frames with a gray level per frame (left) and the video's color with a falling square (right)."""
     images = []
     for frame in range(count):
         image = np.empty((height, width, 3), np.uint8)
@@ -102,7 +102,7 @@ def make_frames(count: int, seed: int = 0, width: int = 96, height: int = 64) ->
 
 @pytest.fixture(scope="session")
 def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[..., Any]) -> Project:
-    """Read-only; see `project`."""
+    """Project that tests must not change; see `project`."""
     project = Project(tmp_path_factory.mktemp("project"))
     lines = ["path,view,split,id,events"]
     for seed, (video_id, view, split, frames) in enumerate(VIDEOS):
@@ -121,19 +121,19 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[...,
 
 @pytest.fixture
 def project(shared_project: Project, tmp_path: Path) -> Project:
-    """A copy that a test may change."""
+    """Copy of the shared project that a test may change."""
     return Project(Path(shutil.copytree(shared_project.root, tmp_path / "copy")))
 
 
 @pytest.fixture(scope="session")
 def collected(shared_project: Project) -> Content:
-    """The report of the project's test split."""
+    """Contents of the report on the project's test split."""
     return shared_project.collect()
 
 
 @pytest.fixture
 def byov_report(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """byov_report(project, *arguments): run the command in the project's folder."""
+    """Run byov-report in the folder of a project."""
 
     def run(project: Project, *arguments: object) -> Any:
         monkeypatch.chdir(project.root)
@@ -165,7 +165,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_file(browser: Browser) -> Iterator[Callable[[Path], Tab]]:
-    """open_file(path): open a page from disk."""
+    """Open a page from disk in a new tab."""
     tabs: list[Tab] = []
 
     def opened(path: Path) -> Tab:
@@ -179,7 +179,7 @@ def open_file(browser: Browser) -> Iterator[Callable[[Path], Tab]]:
 
 @pytest.fixture
 def open_page(open_file: Callable[[Path], Tab], tmp_path: Path) -> Callable[[Content], Tab]:
-    """open_page(content): open the report of a made-up content."""
+    """Render a made-up report and open it in a new tab."""
 
     def opened(content: Content) -> Tab:
         path = tmp_path / "report.html"
@@ -198,7 +198,7 @@ def shared_tab(browser: Browser, page: str, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def tab(browser: Browser, shared_tab: Tab) -> Tab:
-    """The report of `content`, just loaded."""
+    """Tab with the report of `content`, freshly loaded."""
     browser.events.clear()
     shared_tab.emulate()
     shared_tab.reload()

@@ -1,4 +1,4 @@
-"""A made-up report in which every part is present."""
+"""Made-up report in which every part is present."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -14,13 +14,13 @@ VIEWS = ("ego", "ego", "exo", "exo")
 TILE = {"ego": (64, 48), "exo": (48, 64)}
 EVERY = 3  # frames between samples
 PARTS = tuple(parts.SECTIONS)
-KEPT = ("view", "split", "kind", "score", "events")  # texts with a fixed set of values
+KEPT = ("view", "split", "kind", "score", "events")  # fields with a fixed set of values
 HOSTILE = "</script></style><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;&#60;b\x1b[31m\x00\u2028"
 HOSTILE_ESCAPED = HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
 
 
 def tile_color(video: int, frame: int) -> tuple[int, int, int]:
-    """A different color for each tile."""
+    """Return a different color for each tile."""
     index = frame // EVERY
     return 40 + 50 * video, 60 + 12 * (index % 12), 60 + 60 * (index // 12)
 
@@ -41,7 +41,7 @@ def make_video(index: int, view: str, frames: int) -> parts.ShownVideo:
 
 
 def make_vectors(videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4) -> parts.RunVectors:
-    """Embeddings along a curve. Each video progresses differently, so that the clock is wrong."""
+    """Make embeddings along a curve, at a different pace in each video, so that the clock is wrong."""
     rows = []
     for index, video in enumerate(videos):
         progress = (np.array(video.samples) / max(video.frames - 1, 1)) ** (1 + bend * index)
@@ -71,7 +71,7 @@ def make_tables() -> tuple[Table, ...]:
 
 
 def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
-    """Two ego videos and two exo videos; fewer if `frames` has fewer lengths."""
+    """Make a report on two ego and two exo videos, or fewer if `frames` has fewer lengths."""
     random = np.random.default_rng(0)
     videos = tuple(
         make_video(index, view, count) for index, (view, count) in enumerate(zip(VIEWS, frames, strict=False))
@@ -144,7 +144,7 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
 
 
 def without_parts(content: parts.Content, *kept: str) -> parts.Content:
-    """The same content with all parts unavailable except some."""
+    """Make all parts unavailable except those in `kept`."""
     gone = {part: parts.Unavailable(f"no {part} because of <{part}>") for part in PARTS if part not in kept}
     return replace(content, **gone)
 
@@ -154,7 +154,7 @@ def unlabeled(content: parts.Content) -> parts.Content:
 
 
 def make_hostile(value: Any) -> Any:
-    """Append HOSTILE to every text, except texts with a fixed set of values."""
+    """Append HOSTILE to every text except those in fields with a fixed set of values."""
     if isinstance(value, str):
         return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):

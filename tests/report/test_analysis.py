@@ -1,4 +1,4 @@
-"""The numerics of a report against naive computations."""
+"""Tests of the numerical routines for a report."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every part of a report against a naive computation, and datasets that lack what a part needs."""
+"""Compare every part of a report with a naive computation, and test incomplete datasets."""
 
 import json
 import shutil
@@ -84,7 +84,7 @@ def test_vectors_are_the_embeddings_of_the_samples(collected, embeddings):
     (run,) = collected.vectors
     assert run.name == "first"
     for index, (video, rows) in enumerate(zip(collected.videos, run.of_video, strict=True)):
-        assert video.samples == tuple(range(video.frames))  # all are short
+        assert video.samples == tuple(range(video.frames))  # all videos are short
         np.testing.assert_array_equal(rows, embeddings[index])
         for other in range(len(embeddings)):
             expected = np.nan if other == index else naive_tau(embeddings[index], embeddings[other])
@@ -175,7 +175,7 @@ def test_other_methods_are_not_described_as_byov(project, settings, network):
     assert header["Model"].endswith(f"million parameters, {network}, embedding width 32")
 
 
-# Datasets that lack something
+# Incomplete datasets
 
 
 def test_without_labels(project):
@@ -204,7 +204,7 @@ def test_one_video_and_one_frame(project):
     assert len(content.videos[0].pictures) == 29
     manifest.save(project.manifest_path)
     content = project.keep_videos(*TRAIN, "still").collect()
-    assert content.missing["projection"] == "t-SNE needs at least 5 frames, and there are 1"
+    assert content.missing["projection"] == "t-SNE needs at least 5 frames, found 1"
     assert content.tokens[0].frames == (0,)
 
 
@@ -305,7 +305,7 @@ RECORDS = [
 
 @pytest.fixture
 def curves_of(tmp_path):
-    """curves_of(text, select): the curves of a run with this metrics.jsonl, which saved the model of epoch 2."""
+    """Read the curves of a run with the given metrics.jsonl, whose saved model is from epoch 2."""
 
     def read(text, select="retrieval"):
         if text is not None:

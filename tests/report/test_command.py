@@ -1,4 +1,4 @@
-"""byov-report end to end."""
+"""End-to-end tests of byov-report."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def quick(project):
-    """A project with two test videos."""
+    """Project with two test videos."""
     return project.keep_videos("train_ego_0", "train_exo_0", "test_ego_1", "test_exo_0")
 
 
@@ -50,7 +50,7 @@ def test_compare(quick, byov_report):
     assert ran.json["missing"] == {}
     assert ran.json["bytes"] == (quick.root / "new" / "mine.html").stat().st_size
     page = (quick.root / "new" / "mine.html").read_text()
-    assert all(text in page for text in ("Nearest by first", "Nearest by second", "Trained: second"))
+    assert all(text in page for text in ("Nearest (first)", "Nearest (second)", "Trained: second"))
     assert not (other / "report.html").exists()
     assert not (quick.run / "report.html").exists()
 

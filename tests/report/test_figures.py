@@ -1,4 +1,4 @@
-"""The figures for papers: which files there are, and what they show."""
+"""Tests of the figures for papers: their files and what they show."""
 
 import io
 import re
@@ -32,7 +32,7 @@ def check_files(paths):
                 width, height = np.array(image.size) / 300
                 assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
                 assert "Software" not in image.info
-            assert 3.24 < width < 6.885  # from one column to the page
+            assert 3.24 < width < 6.885  # from the column width to the page width
             assert height < 8.885
         else:
             data = path.read_bytes()
@@ -62,7 +62,7 @@ def test_every_part_gives_a_png_and_a_pdf(written):
 @pytest.mark.slow
 def test_the_same_content_gives_the_same_bytes(written, content, tmp_path):
     mine = {"text.usetex": True, "font.size": 20, "pdf.fonttype": 3, "savefig.bbox": "tight"}
-    with matplotlib.rc_context(mine):  # the user's settings neither matter nor change
+    with matplotlib.rc_context(mine):  # the user's settings are neither used nor changed
         again = write_figures(content, tmp_path)
         assert {key: matplotlib.rcParams[key] for key in mine} == mine
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
@@ -128,7 +128,7 @@ def test_retrieved_frames_follow_their_query(content):
 
 
 def named_lines(legend, axes):
-    """The lines of the axes as (x, y), by their name in the legend."""
+    """Map each name in the legend to the matching lines of the axes as (x, y)."""
     names = [text.get_text() for text in legend.get_texts()]
     return {
         name: [line.get_data() for line in axes.lines if to_hex(line.get_color()) == to_hex(handle.get_color())]
@@ -137,7 +137,7 @@ def named_lines(legend, axes):
 
 
 def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
-    """The phases of ego/000 change at frames 20 and 40, those of exo/000 at frames 17 and 34."""
+    """Check distances, paths and phase boundaries (frames 20 and 40 of ego/000, 17 and 34 of exo/000)."""
     (run,) = content.vectors
     figure = figures.draw_alignment(content, run, 0, 2)
     axes = figure.axes[0]
@@ -200,7 +200,7 @@ def test_long_names_keep_their_end():
 
 def test_colors_are_those_of_the_page():
     css = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
-    light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", css)))  # the first of each name
+    light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", css)))  # keep the first value of each name
     assert [light[f"phase-{index}"] for index in range(len(style.PHASES))] == list(style.PHASES)
     assert (light["query"], light["good"], light["retrieved"]) == (style.QUERY, style.RIGHT, style.WRONG)
     assert phase_color(8) == phase_color(0) == style.PHASES[0]

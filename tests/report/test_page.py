@@ -1,4 +1,4 @@
-"""The page as text."""
+"""Tests of the HTML source of the page."""
 
 import io
 import re
@@ -23,7 +23,7 @@ VOID = ("meta", "img", "input", "source")
 
 
 class Tree(HTMLParser):
-    """The page as a tree of elements; checks that they nest."""
+    """Parser that builds a tree of elements and checks that they nest."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The page in a real browser, with real keys and a real mouse."""
+"""Tests of the page in a real browser, with keyboard and mouse input."""
 
 import csv
 from dataclasses import replace
@@ -26,13 +26,13 @@ def without_pictures(content):
 
 
 def state(tab):
-    """(video, frame, other) of the player."""
+    """Return (video, frame, other) as shown in the player."""
     video, other = tab.each("#choose-video, #choose-other", "Number(each.value)")
     return video, shown(tab, "query"), other
 
 
 def shown(tab, side):
-    """Frame number that a side of the player shows."""
+    """Return the frame number shown on a side of the player."""
     return int(tab.text(f"#{side}-time").rpartition(" ")[2])
 
 
@@ -49,7 +49,7 @@ def by_clock(content, video, frame, other):
 
 
 def is_close(content, video, found, expected):
-    """Quantization may select a neighboring sample."""
+    """Return whether samples are equal or neighbors, since quantization may select a neighbor."""
     samples = content.videos[video].samples
     return abs(samples.index(found) - samples.index(expected)) <= 1
 
@@ -81,8 +81,8 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
     assert tab.text(".verdict") == content.verdict
     assert tab.each(".unavailable:not([hidden])", "each.textContent") == []
     loaded = tab.each("img", "each.complete && each.naturalWidth > 0")
-    assert loaded.count(True) > 24 + 3  # tokens; curves, softmax and progress labels
-    assert loaded.count(False) == 2  # the hidden card
+    assert loaded.count(True) > 24 + 3  # 24 tokens, and the charts of curves, softmax and progress labels
+    assert loaded.count(False) == 2  # the pictures in the hidden card
     blocked = tab.value(
         "new Promise(done => { document.addEventListener('securitypolicyviolation', e => done(e.violatedDirective));"
         "document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'})); })"
@@ -125,7 +125,7 @@ def test_hostile_texts_stay_texts(open_page, content):
     tab.mouse("mouseMoved", *tab.center(".cloud .points > :nth-child(5)"))
     assert tab.text("#card-text").startswith(f"ego/000{HOSTILE_ESCAPED}\n")
     assert tab.text("#choose-video option") == f"ego/000{HOSTILE_ESCAPED}"
-    assert tab.text("#run-0-title") == f"Nearest by made-up-0{HOSTILE_ESCAPED}"
+    assert tab.text("#run-0-title") == f"Nearest (made-up-0{HOSTILE_ESCAPED})"
     assert tab.text("h1") == f"made-up-0{HOSTILE_ESCAPED} on made-up{HOSTILE_ESCAPED}"
     tab.click("#failures .still a")
     assert tab.value(selected) == f"ego/001{HOSTILE_ESCAPED}"
@@ -154,7 +154,7 @@ def test_the_page_opens_where_the_model_is_right_and_the_clock_is_wrong(tab, con
     video, frame, other = state(tab)
     assert (content.videos[video].view, content.videos[other].view) == ("ego", "exo")
     assert_at(tab, content, video, frame, other)
-    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["✓ same phase", "✗ other phase"]
+    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["✓ same phase", "✗ different phase"]
 
 
 def test_the_player_shows_a_frame_its_nearest_and_the_clock(tab, content):
@@ -206,7 +206,7 @@ def test_arrow_keys_step_and_space_plays(tab, content):
 def test_any_pair_can_be_compared(tab, content):
     tab.reload(START)
     choose(tab, "choose-other", 0)
-    assert_at(tab, content, 0, 0, 2)  # not with itself
+    assert_at(tab, content, 0, 0, 2)  # a video is not compared with itself
     assert tab.each("#choose-other option", "each.textContent") == [video.name for video in content.videos]
     choose(tab, "choose-other", 1)
     assert_at(tab, content, 0, 0, 1)
@@ -216,13 +216,13 @@ def test_any_pair_can_be_compared(tab, content):
 
 def test_playing_along_the_warp_path(tab, content):
     tab.reload("#video=ego/000&frame=0&with=exo/001&play=path")
-    assert tab.text("#run-0-title") == "Aligned by made-up-0"
+    assert tab.text("#run-0-title") == "Aligned (made-up-0)"
     vectors = content.vectors[0].of_video
     path, samples = dtw_path(vectors[0], vectors[3]), content.videos[3].samples
     tab.value("document.getElementById('scrub').focus()")
     for row in range(len(content.videos[0].samples)):
         aligned = [samples[column] for each, column in path if each == row]
-        assert aligned[0] - 3 <= shown(tab, "run-0") <= aligned[-1] + 3  # quantization may shift it by a sample
+        assert aligned[0] - 3 <= shown(tab, "run-0") <= aligned[-1] + 3  # quantization may select a neighbor
         tab.press("ArrowRight")
     assert (shown(tab, "query"), shown(tab, "run-0")) == (57, 63)
 
@@ -233,13 +233,13 @@ def test_two_runs_side_by_side(open_page, content):
     tab.reload("#video=ego/001&frame=24&with=exo/001")
     for run in (0, 1):
         assert is_close(compared, 3, shown(tab, f"run-{run}"), nearest(compared, 1, 24, 3, run))
-        assert tab.text(f"#run-{run}-title") == f"Nearest by {compared.vectors[run].name}"
+        assert tab.text(f"#run-{run}-title") == f"Nearest ({compared.vectors[run].name})"
     assert shown(tab, "run-0") != shown(tab, "run-1")
     assert len(tab.each(".matrix", "0")) == 2
-    headings = ["For the player's frame, by made-up-0", "For the player's frame, by other-run"]
+    headings = [f"Nearest to the player's frame ({name})" for name in ("made-up-0", "other-run")]
     assert tab.each("#live-strips h3", "each.textContent") == headings
     choose(tab, "choose-mode", "path")
-    assert tab.text("#run-1-title") == "Aligned by other-run"
+    assert tab.text("#run-1-title") == "Aligned (other-run)"
     assert tab.messages() == []
     assert_fits_a_phone(tab)
 
@@ -361,7 +361,7 @@ def test_marks_become_the_csv_for_byov_extract(tab, tmp_path):
     for frame in (12, 30, 33):
         tab.reload(f"#video=ego/001&frame={frame}")
         tab.press("m")
-    assert not tab.hidden("#mark-warning")  # three events here, two elsewhere
+    assert not tab.hidden("#mark-warning")  # three events in this video, two in others
     tab.click("#mark")  # deletes the mark of frame 33
     tab.reload()
     tab.value("document.getElementById('marks').open = true")
@@ -370,7 +370,7 @@ def test_marks_become_the_csv_for_byov_extract(tab, tmp_path):
     assert tab.text("#mark-count") == "2"
     assert tab.hidden("#mark-warning")
     text = tab.value("decodeURIComponent(document.getElementById('mark-save').href.replace(/^[^,]*,/, ''))")
-    lines = [line for line in text.splitlines() if ",exo,test," not in line]  # their ids equal those of ego videos
+    lines = [line for line in text.splitlines() if ",exo,test," not in line]  # they have the same ids as ego videos
     for row in csv.DictReader(lines):
         (tmp_path / row["path"]).parent.mkdir(exist_ok=True)
         (tmp_path / row["path"]).touch()
@@ -413,7 +413,7 @@ def test_without_labels_frames_are_colored_by_time(open_page, content):
 
 
 def test_partly_labeled_videos(open_page, content):
-    """Of the first video only the middle phase is labeled. Marks for missing labels are not events."""
+    """Label only the middle phase of the first video. Marks for missing labels do not count as events."""
     labels = tuple(label if label == 1 else UNLABELED for label in content.videos[0].labels)
     cells = ("10f;20f", "0f -;5f +;10f;20f", "10f;20f -")
     rows = tuple(row | {"events": cell} for row, cell in zip(content.manifest_rows, cells, strict=False))
@@ -421,5 +421,5 @@ def test_partly_labeled_videos(open_page, content):
     tab = open_page(replace(content, videos=videos, manifest_rows=rows + content.manifest_rows[3:]))
     tab.reload("#video=ego/000&frame=0&with=ego/001")
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
-    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # vertical lines: the other video
+    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # vertical: other video
     assert tab.hidden("#mark-warning")

@@ -1,4 +1,4 @@
-"""Thumbnails: the right frames of the right files, and reasons when they are not available."""
+"""Tests of thumbnails: the right frames from the right files, or the reason why there are none."""
 
 import io
 import shutil
@@ -102,7 +102,7 @@ def test_tokens_without_a_grid(project, tokens_of_frame):
 
 @pytest.fixture
 def find(project):
-    """find(id, folder=None): the source file of an ego video."""
+    """Find the source file of an ego video."""
 
     def locate(video_id, folder=None):
         header = read_header(project.features("ego", video_id))
