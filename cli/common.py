@@ -211,7 +211,7 @@ cluster_option = partial(typer.Option, rich_help_panel="Cluster")
 Cluster = Annotated[str | None, cluster_option(metavar="local|auto|HOST:PORT", help="Ray cluster to run on.")]
 Workers = Annotated[int | None, cluster_option(min=1, help="Number of workers.", show_default="as many as fit")]
 Cpus = Annotated[int | None, cluster_option(min=1, help="CPU cores per worker.", show_default="1")]
-Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs per worker, may be a fraction.", show_default="0")]
+Gpus = Annotated[float | None, cluster_option(min=0, help="GPUs per worker; may be fractional.", show_default="0")]
 
 
 def parse_cluster(

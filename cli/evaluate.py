@@ -49,7 +49,7 @@ main = common.App()
 
 @main.command()
 def evaluate(
-    task: Annotated[TaskChoice | None, typer.Option(help="Task, or all that have labels, except few-shot.")] = None,
+    task: Annotated[TaskChoice | None, typer.Option(help="Task; all: every task with labels except few-shot.")] = None,
     run: Annotated[
         list[str] | None, common.run_option(help="Run to score; repeat to average over seeds.", show_default="newest")
     ] = None,

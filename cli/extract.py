@@ -41,7 +41,7 @@ def extract(
     folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")] = None,
     lerobot: Annotated[Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")] = None,
     ego: Annotated[
-        str | None, typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: '*wrist*'.")
+        str | None, typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: `*wrist*`.")
     ] = None,
     exo: Annotated[str | None, typer.Option(help="Exo camera key or path pattern.")] = None,
     task: Annotated[str | None, typer.Option(help="Task in --lerobot, if it has several.")] = None,
@@ -75,7 +75,7 @@ def extract(
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
-        OnMismatch, typer.Option(help="If frames and labels differ in number: report an error, or trim to the shorter.")
+        OnMismatch, typer.Option(help="Handling of unequal frame and label counts: report an error, or trim to fewer.")
     ] = "error",
     check: Annotated[
         bool, typer.Option("--check", help="Check videos and labels and estimate disk space, without extracting.")

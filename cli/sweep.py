@@ -31,7 +31,7 @@ main = common.App()
 
 @main.command()
 def sweep_grid(
-    grid: Annotated[str, typer.Argument(help="TOML file with settings and lists of values, `paper` or `benchmark`.")],
+    grid: Annotated[str, typer.Argument(help="`paper`, `benchmark`, or a TOML file of settings and lists of values.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
@@ -53,7 +53,7 @@ def sweep_grid(
     seeds: Annotated[
         int | None, experiment_option(min=1, max=1000, help="Number of seeds per row.", show_default="5; benchmark: 3")
     ] = None,
-    small: Annotated[bool, experiment_option("--small", help="Small models and short training (paper).")] = False,
+    small: Annotated[bool, experiment_option("--small", help="Small models, short training (paper only).")] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     features_dir: common.FeaturesDir = Path("features"),

@@ -12,11 +12,11 @@ from byov.device import Device
 
 OnTruncatedOption = Annotated[
     OnTruncated,
-    typer.Option("--on-truncated", help="For videos that end early: report an error, or keep the decoded frames."),
+    typer.Option("--on-truncated", help="Handling of videos that end early: report an error, or keep the frames."),
 ]
 OnCorruptOption = Annotated[
     OnCorrupt,
-    typer.Option("--on-corrupt", help="For corrupt frames: report an error, or keep and count them."),
+    typer.Option("--on-corrupt", help="Handling of corrupt frames: report an error, or keep and count them."),
 ]
 MaxPixelsOption = Annotated[
     int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
