@@ -75,7 +75,7 @@ def extract(
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
-        OnMismatch, typer.Option(help="Handling of unequal frame and label counts: report an error, or trim to fewer.")
+        OnMismatch, typer.Option(help="Handling of unequal frame and label counts: report an error or trim the longer.")
     ] = "error",
     check: Annotated[
         bool, typer.Option("--check", help="Check videos and labels and estimate disk space, without extracting.")
