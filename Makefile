@@ -36,7 +36,7 @@ $(READY): constraints.txt pyproject.toml
 
 # Two models that are small enough to train in parallel on two cores, with one thread each.
 DEMO_PAPER := --size small
-DEMO_TIMELINE := --method timeline
+DEMO_TIMELINE := --method timeline --steps 240
 
 # $(call demo_run,NAME,OPTIONS) starts the run, or resumes it if it exists.
 define demo_run
