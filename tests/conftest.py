@@ -1,4 +1,4 @@
-"""Fixtures that run commands in this process, or scripts in processes of their own."""
+"""Fixtures that run commands in this process, or commands and scripts in separate processes."""
 
 import contextlib
 import io
@@ -34,7 +34,7 @@ def default_folders(monkeypatch):
 
 @pytest.fixture(scope="module")
 def one_torch_thread():
-    """Small models gain nothing from more threads, and the number of threads can change the last bit."""
+    """Use one PyTorch thread: more do not help small models, and their number can change the last bit."""
     import torch
 
     threads = torch.get_num_threads()
@@ -45,7 +45,7 @@ def one_torch_thread():
 
 @pytest.fixture(scope="session")
 def call():
-    """call(main, name, *arguments): run a command in this process, where PyTorch is already imported."""
+    """Return a function that runs a command in this process, where PyTorch is already imported."""
 
     def run(main, name, *arguments):
         out, err = io.StringIO(), io.StringIO()
@@ -70,7 +70,7 @@ def clean_environment():
 
 @pytest.fixture
 def run_python():
-    """run_python(script, *arguments, **environment): run a script in a process of its own, to its end."""
+    """Return a function that runs a Python script in a separate process and waits for its end."""
 
     def run(script, *arguments, **environment):
         words = [sys.executable, "-c", script, *map(str, arguments)]
@@ -82,13 +82,14 @@ def run_python():
 
 @pytest.fixture
 def start_python():
-    """start_python(script, *arguments, **environment): start a script, with pipes to its standard streams."""
+    """Return a function that starts a Python script in a new process group, with pipes to its standard streams."""
     started = []
 
     def start(script, *arguments, **environment):
         words = [sys.executable, "-c", script, *map(str, arguments)]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        started.append(subprocess.Popen(words, **pipes, text=True, env=ENVIRONMENT | environment))
+        env = ENVIRONMENT | environment
+        started.append(subprocess.Popen(words, **pipes, text=True, env=env, start_new_session=True))
         return started[-1]
 
     yield start
@@ -99,7 +100,7 @@ def start_python():
 
 @pytest.fixture
 def start_command(tmp_path):
-    """start_command(words, pause_before=(text, n), ...): start a command; see Command."""
+    """Return a function that starts a command in a separate process; see `Command`."""
     started = []
 
     def start(words, **how):
@@ -115,7 +116,7 @@ def start_command(tmp_path):
 
 @pytest.fixture
 def start_paused(start_command):
-    """start_paused(words, before=text): start a command that pauses before a file gets a name with the text."""
+    """Return a function that starts a command and waits until it is about to rename a file to a given name."""
 
     def start(words, *, before, **environment):
         command = start_command(words, pause_before=(before, 1), environment=environment)
@@ -127,7 +128,7 @@ def start_paused(start_command):
 
 @pytest.fixture(scope="session")
 def without_rights(tmp_path_factory):
-    """Words that, put before a command, make file permissions apply to it even if the tests run as root."""
+    """Command prefix that enforces file permissions even if the tests run as root."""
     closed = tmp_path_factory.mktemp("closed")
     closed.chmod(0o500)
     prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
@@ -141,13 +142,13 @@ def without_rights(tmp_path_factory):
 
 @pytest.fixture
 def edit_h5():
-    """edit_h5(path): open an HDF5 file to forge it, then update its digests; values=True: also those of its arrays."""
+    """Return a context manager that edits an HDF5 file and then updates its digests (of arrays only if `values`)."""
 
     @contextlib.contextmanager
     def edit(path, *, values=False):
         with h5py.File(path, "r+", locking=False) as file:
             yield file
-            # Attributes may have types that byov never writes.
+            # The changed attributes may have invalid types.
             with contextlib.suppress(ValueError, TypeError, RuntimeError, KeyError):
                 _update_digests(file, values=values)
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
@@ -23,21 +21,10 @@ def byov_sweep(call, folders):
 
 
 @pytest.fixture
-def start_sweep(folders, clean_environment):
+def start_sweep(folders, start_python):
     """Return a function that starts byov-sweep with one worker in a new process group."""
-    started = []
-
-    def start(path):
-        options = ("--runs-dir", folders.runs, "--features-dir", folders.features, "--workers", "1")
-        words = [sys.executable, "-c", COMMAND, *map(str, (path, *options))]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(subprocess.Popen(words, **pipes, text=True, env=clean_environment, start_new_session=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    options = ("--runs-dir", folders.runs, "--features-dir", folders.features, "--workers", "1")
+    return lambda path: start_python(COMMAND, path, *options)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from byov.evaluate.embedding_files import read_npz
 from byov.evaluate.frames import Frames
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-CLIP_FOLDER = "openai--clip-vit-base-patch16"
 RANDOM_ENCODER = "random/tiny"
 
 

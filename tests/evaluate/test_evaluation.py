@@ -1,6 +1,5 @@
 import json
 import logging
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -25,7 +24,6 @@ from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_fram
 
 CLIP_FOLDER = "openai--clip-vit-base-patch16"
 OPTIONS = EvaluationOptions(bootstrap=10)
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.fixture

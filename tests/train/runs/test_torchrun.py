@@ -1,4 +1,4 @@
-"""One run in several processes, under torchrun: the same numbers, and one message."""
+"""Tests of training in several processes with torchrun: equal results, and a single error message."""
 
 import json
 import os
@@ -14,12 +14,13 @@ from tests.processes import ROOT
 from tests.train.runs.run_files import RESUME, START, contents, records
 
 TOLERANCE = 1e-5
-# Each process imports PyTorch.
+# Slow, because each process imports PyTorch.
 pytestmark = pytest.mark.slow
+LONG = pytest.mark.long
 
-# byov-train as torchrun starts it. Every process records its weights after every step. Options:
-# at: right before the main process names the n-th file whose name contains a text, do something.
-# elsewhere: the features of the second process are missing.
+# Worker script for torchrun that runs byov-train and records the weights of every process after every step. Options:
+# at: (text, n, action, value); run the action before the main process renames the n-th file to a name with the text.
+# elsewhere: features folder of the second process, which does not exist.
 # unsynchronized: bypass DistributedDataParallel, so that gradients are not averaged.
 WORKER = """
 import hashlib, json, os, signal, sys
@@ -77,14 +78,14 @@ class Result:
 
     def __init__(self, ran, folder):
         self.code, self.out, self.err = ran.returncode, ran.stdout, ran.stderr
-        self.weights = [path.read_text().splitlines() for path in sorted(folder.glob("weights-*"))]  # by process, step
+        self.weights = [path.read_text().splitlines() for path in sorted(folder.glob("weights-*"))]  # [process][step]
         self.errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert self.err.count("Traceback") <= 1, self.err  # torchrun's own
+        assert self.err.count("Traceback") <= 1, self.err  # that of torchrun itself
 
 
 @pytest.fixture
 def torchrun(tmp_path):
-    """torchrun(*arguments, processes=2, ...): byov-train with its folders in tmp_path."""
+    """Return a function that runs byov-train in several processes, with its folders in tmp_path."""
 
     def run(*arguments, processes=2, **how):
         folder = tmp_path / "processes"
@@ -108,7 +109,7 @@ def torchrun(tmp_path):
 
 
 def assert_same_run(run, other):
-    """The same metrics within rounding, the same best epoch, the same files."""
+    """Check that two runs have equal metrics up to rounding, the same best epoch and the same files."""
     close = partial(pytest.approx, rel=TOLERANCE, abs=TOLERANCE)
     for ours, theirs in zip(records(run), records(other), strict=True):
         assert ours == close(theirs)
@@ -116,33 +117,29 @@ def assert_same_run(run, other):
     assert ours["validation"] == close(theirs["validation"])
     assert contents(run).keys() == contents(other).keys()
     ours, theirs = (load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other))
-    assert ours == theirs  # parameters without gradients have no optimizer state in either
+    assert ours == theirs  # in both, parameters without gradients have no optimizer state
 
 
 @pytest.mark.parametrize(
     ("processes", "options"),
     [
-        # Five pairs in batches of two: in the last step of an epoch, one process has none.
+        # Five pairs in batches of two: in the last step of an epoch, one process has no items.
         (2, ("--decoder-depth", 1, "--recipe", "cycle", "--batch-size", 2, "--select", "both")),
         pytest.param(
-            3,
-            ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1),
-            marks=pytest.mark.long,
+            3, ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1), marks=LONG
         ),
         # The decoder is unused, and its weights must not decay.
         (2, ("--decoder-depth", 1, "--no-self", "--no-cross", "--cycle", 1, "--batch-size", 3, "--weight-decay", 0.1)),
         # Some clips are padded.
         (2, ("--method", "gta", "--backbone", "encoder", "--batch-size", 3, "--frames", 30, "--preload-gib", 0)),
         pytest.param(
-            2,
-            ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3),
-            marks=pytest.mark.long,
+            2, ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3), marks=LONG
         ),
     ],
 )
 def test_several_processes_train_the_run_of_one(torchrun, byov_train, write_cache, tiny, tmp_path, options, processes):
     write_cache(train=(3, 2))
-    place = tiny.index("--decoder-depth")  # a setting of byov only
+    place = tiny.index("--decoder-depth")  # only byov has this setting
     options = (*START, *tiny[:place], *tiny[place + 2 :], *options)
     together = torchrun(*options, "--json", processes=processes)
     assert (together.code, together.errors) == (0, []), together.err
@@ -173,7 +170,7 @@ def test_a_signal_stops_all_processes_at_one_step(torchrun, byov_train, tiny, ru
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=LONG)])
 def test_a_killed_process_ends_the_others_with_one_line(torchrun, byov_train, tiny, run, tmp_path, rank):
     options = (*START, *tiny, "--batch-size", 2)
     killed = torchrun(*options, at=("metrics.jsonl", 3, "kill", rank))
