@@ -1,4 +1,4 @@
-"""Loading the encoder of a run, and computing features and embeddings of any video."""
+"""Load the encoder of a run, and compute features and embeddings of any video."""
 
 import logging
 from collections.abc import Iterable

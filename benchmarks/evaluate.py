@@ -1,4 +1,4 @@
-"""Speed of the evaluation on data of the size of Break Eggs.
+"""Speed of the evaluation, on data as large as Break Eggs.
 
 python benchmarks/evaluate.py             everything, about seventeen minutes on two cores
 python benchmarks/evaluate.py retrieval   one of: retrieval classification

@@ -1,4 +1,4 @@
-"""Compute devices and numbers of threads."""
+"""Compute devices and thread counts."""
 
 import os
 from typing import TYPE_CHECKING, Literal

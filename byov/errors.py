@@ -52,7 +52,7 @@ class SweepError(ByovError):
 
 
 class Interrupted(Exception):
-    """Raised if work was stopped before its end; it can be resumed."""
+    """Raised if work was stopped; it can be resumed later."""
 
 
 class Diverged(Exception):

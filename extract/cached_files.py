@@ -98,7 +98,7 @@ class CacheReader:
     ) -> str:
         """Describe how a video differs from the one the features were computed from; return "" if it does not.
 
-        Compares the size and a sample of the bytes, or the whole file if it was modified after the features.
+        Compares the size and a sample of the bytes, or all bytes if the video was modified after the features.
         """
         if found.source_bytes != source.st_size:
             return f"from {found.source_name} of {found.source_bytes} bytes, but {path} has {source.st_size}"

@@ -141,7 +141,7 @@ class VideoSource:
     def __post_init__(self) -> None:
         split, own = self.split, self.folder if self.lerobot is None else self.lerobot
         if sum(source is not None for source in (self.dataset, self.manifest, self.folder, self.lerobot)) != 1:
-            raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder and --lerobot")
+            raise DatasetError(f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder or --lerobot")
         if self.task is not None and self.lerobot is None:
             raise DatasetError("--task requires --lerobot")
         if own is None and (split, self.ego, self.exo) != (None, None, None):

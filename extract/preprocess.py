@@ -44,13 +44,13 @@ class Preprocessing:
         return _resample(images, self.size, self.size, slice(0, self.size), slice(0, self.size))
 
     def on_host(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Run the part for decoder threads: resize if the model is on the CPU; pin memory if it is on CUDA."""
+        """Start preprocessing in a decoder thread: resize if the model is on the CPU; pin memory if it is on CUDA."""
         if device.type == "cpu":
             return self.resized(frames)
         return frames.pin_memory() if device.type == "cuda" else frames
 
     def on_device(self, frames: Tensor, device: torch.device) -> Tensor:
-        """Run the part for the model's device; return uint8 images (B, 3, size, size)."""
+        """Finish preprocessing on the model's device; return uint8 images (B, 3, size, size)."""
         return frames if device.type == "cpu" else self.resized(frames.to(device, non_blocking=True))
 
     def normalized(self, images: Tensor, dtype: torch.dtype) -> Tensor:

@@ -126,7 +126,7 @@ def train_run(
             f"--batch-size {chosen.batch_size} is less than the number of processes, {processes.world_size}."
         )
     if processes.world_size > 1 and model.needs_whole_batch:
-        raise TrainError(f"{chosen.method} cannot be trained by several processes: {model.needs_whole_batch}.")
+        raise TrainError(f"{chosen.method} cannot be trained in several processes: {model.needs_whole_batch}.")
     sampler = model.sampler(data.of("train"))
     if record is None:
         model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
@@ -231,7 +231,7 @@ def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> Non
     is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
     if settings.epochs > epochs and is_trained and validated and epochs % settings.validate_every:
         raise TrainError(  # this validation may have selected a model that a longer run would not
-            f"The run cannot be extended: it was also validated after epoch {epochs}, which is not a multiple of "
+            f"The run cannot be extended: it was validated after epoch {epochs}, which is not a multiple of "
             f"--validate-every {settings.validate_every}. Start another run."
         )
     LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")

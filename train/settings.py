@@ -183,7 +183,7 @@ class EncoderSettings(Record):
     @model_validator(mode="after")
     def _heads_divide_latent(self) -> Self:
         if self.has_encoder and self.latent % self.heads:
-            raise ValueError(f"{self.heads} heads do not divide a latent of {self.latent}; change --heads or --latent")
+            raise ValueError(f"latent {self.latent} is not divisible by {self.heads} heads; change --heads or --latent")
         return self
 
 

@@ -1,4 +1,4 @@
-"""byov-extract end to end, on small real videos."""
+"""End-to-end tests of byov-extract on small real videos."""
 
 import json
 import logging
@@ -203,7 +203,7 @@ def test_features_of_different_origin_are_never_mixed(
 def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract, make_dataset, tmp_path):
     table = make_dataset([3, 4])
     source = table.parent / "v1.mp4"
-    with source.open("ab") as file:  # padding that players skip, so that only samples of the file are compared
+    with source.open("ab") as file:  # padding that players skip; the file is now large enough to be sampled
         file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
     assert byov_extract("--manifest", table, *TINY).code == 0
     before, found = read_files(tmp_path / "features"), source.stat()
@@ -220,7 +220,7 @@ def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract,
     )
     assert f"{source} has changed to {file_sha256(source)[:12]}" in message
     assert read_files(tmp_path / "features") == before
-    os.utime(source)  # a newer modification time: the whole file is compared without --verify-sources
+    os.utime(source)  # after a new modification time, the whole file is compared without --verify-sources
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 
@@ -234,7 +234,7 @@ def test_features_of_another_compute_type_are_never_mixed(byov_extract, make_dat
     other = {"float16": "float32", "float32": "float16"}[found]
     with edit_h5(path) as file:
         file.attrs["compute_dtype"] = stored_attribute(other)
-    if device == "auto":  # the compute type is known once the encoder is loaded
+    if device == "auto":  # the compute type is only known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
     before = read_files(tmp_path / "features")
     message = one_line_error(byov_extract(*options))
@@ -281,7 +281,7 @@ def test_ids_that_leave_the_cache_are_refused(byov_extract, make_dataset, tmp_pa
         ((), "--dataset"),
         (("--dataset", "demo", "--manifest", "x.csv"), "pass one of --dataset"),
         (("--dataset", "demo", "--name", "x"), "--name requires"),
-        (("--manifest", "demo.csv"), "known dataset"),
+        (("--manifest", "demo.csv"), "built-in dataset"),
         (("--dataset", "demo", "--ratios", "0"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "0.3,1.5"), "(0, 1]"),
         (("--dataset", "demo", "--ratios", "many"), "comma-separated numbers"),

@@ -38,7 +38,7 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"depth": 257}, "depth is 257; it must be at most 256"),
         ({"epochs": 0}, "epochs is 0"),
         ({"epochs": 2.0}, "epochs is 2.0; it must be a valid integer"),
-        ({"heads": 7}, "7 heads do not divide a latent of 256"),
+        ({"heads": 7}, "256 is not divisible by 7 heads"),
         ({"latent": 7, "heads": 7}, "latent is 7; it must be a multiple of 2"),
         ({"order_prior": 0.2}, "set a weight with --cycle"),
         ({"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0}, "no loss is enabled: .* none is masked"),
@@ -77,7 +77,7 @@ def test_invalid_settings_are_refused(given, message):
 @pytest.mark.parametrize(
     ("given", "steps_per_epoch", "epochs", "warmup"),
     [
-        ({"steps": 500}, 42, 12, 1.5),  # by default, warm-up takes 5 of 40 epochs
+        ({"steps": 500}, 42, 12, 1.5),  # the default warm-up is 5 of 40 epochs
         ({"steps": 500, "warmup": 2.0}, 42, 12, 2.0),
         ({"steps": 42}, 42, 1, 5 / 40),
         ({"epochs": 3}, 42, 3, 5.0),

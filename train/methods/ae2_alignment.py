@@ -26,7 +26,7 @@ class Ae2AlignmentSettings(PairSettings):
 
     method: Literal["ae2-alignment"] = "ae2-alignment"
     contrastive: bool = Field(True, description="Add a hinge loss that requires reversed clips to align worse.")
-    subset: Size = Field(30, description="Frames per clip in the subset that is aligned separately, also reversed.")
+    subset: Size = Field(30, description="Frames per clip in the subset that is also aligned on its own and reversed.")
     reversed_weight: NonNegative = Field(1.0, description="Weight of the hinge loss for reversed clips.")
     margin: NonNegative = Field(0.0, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
     halves: bool = Field(False, description="Use only a random half of the subset.")

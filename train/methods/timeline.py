@@ -40,11 +40,11 @@ class TimelineSettings(BackboneMethodSettings):
     label_weight: shared.NonNegative = Field(0.3, description="Weight of the losses based on progress labels.")
     intra_weight: shared.NonNegative = Field(1.0, description="Weight of the contrastive loss within a video.")
     clips: int = Field(
-        8, ge=4, le=shared.LARGEST, description="Clips per item: two per video, with half of the videos ego."
+        8, ge=4, le=shared.LARGEST, description="Clips per item: two from each video; half of the videos are ego."
     )
     whole: shared.Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
     online: bool = Field(False, description="Embed each frame using only the frames up to it, for live video.")
-    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target distribution, in progress.")
+    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target distribution over progress.")
     variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
     temperature: shared.Temperature = 0.1
     feature_dropout: shared.FeatureDropout = 0.3

@@ -1,4 +1,4 @@
-"""How a batch is divided among processes; test_torchrun.py runs the processes themselves."""
+"""Tests of how a batch is split over processes; test_torchrun.py starts real processes."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
         for rank in range(world_size):
             items = Processes(rank, world_size).local_items(expected[0].items)
             source = batches(Processes(rank, world_size).local_items)
-            taken = items or range(1)  # a process without items takes the first, with weight 0
+            taken = items or range(1)  # a process without items uses the first one, with weight 0
             for clips, of_all in zip(source.batch(step), expected, strict=True):
                 assert torch.equal(clips.features, of_all.features[taken.start : taken.stop])
                 assert (clips.first_item, clips.items) == (taken.start, of_all.items)
@@ -58,8 +58,8 @@ def test_processes_come_from_the_environment_of_torchrun(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "carl", "batch_size": 2}, "carl cannot be trained by several processes"),
-        ({"method": "actor-observer", "batch_size": 2}, "actor-observer cannot be trained by several processes"),
+        ({"method": "carl", "batch_size": 2}, "carl cannot be trained in several processes"),
+        ({"method": "actor-observer", "batch_size": 2}, "actor-observer cannot be trained in several processes"),
         ({"batch_size": 1}, "--batch-size 1 is less than"),
     ],
 )
