@@ -1,4 +1,4 @@
-"""Tiny models, clips of random frames, and small caches of features."""
+"""Fixtures for training tests: tiny models, random clips and small feature caches."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -24,7 +24,7 @@ SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "
 
 
 def sizes_of(method: str, sizes: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
-    """Return those of the sizes that are settings of a method, and of its backbone."""
+    """Return the sizes that are settings of the method and have an effect on its backbone."""
     cls = METHODS[method].settings_class
     unused = () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
     return {name: value for name, value in sizes.items() if name in cls.model_fields and name not in unused}
@@ -44,7 +44,7 @@ def each_method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_method() -> Callable[..., Any]:
-    """make_method(name, width=12, **settings): a tiny model without parameters that are all zero or one."""
+    """Return a function that builds a tiny model with noise added to all parameters, so that none is constant."""
 
     def make(name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any) -> Method:
         sizes = sizes_of(name, SIZES, **settings)
@@ -61,7 +61,7 @@ def make_method() -> Callable[..., Any]:
 
 @pytest.fixture
 def make_clips() -> Callable[..., Clips]:
-    """make_clips(batch, frames, seed, **fields): random frames with rising frame numbers, a few of them far apart."""
+    """Return a function that makes clips of random features with increasing, unevenly spaced frame indices."""
 
     def make(batch: int, frames: int, seed: int = 0, width: int = 12, **fields: Any) -> Clips:
         random = torch.Generator().manual_seed(seed)
@@ -98,7 +98,7 @@ def golden_encoder() -> dict[str, NDArray[Any]]:
 
 @pytest.fixture(scope="session")
 def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """The published encoder's parameters under their published names."""
+    """Parameters of the published encoder, under their published names."""
     return {
         name.removeprefix("state/"): torch.from_numpy(values)
         for name, values in golden_encoder.items()
@@ -108,7 +108,7 @@ def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor
 
 @pytest.fixture
 def make_cache(tmp_path: Path) -> Callable[..., Path]:
-    """make_cache({(split, view, id): frames}, **options): a cache written by `write_cache`."""
+    """Return a function that writes a cache with `write_cache`, given {(split, view, id): number of frames}."""
 
     def make(videos: Mapping[tuple[str, str, str], int], **options: Any) -> Path:
         write_cache(tmp_path / "features", videos, **options)
@@ -119,7 +119,7 @@ def make_cache(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def features_dir(make_cache: Callable[..., Path]) -> Path:
-    """Dataset demo: three ego and two exo training videos, two and two for validation, one and one for test."""
+    """Cache of a dataset with 3 ego and 2 exo videos for training, 2 and 2 for validation, 1 and 1 for testing."""
     return make_cache(
         {
             ("train", "ego", "a"): 40,
@@ -140,13 +140,13 @@ def features_dir(make_cache: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def training_data(features_dir: Path) -> TrainingData:
-    """What byov-train --ratio 0.3 reads of `features_dir`."""
+    """Training data in `features_dir` at STM ratio 0.3."""
     return open_training_data(features_dir, None, None, 0.3)
 
 
 @pytest.fixture
 def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
-    """make_batches(method, preload=True): the batches that a method of the width of `training_data` trains on."""
+    """Return a function that starts the training of a method and returns its batches from `training_data`."""
 
     def make(method: Method, *, preload: bool = True) -> BatchSource:
         videos = training_data.of("train")

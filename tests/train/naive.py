@@ -1,6 +1,6 @@
-"""Plain references for training: BYOV's losses with one network call per view and objective, and soft DTW cell by cell.
+"""Naive implementations of BYOV's losses (one network call per view and objective) and of soft DTW (cell by cell).
 
-Tests compare the optimized versions with these; benchmarks/train.py measures the difference in speed.
+Tests compare the optimized implementations with these; benchmarks/train.py measures the difference in speed.
 """
 
 import torch
@@ -13,7 +13,7 @@ from byov.train.sampling import Batch, Clips
 
 
 def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Losses:
-    """Compute the losses of `method` without cycles, drawing the same masks from the same generator."""
+    """Compute the losses of `method` except the cycle loss, with the same masks for the same generator."""
     ego, exo = clips
     visible_self = [draw_visible(view, method.settings.mask_self, generator) for view in clips]
     visible_cross = [draw_visible(view, method.settings.mask_cross, generator) for view in clips]
@@ -41,7 +41,7 @@ def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tens
 
 
 def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
-    """Encode the visible frames of each clip, and put them back frame by frame."""
+    """Encode the visible frames of each clip and insert their latents between mask tokens."""
     values = (view.features, _positions(method.encoder.positions, view), view.index)
     selected = (torch.stack([clip[rows] for clip, rows in zip(each, visible, strict=True)]) for each in values)
     latents = _encode(method, *selected)
@@ -53,7 +53,7 @@ def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
 
 
 def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) -> Tensor:
-    """(B, K, width) frames -> (B, K, D)."""
+    """Encode frames (B, K, width) as latents (B, K, D)."""
     encoder, groups = method.encoder, [Group(*index.shape)]
     if encoder.attention_window is not None:
         groups = local_attention_mask(groups, index.flatten(), encoder.attention_window)
@@ -64,7 +64,7 @@ def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) ->
 
 
 def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
-    """(B, T, D), clip by clip."""
+    """Compute positional encodings (B, T, D) clip by clip."""
     clips = zip(view.index, view.length, strict=True)
     return torch.cat([positions(index[None], length[None]) for index, length in clips])
 
@@ -78,7 +78,7 @@ def _error(method: Byov, view: Clips, decoded: Tensor, visible: Tensor) -> Tenso
 
 
 def naive_soft_dtw(costs: Tensor, gamma: float) -> Tensor:
-    """(N, T, S) -> (N, T, S): each cell is its cost plus the soft minimum of the previous cells."""
+    """Compute soft DTW tables (N, T, S), in which a cell is its cost plus the soft minimum of the previous cells."""
     _, rows, columns = costs.shape
     table: dict[tuple[int, int], Tensor] = {}
     for i in range(rows):

@@ -19,7 +19,7 @@ def visible_frames(method, clips):
 
 
 def reconstructions(method, clips):
-    """The decoder's output of each objective: {"self": (ego, exo), "cross": (ego, exo)}."""
+    """Return the decoder's outputs for each objective: {"self": [ego, exo], "cross": [ego, exo]}."""
     outputs = []
     hook = method.decoder.register_forward_hook(lambda _, __, frames: outputs.extend(frames))
     method(clips, seeded())
@@ -38,7 +38,7 @@ def with_gradient(clips):
 
 
 def reached(output, clips):
-    """(B, T) True for the frames that the output depends on."""
+    """Return a mask (B, T) that is True for the frames that the output depends on."""
     (gradient,) = torch.autograd.grad(output.square().sum(), clips.features, retain_graph=True, allow_unused=True)
     return torch.zeros_like(clips.padding) if gradient is None else gradient.abs().sum(-1) > 0
 
@@ -97,7 +97,7 @@ def test_cross_view_modeling_sees_visible_own_frames_and_all_of_the_other_view(m
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_causal_decoder_sees_no_later_frame(make_method, make_clips, causal):
-    """An attention window smaller than the distance of the frames keeps the encoder from mixing them."""
+    """Use an attention window smaller than the distance between frames, so that the encoder does not mix them."""
     method = make_method(mask_self=0.4, causal=causal, attention_window=1)
     clips = tuple(
         with_gradient(make_clips(1, frames, seed, index=10 * torch.arange(frames)[None]))
@@ -132,7 +132,7 @@ def test_cycles_are_added_in_both_directions(make_method, pair):
 
 
 def naive_cycle(home, away, order_prior):
-    """The formula of one pair without padding, frame by frame."""
+    """Compute the cycle loss of one pair of clips without padding, frame by frame."""
     home, away = torch.nn.functional.normalize(home, dim=-1), torch.nn.functional.normalize(away, dim=-1)
     index, costs = torch.arange(len(home)).float(), []
     for t, frame in enumerate(home):

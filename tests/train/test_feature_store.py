@@ -20,7 +20,7 @@ def folder(features_dir):
 
 @pytest.fixture
 def edit_video(features_dir):
-    """edit_video(**changes): change the manifest's entry of the exo video f."""
+    """Return a function that changes the manifest entry of the exo video "f"."""
     path = features_dir / "demo" / "manifest.json"
 
     def edit(**changes):
@@ -55,7 +55,7 @@ def test_videos_have_the_facts_of_the_manifest(features_dir, folder):
     assert [video.pair for video in data.of("train")] == ["p", None, "q", "p", "q"]
     (video,) = data.of("test", "ego")
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
-    (folder / "ego" / "b.h5").unlink()  # videos that are not in the cache are left out
+    (folder / "ego" / "b.h5").unlink()  # videos that are not in the cache are skipped
     assert "b" not in [video.id for video in open_training_data(features_dir, None, None, 0.3).videos]
 
 
@@ -65,7 +65,7 @@ def test_features_are_preloaded_if_they_fit(features_dir):
     size = (40 + 25 + 3) * 16 * 2
     preloaded, lazy = FeatureStore(data, videos, size), FeatureStore(data, videos, size - 1)
     assert (preloaded.size_bytes, preloaded.preloaded, lazy.preloaded) == (size, True, False)
-    for video in data.videos:  # also those that are not preloaded
+    for video in data.videos:  # including videos that are not preloaded
         assert np.array_equal(preloaded.read(video), read_array(video.path, "merged/1.0"))
         assert np.array_equal(lazy.read(video), preloaded.read(video))
     videos[0].path.unlink()

@@ -1,4 +1,4 @@
-"""The encoder of the published code, with its weights: the same outputs."""
+"""Tests that the encoder returns the same outputs as the published code with the same weights."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from byov.train.networks import Encoder
 
-# Parameter names in the published code, and ours.
+# Maps parameter names in the published code to our names.
 RENAMED = (
     ("embedding_layer.", "project."),
     ("encoder.", "blocks."),

@@ -1,4 +1,4 @@
-"""Losses and gradients of the published code on made-up embeddings; see tests/golden."""
+"""Tests of losses and gradients against the published code, on synthetic embeddings; see tests/golden."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ TRIPLET = ("exo", "ego_positive", "ego_negative")
 
 
 def load_cases(name):
-    """The cases of a file: name -> (arrays, constants)."""
+    """Load the cases in a file as a dict mapping names to (arrays, constants)."""
     with np.load(GOLDEN / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     cases = {}
@@ -42,7 +42,7 @@ def load_cases(name):
 
 
 def assert_golden(expected, loss, **gradients):
-    """1e-9 in double precision, else what float32 allows."""
+    """Compare a loss and its gradients, with a tolerance of 1e-9 in double precision and a larger one in float32."""
     single = expected["loss"].dtype == torch.float32
     torch.testing.assert_close(loss.detach(), expected["loss"], rtol=0, atol=1e-5 if single else 1e-9)
     assert gradients.keys() == {name for name in expected if name.startswith("gradient")}
@@ -52,7 +52,7 @@ def assert_golden(expected, loss, **gradients):
 
 
 def assert_clips_golden(golden, loss_of):
-    """Check loss_of([(1, T, D), ...]) and its gradients."""
+    """Compare the loss of clips (1, T, D) and its gradients with the golden values."""
     names = [name for name in golden if name.startswith("embeddings_")]
     clips = [golden[name][None].requires_grad_() for name in names]
     loss = loss_of(clips)
@@ -139,7 +139,7 @@ CARL = {name: case for name, case in load_cases("carl").items() if case[1]["nega
 @pytest.mark.parametrize("case", CARL)
 def test_carl(case):
     golden, constants = CARL[case]
-    clips = range(len(golden["mask"]))  # the two crops of the first video, of the second, ...
+    clips = range(len(golden["mask"]))  # two crops of the first video, two crops of the second, ...
     embeddings = [golden[f"embeddings_{clip}"].requires_grad_() for clip in clips]
     frames = torch.stack([golden[f"frames_{clip}"] for clip in clips])
     arguments = [

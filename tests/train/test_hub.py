@@ -1,4 +1,4 @@
-"""Saving, loading and pushing models, and reading untrusted config files."""
+"""Tests of saving, loading and uploading models, and of reading untrusted config files."""
 
 import json
 
@@ -25,7 +25,7 @@ HOSTILE = "x`\n\n# Owned\n---\nlicense: gpl\n---\n<script>alert(1)</script> | a 
 
 
 def edit_config(folder, **changes):
-    """Change entries of config.json, or those of its settings that have a dot before their name."""
+    """Change entries of config.json; names that start with a dot refer to entries of its "settings"."""
     config = json.loads((folder / "config.json").read_text())
     for name, value in changes.items():
         (config["settings"] if name.startswith(".") else config)[name.removeprefix(".")] = value
@@ -33,7 +33,7 @@ def edit_config(folder, **changes):
 
 
 def test_push_to_hub_uploads_the_saved_files(make_method, monkeypatch):
-    """Only the calls to the Hub are replaced."""
+    """Replace only the calls to the Hub."""
     sent = {}
 
     class Created:

@@ -1,4 +1,4 @@
-"""Properties of the losses; test_golden_losses.py compares them with the published code."""
+"""Tests of loss properties; test_golden_losses.py compares the losses with the published code."""
 
 from math import log
 
@@ -30,7 +30,7 @@ def no_padding(clips):
     return torch.zeros(clips.shape[:2], dtype=torch.bool)
 
 
-# Each loss of two clips (B, T, D) with padding, for the properties that all share.
+# Losses between two padded clips (B, T, D), for tests of properties that they share.
 TIMES = torch.linspace(0, 1, 7).expand(3, 7)
 FRAMES = torch.arange(7).expand(3, 7)
 
@@ -110,7 +110,7 @@ def test_autocast_and_half_precision_compute_in_float32(pair_loss):
 @pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])
 def test_a_loss_is_the_mean_over_the_items_without_their_padding(name):
     first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
-    other = OTHER_PADDED if name.startswith(("tcc", "gta")) else PADDED  # the others need clips of the same length
+    other = OTHER_PADDED if name.startswith(("tcc", "gta")) else PADDED  # the other losses need clips of equal length
     items = []
     for item in range(3):
         clips = first[item : item + 1, ~PADDED[item]], second[item : item + 1, ~other[item]]
@@ -141,7 +141,7 @@ def test_hard_matches_cost_the_minimum_variance():
     home, times = 1000 * torch.eye(5)[None], torch.linspace(0, 1, 5)[None]
     right = tcc_loss(home, home, times, no_padding(home), no_padding(home))
     assert right.item() == pytest.approx(0.001 * log(MIN_VARIANCE))
-    wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))  # all return to time 0
+    wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))  # all cycles return to time 0
     assert wrong.item() == pytest.approx((times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE))
 
 
@@ -162,7 +162,7 @@ def naive_timeline(z, times, padding, sigma, temperature):
 
     per_clip, all_clips = [], []
     for own, clip in enumerate(clips):
-        others = [other for number, other in enumerate(clips) if number % 2 != own % 2]  # of the other video
+        others = [other for number, other in enumerate(clips) if number % 2 != own % 2]  # clips of the other video
         for frame in clip:
             per_clip += [cross_entropy(frame, other) for other in others]
             all_clips.append(cross_entropy(frame, [candidate for other in others for candidate in other]))

@@ -1,4 +1,4 @@
-"""Properties that hold for every method of the registry."""
+"""Tests of properties that hold for every method in the registry."""
 
 from dataclasses import fields, replace
 
@@ -23,12 +23,12 @@ def seeded(seed=5):
 
 @pytest.fixture
 def make(make_method, training_data, each_method):
-    """make(**settings): a tiny model of each method, as wide as the features of `training_data`."""
+    """Return a function that builds a tiny model of each method for the features in `training_data`."""
     return lambda **settings: make_method(each_method, width=training_data.width, **settings)
 
 
 def step(method, clips, autocast=False):
-    """Losses, and the gradient of each parameter; the training-only state is restored."""
+    """Return the losses and the gradient of each parameter, and restore the training-only state."""
     method.zero_grad()
     state = {name: tensor.clone() for name, tensor in method.training_state().items()}
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -85,7 +85,7 @@ def test_losses_are_scalars_and_every_parameter_has_a_gradient(make, make_batche
 
 
 def test_a_loss_is_the_mean_over_the_items(make, make_batches):
-    """DistributedDataParallel relies on it. In double precision, because TCC has gradients in the thousands."""
+    """Distributed training relies on this property. Uses double precision, because TCC's gradients are large."""
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
     padded, clips_per_item = set(), {"clips": 4} if hasattr(make().settings, "clips") else {}
@@ -108,7 +108,7 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, sum(half[1][name] for half in halves) / 2, atol=1e-9, rtol=1e-9)
         padded |= {tuple(view.padding.any(dim=1).tolist()) for view in clips}
-    assert padded & {(True, False), (False, True)}  # an item with padding next to one without occurred
+    assert padded & {(True, False), (False, True)}  # some batch has one padded item and one without padding
 
 
 def test_mixed_precision_is_finite_and_close(make, make_batches):
@@ -133,7 +133,7 @@ def test_constant_features_give_finite_losses_and_gradients(make, make_batches, 
 
 @pytest.mark.slow
 def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
-    changes = {"latent": 32, "weighted": False}  # weighted losses are relative to their running means
+    changes = {"latent": 32, "weighted": False}  # weighted losses are relative to a running mean, so they need not fall
     known = METHODS[each_method].settings_class.model_fields
     settings = make(**{name: value for name, value in changes.items() if name in known}).settings
     method = build_method(training_data.width, settings)
@@ -146,7 +146,7 @@ def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert np.median(losses[-20:]) < 0.7 * losses[0]  # soft targets have an entropy
+    assert np.median(losses[-20:]) < 0.7 * losses[0]  # the entropy of soft targets is a lower bound
 
 
 def test_a_saved_model_loads(make, each_method, tmp_path):
@@ -231,7 +231,7 @@ def test_loss_settings_change_the_loss(make_method, make_batches, training_data,
     expected = default(clips, seeded(3))["loss"]
     for setting, value in changes.items():
         other = make_method(method, width=training_data.width, **given | {setting: value})
-        make_batches(other)  # starts its training
+        make_batches(other)  # starts its training, which initializes training-only state
         other.load_state_dict(default.state_dict(), strict=False)
         assert other(clips, seeded(3))["loss"] != expected, setting
 

@@ -12,7 +12,7 @@ def seeded(seed=0):
 
 @pytest.fixture
 def encode(make_clips):
-    """encode(encoder, (B, T, width) features): latents of whole clips."""
+    """Return a function that encodes all frames of clips, given their features (B, T, width)."""
 
     def run(encoder, features):
         batch, frames = features.shape[:2]
@@ -24,7 +24,7 @@ def encode(make_clips):
 
 
 def reference_block(block, x, mask=None):
-    """One sequence (T, D), written with explicit attention."""
+    """Apply a block to one sequence (T, D), with attention written out explicitly."""
     q, k, v = block.qkv(block.norm1(x)).view(len(x), 3, block.heads, -1).permute(1, 2, 0, 3)
     weights = q @ k.mT / q.shape[-1] ** 0.5
     if mask is not None:
@@ -104,7 +104,7 @@ def test_visible_frames_are_sorted_random_and_rounded_down(make_clips, frames, r
 
 @pytest.mark.parametrize("position_in", ["features", "latent"])
 def test_positions_are_added_to_features_or_latents(make_method, position_in):
-    """The LayerNorm of the projection removes the scale of what is added before it."""
+    """The LayerNorm of the projection removes the scale of positions that are added to the features."""
     encoder = make_method(position_in=position_in).encoder
     features, positions = torch.randn(4, 12), torch.randn(4, encoder.positions.width)
     small, large = (encoder.embed_tokens(features * scale, positions * scale) for scale in (1, 1000))

@@ -1,4 +1,4 @@
-"""Progress labels from alignment within a view."""
+"""Tests of progress labels computed by aligning the videos of a view."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ WIDTH = 24
 
 
 def action(times, rng=None, noise=0.0):
-    """(T, WIDTH) features that depend smoothly on the progress of an action."""
+    """Make features (T, WIDTH) that depend smoothly on the progress of an action."""
     centers = np.linspace(0, 1, WIDTH)
     features = np.exp(-((np.asarray(times)[:, None] - centers) ** 2) / 0.02)
     return features if rng is None else features + noise * rng.standard_normal(features.shape)
@@ -23,7 +23,7 @@ def labels_of(videos):
 
 
 def brute_force_probabilities(costs, gamma):
-    """Visit probabilities by enumerating all monotone paths."""
+    """Compute visit probabilities by enumerating all monotonic paths."""
     rows, columns = costs.shape
     visited, total = np.zeros_like(costs), 0.0
 
@@ -67,7 +67,7 @@ def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
     during, before = np.diff(labels[1])[55:95], np.diff(labels[1])[10:40]
     assert during.mean() < 0.35 * before.mean()
     for found, times in zip(labels, true, strict=True):
-        # With four other videos, the own normalized time still counts for a fifth.
+        # With four other videos, the video's own normalized time still contributes one fifth.
         linear = np.linspace(0, 1, len(times))
         if not np.array_equal(times, linear):
             assert np.abs(found - times).mean() < 0.5 * np.abs(linear - times).mean()
@@ -107,4 +107,4 @@ def test_more_videos_than_references_are_aligned_with_a_random_subset(monkeypatc
     subset = labels_of(videos)
     difference = np.mean([np.abs(a - b).mean() for a, b in zip(all_references, subset, strict=True)])
     assert 0 < difference < 0.05
-    np.testing.assert_array_equal(subset[3], labels_of(videos)[3])  # deterministic
+    np.testing.assert_array_equal(subset[3], labels_of(videos)[3])  # the subset is deterministic

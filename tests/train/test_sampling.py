@@ -34,7 +34,7 @@ def make_sampler(videos, *, crop=WHOLE, frames=FRAMES, context=0):
 
 @pytest.fixture
 def make_source(training_data, make_method):
-    """make_source(**settings): batches of the training videos."""
+    """Return a function that builds the batches of a method with the given settings."""
 
     def make(*, batch_size=2, preload=True, standardize="none", seed=0, **how):
         videos = training_data.of("train")
@@ -50,7 +50,7 @@ def video(frames, view="ego", name="a"):
 
 
 def videos(ego, exo):
-    """That many of each view."""
+    """Make the given numbers of ego and exo videos."""
     return [video(9, view, f"{view}{n}") for view, count in (("ego", ego), ("exo", exo)) for n in range(count)]
 
 
@@ -67,7 +67,7 @@ def reading_threads():
 
 @pytest.mark.parametrize("length", [8, 9, 30])
 def test_rows_are_sorted_distinct_and_uniform(length):
-    assert draw_rows(3, 5, rng()).tolist() == [0, 1, 2, 2, 2]  # a shorter clip repeats its last frame
+    assert draw_rows(3, 5, rng()).tolist() == [0, 1, 2, 2, 2]  # a short clip repeats its last frame
     generator = rng()
     drawn = [draw_rows(length, 8, generator) for _ in range(300)]
     assert all((np.diff(rows) > 0).all() and rows.shape == (8,) for rows in drawn)
@@ -132,7 +132,7 @@ def test_triplets_have_their_positive_at_the_same_time_and_their_negative_far_aw
         assert (positive.rows * 2 == exo.rows).all()
         assert (np.abs(negative.rows - positive.rows) > 0.3 * 41).all()
     _, positive, negative = draw_triplets(video(2), video(30), 4, 0.9, generator)
-    assert (positive.rows + negative.rows == 1).all()  # no frame is that far: the farthest
+    assert (positive.rows + negative.rows == 1).all()  # no frame is far enough, so the farthest is used
 
 
 # Picks

@@ -1,4 +1,4 @@
-"""Trackers. Weights & Biases is replaced by a stub of the calls that this project makes."""
+"""Tests of experiment trackers. Weights & Biases is replaced by a stub."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Small caches, tiny runs, and byov-train in processes."""
+"""Fixtures for tests of training runs: small caches, tiny runs, and byov-train in child processes."""
 
 import shutil
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from byov.train.run import train_run
 from byov.train.settings import settings_classes
 
 ENCODER = "random/tiny"
-# As small as possible while everything still happens: 4 steps per epoch, each epoch validated and checkpointed.
+# The smallest settings that cover every code path: 4 steps per epoch, with validation and a checkpoint in each epoch.
 TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 4, "subset": 6}
 TINY |= {"lr": 1e-3, "epochs": 3, "validate_every": 1}
 
 
 @pytest.fixture
 def start_train(start_command: Callable[..., Command], tmp_path: Path) -> Callable[..., Command]:
-    """start_train(*arguments, pause_before=(text, n), ...): a running byov-train with its folders in tmp_path."""
+    """Return a function that starts byov-train with its folders in tmp_path."""
     folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
     return lambda *arguments, **how: start_command(("byov-train", *folders, *arguments), **how)
 
 
 @pytest.fixture
 def byov_train(start_train: Callable[..., Command]) -> Callable[..., Ran]:
-    """byov_train(*arguments): run the command to its end."""
+    """Return a function that runs byov-train until it ends."""
     return lambda *arguments, **how: start_train(*arguments, **how).finish()
 
 
 @pytest.fixture
 def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
-    """refused(*arguments): the one-line error of byov-train."""
+    """Return a function that runs byov-train, which must fail, and returns its one-line error."""
 
     def run(*arguments: object, code: int = 2, **how: Any) -> str:
         ran = byov_train(*arguments, **how)
@@ -63,7 +63,7 @@ def tiny_arguments(method: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def tiny() -> tuple[str, ...]:
-    """Options of a run of byov that takes a second."""
+    """Options for a byov run that takes one second."""
     return tiny_arguments("byov")
 
 
@@ -77,7 +77,7 @@ def make_cache(
     encoder: str = ENCODER,
     labels: bool = True,
 ) -> Path:
-    """Write a dataset of videos <split>_<view>_<number>; train, val, test: number of ego and of exo videos."""
+    """Write a dataset of videos <split>_<view>_<number>, given the numbers of ego and exo videos in each split."""
     random = np.random.default_rng(0)
     names = [
         (split, view, f"{split}_{view}_{number}")
@@ -100,7 +100,7 @@ def make_cache(
 
 @pytest.fixture
 def write_cache(tmp_path: Path) -> Callable[..., Path]:
-    """write_cache(train=(ego, exo), val=..., test=..., ...): a dataset in tmp_path/features."""
+    """Return a function that writes a dataset to tmp_path/features with `make_cache`."""
     return lambda *counts, **options: make_cache(tmp_path / "features", *counts, **options)
 
 
@@ -111,14 +111,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(shared_cache: Path, tmp_path: Path) -> Path:
-    """tmp_path/features/toy: 4 train, 2 val and 2 test videos, free to be damaged."""
+    """Writable cache tmp_path/features/toy with 4 train, 2 val and 2 test videos."""
     shutil.copytree(shared_cache.parent, tmp_path / "features")
     return tmp_path / "features" / "toy"
 
 
 @pytest.fixture(scope="session")
 def make_reference(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """make_reference(method): the folder of its tiny run `toy`, never interrupted; read only."""
+    """Return a function that trains a tiny run of a method without interruption; its folder must not be changed."""
 
     @lru_cache
     def make(method: str) -> Path:
@@ -142,12 +142,12 @@ def reference_of_each(make_reference: Callable[[str], Path], each_method: str) -
 
 @pytest.fixture
 def finished(reference: Path, cache: Path, tmp_path: Path) -> Path:  # noqa: ARG001
-    """A copy of the reference run in tmp_path/runs/toy, next to its cache."""
+    """Writable copy of the reference run in tmp_path/runs/toy, together with its cache."""
     shutil.copytree(reference, tmp_path / "runs" / "toy")
     return tmp_path / "runs" / "toy"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of `byov-train --run toy`."""
+    """Folder of the run that `byov-train --run toy` writes."""
     return tmp_path / "runs" / "toy"

@@ -1,4 +1,4 @@
-"""Options of byov-train, and how to read and change the files of runs and caches."""
+"""Options for byov-train, and functions that read and change the files of runs and caches."""
 
 import json
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ EMBED = ("--run", "toy", "--embed-only")
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl."""
+    """Read the lines of metrics.jsonl."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Every file of a run by name, without its lock and its checkpoints."""
+    """Return a dict mapping the names of a run's files to their contents, without the lock and the checkpoints."""
     return {
         str(path.relative_to(run)): path.read_bytes()
         for path in sorted(run.rglob("*"))
@@ -42,7 +42,7 @@ def flip_bit(path: Path) -> None:
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """Change the content of a JSON file; like a person who edits it by hand, this removes its digest."""
+    """Change the content of a JSON file without its digest, like a user who edits the file by hand."""
     content = json.loads(path.read_text())
     content.pop("file_sha256", None)
     yield content

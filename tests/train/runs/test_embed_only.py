@@ -1,4 +1,4 @@
-"""byov-train --embed-only: write the embeddings of a run again."""
+"""Tests of `byov-train --embed-only`, which rewrites the embeddings of a run."""
 
 import shutil
 

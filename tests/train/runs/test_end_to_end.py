@@ -1,4 +1,4 @@
-"""The files of a run, and the options that change them."""
+"""Tests of the files of a run, and of the options that change them."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(referenc
 
 @pytest.mark.parametrize("untrained", [False, True])
 def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
-    """Of all videos, and of the sub-clips of val and test videos on their own."""
+    """Check the embeddings of all videos, and those of sub-clips and prefixes of val and test videos."""
     model, suffix = load_model(reference, untrained=untrained), "-untrained" if untrained else ""
     digest = hashlib.sha256((reference / "model.safetensors").read_bytes()).hexdigest()
     written = set()
@@ -101,12 +101,12 @@ def test_a_run_is_reproducible_bit_for_bit(byov_train, tiny, reference, run, opt
 
 
 def training_loss(model, data):
-    """Mean loss over the first batches of training."""
+    """Compute the mean loss over the first training batches."""
     videos = data.of("train")
     store = FeatureStore(data, videos, 2**30)
     model.start_training(videos, store.read)
     if model.settings.method == "actor-observer":
-        model.heads = None  # with them, the loss is relative to its own running mean
+        model.heads = None  # with score heads, the loss is relative to its running mean
     batches = BatchSource(model, model.sampler(videos), store)
     with torch.no_grad():
         losses = [model(batches.batch(step), torch.Generator().manual_seed(step))["loss"] for step in range(12)]
@@ -148,7 +148,7 @@ def test_the_kept_model_is_the_best_by_the_chosen_metric(byov_train, tiny, run, 
     best = found[-1] if metric == "last" else max(found, key=lambda record: record[metric])
     assert training_record(run)["validation"] == {name: best[name] for name in METRICS}
     assert str(best["retrieval"]) in (run / "README.md").read_text()
-    # A run that ends with that epoch has the same model.
+    # A run that ends after the best epoch must have the same model.
     assert byov_train("--run", "short", *tiny, "--epochs", best["epoch"], "--select", "last").code == 0
     assert same_weights(run, run.parent / "short", "model.safetensors")
 

@@ -1,4 +1,4 @@
-"""Checkpoints, models and config files that are damaged, forged, or belong to another run."""
+"""Tests of checkpoints, models and config files that are damaged, forged, or belong to another run."""
 
 import json
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 def forge(path, *, tensors=None, state=None):
-    """Change a checkpoint, and give it a correct digest."""
+    """Change a checkpoint and update its digest."""
     with safe_open(path, framework="pt") as file:
         metadata = json.loads(file.metadata()["byov"])
     metadata["state"] |= state or {}

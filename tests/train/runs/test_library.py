@@ -1,4 +1,4 @@
-"""train_run as a library: in threads and processes, without output, with progress and stop."""
+"""Tests of `train_run` as a library function: in threads and processes, without output, with progress and stop."""
 
 import signal
 import subprocess
@@ -45,7 +45,7 @@ def test_threads_and_processes_train_the_same_run_silently(shared_cache, referen
 
 
 class CountingProgress:
-    """Records the state of each bar by its name."""
+    """Progress that records the state of each bar under its name."""
 
     def __init__(self):
         self.bars = {}

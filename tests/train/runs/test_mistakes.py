@@ -1,4 +1,4 @@
-"""Caches, names and options that cannot be used: one line that says what to do, and nothing is written."""
+"""Tests that unusable caches, names and options lead to one-line errors and that nothing is written."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from byov.train.run import train_run
 
 @pytest.fixture
 def error_of(tmp_path):
-    """error_of(**options): the message of train_run, which must not write anything."""
+    """Return a function that calls `train_run`, which must fail without writing files, and returns its error."""
 
     def train(run=None, **options):
         with pytest.raises(ByovError) as raised:

@@ -1,4 +1,4 @@
-"""The method of docs/architecture.md, as a package of its own: trained, resumed and evaluated by the real commands."""
+"""Tests that the method in docs/architecture.md, installed as a package, can be trained, resumed and evaluated."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # each command imports PyTorch
 
 @pytest.fixture
 def package(tmp_path):
-    """An installed package with the code of the page."""
+    """Installed package with the code in docs/architecture.md."""
     text = PAGE.read_text().partition("## Add a method")[2]
     code, project = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
     project = tomllib.loads(project)["project"]
@@ -32,7 +32,7 @@ def package(tmp_path):
 
 @pytest.fixture
 def typed(cache, tmp_path, package):  # noqa: ARG001
-    """typed(command, *arguments): run an installed command that can import the plug-in."""
+    """Return a function that runs an installed command that can import the plug-in."""
 
     def run(command, *arguments):
         folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")

@@ -1,6 +1,6 @@
-"""byov-train gives the recorded losses.
+"""Tests that byov-train reproduces recorded losses.
 
-recorded.json has the settings and losses of short runs on `write_waves`, and the default settings of datasets and
+recorded.json contains the settings and losses of short runs on `write_waves`, and the default settings for datasets and
 recipes. It must never be regenerated to make a test pass.
 """
 
@@ -20,15 +20,15 @@ OPTIONS = (
     *("--latent", "32", "--depth", "2", "--decoder-depth", "1", "--heads", "4", "--frames", "8"),
     *("--lr", "1e-3", "--epochs", "3"),
 )
-FRAMES = {"ego": (30, 22, 5), "exo": (41, 17, 26)}  # of the training videos; one is shorter than a clip
+FRAMES = {"ego": (30, 22, 5), "exo": (41, 17, 26)}  # lengths of the training videos; one is shorter than a clip
 
-# Other CPUs sum in another order: with the code of PyTorch, oneDNN and MKL for older CPUs (SSE4, AVX2), the losses
-# change by up to 1.5e-7 of their values.
+# The order of summation depends on the CPU: with the kernels of PyTorch, oneDNN and MKL for older CPUs (SSE4, AVX2),
+# the relative change of the losses is up to 1.5e-7.
 ROUNDING = 1e-5
 
 
 def write_waves(dataset):
-    """Write features that are fractions of 128, with the same bits on every machine."""
+    """Write features that are multiples of 1/128, so that they are bit-identical on every machine."""
     videos = []
     for view, lengths in FRAMES.items():
         for number, frames in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""A run stopped at any moment, or by a full disk, ends with the same files as one that was never stopped."""
+"""Tests that a resumed run has the same files as an uninterrupted one, wherever it was stopped."""
 
 import json
 import os
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     "point",
     [
-        ("config.json", 1),  # before anything else
+        ("config.json", 1),  # before any other file
         ("README.md", 1),
-        ("metrics.jsonl", 1),  # the record of the untrained model
+        ("metrics.jsonl", 1),  # record of the untrained model
         ("metrics.jsonl", 3),
         ("step-", 1),
         ("step-", 3),
@@ -154,7 +154,7 @@ def test_features_of_another_encoder_are_refused(refused, cache):
 
 @pytest.mark.parametrize("change", ["video", "order", "labels", "features"])
 def test_other_train_or_val_videos_are_refused(refused, finished, reference, cache, change):
-    """They would change the batches or the choice of the model."""
+    """Other videos would change the batches or the model selection."""
     with edited(cache / "manifest.json") as manifest:
         videos = manifest["videos"]
         if change == "video":
@@ -184,7 +184,7 @@ def test_a_missing_best_model_is_noticed(refused, finished):
 
 @pytest.mark.parametrize("kills", [False, True])
 def test_a_file_size_limit_is_one_line_or_kills(byov_train, tiny, reference, run, kills):
-    """The model fits, its checkpoints do not. Without Python's signal handler, the kernel kills the process."""
+    """The limit admits the model but not the checkpoints. Without a signal handler, the kernel kills the process."""
     largest = (reference / "model.safetensors").stat().st_size * 2
     ran = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=kills)
     if kills:

@@ -1,4 +1,4 @@
-"""The training loop: schedules, runs that are interrupted after every step, and runs that diverge."""
+"""Tests of the training loop: schedules, runs interrupted after every step, and runs that diverge."""
 
 import math
 
@@ -17,7 +17,7 @@ from byov.train.trainer import learning_rate
 
 @pytest.fixture
 def train(shared_cache, tmp_path):
-    """train(name, **options): train a run of the shared cache, and return its folder."""
+    """Return a function that trains a run on the shared cache and returns its folder."""
 
     def run(name, **options):
         torch.set_num_threads(1)
@@ -27,7 +27,7 @@ def train(shared_cache, tmp_path):
     return run
 
 
-UNUSED_DECODER = {"cycle": 1.0, "self_view": False, "cross_view": False}  # its optimizer state is empty
+UNUSED_DECODER = {"cycle": 1.0, "self_view": False, "cross_view": False}  # the decoder has no optimizer state
 
 
 @pytest.mark.parametrize(
