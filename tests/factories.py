@@ -1,4 +1,4 @@
-"""Synthetic videos, caches and runs, written by the project's own writers."""
+"""Factories for synthetic videos, caches and runs."""
 
 import hashlib
 import json
@@ -21,12 +21,12 @@ CLIP = "openai/clip-vit-base-patch16"
 TOKENS = 9
 PHASES = ("reach", "pour", "leave")
 UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
-# x264's assembly reads uninitialized memory, so its output varies from run to run.
+# x264's assembly code reads uninitialized memory, so its output varies from run to run.
 REPRODUCIBLE = {"libx264": {"x264-params": "asm=0"}}
 
 
 class Call:
-    """Pickles as a call of a function, which runs when the pickle is loaded."""
+    """Object that, when unpickled, calls a function."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = (function, arguments)
@@ -36,25 +36,25 @@ class Call:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the contents of all files below a folder by name, without index.json, which has times of this machine."""
+    """Return a dict mapping file names in a folder to contents, without index.json, which contains timestamps."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "index.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def write_file(path: Path, content: bytes | str = b"") -> Path:
-    """Write a file and the folders above it."""
+    """Write a file and create its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
 def gray_images(count: int, width: int = 64, height: int = 48) -> list[np.ndarray]:
-    """RGB images; image i has gray level 20 + 10 i."""
+    """Make RGB images; image i has gray level 20 + 10 i."""
     return [np.full((height, width, 3), 20 + 10 * index, np.uint8) for index in range(count)]
 
 
 def moving_images(count: int = 40) -> list[np.ndarray]:
-    """Textured images that move and brighten, so that losing bytes changes the picture."""
+    """Make textured images that move and brighten, so that lost bytes change the picture."""
     picture = np.random.default_rng(0).integers(0, 64, (48, 64, 3)).astype(np.uint8)
     return [np.roll(picture, 2 * index, axis=1) + np.uint8(3 * index) for index in range(count)]
 
@@ -74,7 +74,7 @@ def write_video(
     hflip: bool = False,
     vflip: bool = False,
 ) -> Path:
-    """Encode RGB images (or that many gray ones) to the same bytes every time."""
+    """Write a video of the given RGB images, or of a number of gray images, with reproducible bytes."""
     images = gray_images(images) if isinstance(images, int) else images
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", format=container, options=dict(container_options or {})) as output:
@@ -88,7 +88,7 @@ def write_video(
             stream.codec_context.time_base = Fraction(1, 1000)
         for index, image in enumerate(images):
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            # The encoder's own conversion uses several threads, which garble images of odd sizes now and then.
+            # The encoder's own conversion uses several threads and occasionally garbles images of odd sizes.
             frame = VideoReformatter().reformat(picture, format=pix_fmt, threads=1)
             if pts_milliseconds is not None:
                 frame.pts, frame.time_base = pts_milliseconds[index], Fraction(1, 1000)
@@ -124,9 +124,9 @@ def write_features(
     fps: float = 30.0,
     **provenance: Any,
 ) -> Path:
-    """Write the feature file of the video that it is named after; merged: ratio → (T, width) features.
+    """Write the feature file of a video; `merged` maps ratios to features (T, width).
 
-    Other keywords change its provenance.
+    Other keyword arguments change the provenance, which is otherwise derived from the path.
     """
     provenance = {"video": path.stem, "view": path.parent.name} | provenance
     frames = len(next(iter(merged.values())))
@@ -141,12 +141,12 @@ def write_features(
 
 
 def make_labels(frames: int, phases: int = len(PHASES)) -> np.ndarray:
-    """Phase index of each frame: phases of equal length."""
+    """Return the phase index of each frame, for phases of equal length."""
     return np.arange(frames) * phases // frames
 
 
 def make_rows(seed: Any, labels: np.ndarray, width: int = 16, *, noise: float = 0.7) -> np.ndarray:
-    """(T, width) float32 rows that depend on the phase of the frame, plus noise."""
+    """Return float32 rows (T, width) that depend on the phase of the frame, plus noise."""
     centers = np.random.default_rng(0).normal(size=(int(labels.max(initial=0)) + 1, width))
     rows = centers[labels] + noise * np.random.default_rng(seed).normal(size=(len(labels), width))
     return np.asarray(rows, np.float32)
@@ -165,12 +165,12 @@ def write_cache(
     has_cls: bool = False,
     **provenance: Any,
 ) -> Manifest:
-    """Write features and the manifest of a dataset.
+    """Write the features and the manifest of a dataset.
 
     Args:
-        videos: (split, view, id) → number of frames.
-        phases: Names; () for a dataset without labels.
-        pairs: (view, id) → pair.
+        videos: Dict mapping (split, view, id) to the number of frames.
+        phases: Phase names; () for a dataset without labels.
+        pairs: Dict mapping (view, id) to the name of a pair.
         provenance: Changes to the provenance of every file.
     """
     folder = features_dir / dataset
@@ -209,7 +209,7 @@ def make_embedding_provenance(**changes: Any) -> EmbeddingProvenance:
 
 
 def make_training(**changes: Any) -> dict[str, Any]:
-    """Return the "training" record of a run's config.json; None leaves a key out."""
+    """Return the "training" section of a run's config.json; keys with the value None are omitted."""
     record = {
         "dataset": "demo",
         "encoder": CLIP,
@@ -240,12 +240,12 @@ def write_run(
     """Write a run that was never trained: config.json, a model file and embeddings that follow the labels.
 
     Args:
-        features_dir: Cache with features of encoder CLIP.
+        features_dir: Cache with CLIP features.
         manifest: Manifest of the dataset.
-        clips: Video id → sub-clips (first and last frame) to embed on their own as well, beside prefixes.
-        embedded: Whether to write embeddings, of the model and of the untrained one (which ignore the labels).
-        training: Changes to the "training" record of config.json.
-        provenance: Changes to the provenance of every embeddings file.
+        clips: Dict mapping video ids to sub-clips (first and last frame) that are embedded, in addition to prefixes.
+        embedded: Whether to write embeddings of the model and of the untrained model (which ignore the labels).
+        training: Changes to the "training" section of config.json.
+        provenance: Changes to the provenance of every embedding file.
     """
     folder, model = runs_dir / name, f"model {name}".encode()
     features = features_dir / manifest.dataset / CLIP.replace("/", "--")

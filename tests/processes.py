@@ -1,4 +1,4 @@
-"""Commands in child processes of a fork server, which imports PyTorch once, and how to pause them at a given point."""
+"""Commands in child processes of a fork server, which imports PyTorch only once; they can be paused."""
 
 import json
 import multiprocessing
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = str(Path(__file__).parents[1])
-# Variables that change the output of commands must not depend on the environment of the tests.
+# Environment variables that change the output of commands are not inherited.
 _UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR"}
 _UNWANTED |= {"BYOV_FEATURES", "BYOV_DATASETS", "BYOV_RUNS"}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {"PYTHONSAFEPATH": "1"}
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])  # which Adam imports
+SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])  # Adam imports the last one
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Ran:
 
 
 def before_naming(text: str, count: int, act: Callable[[], object]) -> None:
-    """Call `act` right before the count-th file gets a name that contains the text."""
+    """Call `act` right before the count-th time that a file is renamed to a name that contains `text`."""
     left = count
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -52,16 +52,16 @@ def before_naming(text: str, count: int, act: Callable[[], object]) -> None:
 
 
 class Command:
-    """A running command.
+    """Command that runs in a child process.
 
     Args:
-        folder: A folder for its output.
-        words: Its name and arguments.
-        pause_before: (text, n): pause right before the n-th file gets a name that contains the text.
+        folder: Folder for the output of the command.
+        words: Name and arguments of the command.
+        pause_before: (text, n): pause right before the n-th time that a file is renamed to a name with the text.
         environment: Variables to add to the environment.
-        largest_file: Largest size of a file, in bytes; writing more is an error, or the end of the process with
-            `largest_file_kills`.
-        without: Name of a package to hide.
+        largest_file: Maximum size of a file in bytes; writing more is an error or, with `largest_file_kills`, kills the
+            process.
+        without: Name of a package that cannot be imported.
     """
 
     def __init__(self, folder: Path, words: Sequence[object], **how: Any) -> None:
@@ -69,13 +69,13 @@ class Command:
         self._connection, theirs = SERVER.Pipe()
         texts = [Path(str(words[0])).name, *map(str, words[1:])]
         self._process = SERVER.Process(target=_run, args=(texts, self._files, theirs), kwargs=how)
-        sys.path.append(ROOT)  # where the child imports this module from
+        sys.path.append(ROOT)  # the child imports this module from here
         self._process.start()
         sys.path.remove(ROOT)
         theirs.close()
 
     def paused(self) -> bool:
-        """Wait until it pauses; False if it ended before."""
+        """Wait until the command pauses; return False if it ends first."""
         try:
             return bool(self._connection.recv())
         except EOFError:
@@ -86,8 +86,8 @@ class Command:
         os.kill(self._process.pid, number)
 
     def finish(self) -> Ran:
-        """Continue, and wait for the end."""
-        with suppress(BrokenPipeError):  # it has ended
+        """Continue a paused command and wait for its end."""
+        with suppress(BrokenPipeError):  # the command has ended
             self._connection.send("continue")
         self._process.join()
         assert self.returncode is not None
@@ -126,10 +126,10 @@ def _run(
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
     os.environ.clear()
     os.environ.update(ENVIRONMENT | dict(environment or {}))
-    tempfile.tempdir = None  # read TMPDIR again
+    tempfile.tempdir = None  # makes tempfile read TMPDIR again
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a fork server ignores
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a fork server
     if pause_before:
         before_naming(*pause_before, lambda: (connection.send(True), connection.recv()))
     if largest_file:

@@ -1,4 +1,4 @@
-"""Ray processes that tests may kill, and a cluster of two machines: two addresses of the loopback network."""
+"""Ray processes that tests can kill, and a cluster of two simulated machines with different loopback addresses."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
-# Give up a machine that does not answer after two seconds instead of fifteen.
+# Declare an unresponsive machine dead after two seconds instead of fifteen.
 FAST_HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
@@ -24,7 +24,7 @@ FAST_HEALTH_CHECKS = {
 
 
 def can_hide_folders() -> bool:
-    """Whether TwoMachines.restore(hidden=...) works here."""
+    """Return whether `TwoMachines.restore(hidden=...)` works on this system."""
     unshare = shutil.which("unshare")
     return unshare is not None and not subprocess.run([unshare, "--mount", "true"], check=False).returncode
 
@@ -35,14 +35,14 @@ def all_processes() -> list[int]:
 
 def open_files(pid: int) -> set[str]:
     names = set()
-    with suppress(OSError):  # the process ended, or closed the file
+    with suppress(OSError):  # the process ended or closed the file
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             names.add(str(descriptor.readlink()))
     return names
 
 
 def descendants(pid: int) -> list[int]:
-    """The process itself, its children, their children, ..."""
+    """Return the ids of a process and all its descendants."""
     parents = {}
     for other in all_processes():
         with suppress(OSError):
@@ -67,7 +67,7 @@ class RayProcesses:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, command: str, *arguments: object, cwd: Path) -> "subprocess.Popen[str]":
-        """Start one of our commands."""
+        """Start a byov command."""
         words = [str(BIN / command), *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(words, **pipes, text=True, cwd=cwd, env=self.environment)
@@ -75,11 +75,11 @@ class RayProcesses:
         return process
 
     def running(self) -> list[int]:
-        """Processes with an open file in the folder, where Ray keeps its logs."""
+        """Return the ids of processes with an open file in the folder, where Ray writes its logs."""
         return [pid for pid in all_processes() if any(str(self.folder) in name for name in open_files(pid))]
 
     def all_ended(self, seconds: float = 30.0) -> bool:
-        """Wait until no Ray process is left."""
+        """Wait until all Ray processes have ended; return whether they have."""
         deadline = time.monotonic() + seconds
         while self.running() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -96,7 +96,7 @@ class RayProcesses:
 
 
 class TwoMachines:
-    """A Ray cluster of a head and another machine with one CPU each."""
+    """Ray cluster of a head node and another machine, with one CPU each."""
 
     def __init__(self, ray: RayProcesses) -> None:
         ray.environment |= FAST_HEALTH_CHECKS | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 32}
@@ -117,9 +117,9 @@ class TwoMachines:
         )
 
     def restore(self, *, hidden: Path | None = None) -> None:
-        """Start the other machine if it is gone, and wait until both are idle.
+        """Start the other machine if it is not running, and wait until both are idle.
 
-        hidden: A folder that is empty on the other machine.
+        `hidden` is a folder that appears empty on the other machine.
         """
         if hidden is not None and OTHER in self._nodes:
             self.kill_machine()
@@ -142,7 +142,7 @@ class TwoMachines:
             assert time.monotonic() < deadline, "the cluster did not start"
 
     def raylet(self) -> int:
-        """Process ID of the other machine's raylet."""
+        """Return the process id of the other machine's raylet."""
         pids = descendants(self._nodes[OTHER].pid)
         return next(pid for pid in pids if b"/raylet\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
 

@@ -1,4 +1,4 @@
-"""Import rules: stages share only the cache, and only cli/ uses the terminal."""
+"""Tests of import rules: stages share only the cache, and only cli/ uses the terminal."""
 
 import ast
 import sys
@@ -41,7 +41,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level packages a file imports; for byov, its subpackages."""
+    """Return the top-level packages that a file imports; for byov, the subpackages."""
     names = set()
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Plug-ins of other packages, found through entry points."""
+"""Tests of plug-ins from other packages, found through entry points."""
 
 import sys
 
@@ -10,7 +10,7 @@ from byov.plugins import Registry
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """install(source, *entries): put a package `sample` with these entry points in group byov.samples on the path."""
+    """Return a function that installs a package `sample` with entry points in the group byov.samples."""
 
     def write(source, *entries):
         (tmp_path / "sample.py").write_text(source)

@@ -1,4 +1,4 @@
-"""Small real videos, a run trained on some of them, and byov-embed and byov-align in this process."""
+"""Fixtures for small real videos, a run trained on some of them, and commands called in this process."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ from byov.cli.embed import main as embed_main
 from byov.cli.export import main as export_main
 
 FPS = 10
-FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # frames of each video in the dataset
-# Without positional encoding, embeddings depend on the content of a frame even after little training.
+FRAMES = {"one": 12, "two": 40, "three": 1, "four": 33}  # number of frames of each video in the dataset
+# Without positional encodings, embeddings depend on the content of a frame even after little training.
 SETTINGS = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "epochs": 1, "position": "none"}
 
 
 def write_video(
     path: Path, colors: Any, *, seconds: Any = None, width: int = 64, height: int = 48, pixel_aspect: int = 1
 ) -> Path:
-    """Write a frame of each (n, 3) color, at these times or FPS per second."""
+    """Write a video with one frame per color (n, 3), at the given times or at FPS frames per second."""
     images = [np.tile(color, (height, width, 1)) for color in np.asarray(colors, np.uint8)]
     seconds = np.arange(len(images)) / FPS if seconds is None else seconds
     options = {"crf": "1", "x264-params": f"asm=0:sar={pixel_aspect}/1"}
@@ -33,14 +33,14 @@ def write_video(
 
 
 def rainbow(count: int, seed: int = 0) -> np.ndarray:
-    """(count, 3) colors along a curve in color space: neighbors are similar, all differ."""
+    """Return distinct colors (count, 3) along a curve in color space, so that neighbors are similar."""
     t, start = np.linspace(0, 1, count), np.random.default_rng(seed).uniform(0, 20)
     return np.stack([30 + start + 190 * t, 215 - 150 * t**2, 40 + 180 * np.sin(2.2 * t) ** 2], axis=1).round()
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with videos/<name>.mp4, features/ and runs/toy; read only."""
+    """Folder with videos/<name>.mp4, features/ and runs/toy, which tests must not change."""
     root = tmp_path_factory.mktemp("trained")
     lines = ["path,view,split"]
     for index, (name, frames) in enumerate(FRAMES.items()):
@@ -61,13 +61,13 @@ def videos(trained: Path) -> Path:
 
 @pytest.fixture
 def runs(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the runs folder, free to be damaged."""
+    """Writable copy of the runs folder."""
     shutil.copytree(trained / "runs", tmp_path / "runs")
     return tmp_path / "runs"
 
 
 def command(main: Callable[[], None], name: str) -> Any:
-    """Return a fixture that runs a command with the run `toy`: byov_embed(*arguments)."""
+    """Return a fixture: a function that calls a command with the runs folder of `trained`."""
 
     @pytest.fixture
     def run(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:
@@ -84,7 +84,7 @@ byov_export = command(export_main, "byov-export")
 
 @pytest.fixture
 def one_line() -> Callable[[Any], str]:
-    """one_line(ran): the one-line error of a command."""
+    """Return a function that checks that a command failed and returns its one-line error."""
 
     def read(ran: Any) -> str:
         assert (ran.code, ran.out) == (2, ""), ran

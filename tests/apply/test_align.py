@@ -1,4 +1,4 @@
-"""Matching of frames against plain definitions, and byov-align, whose output is decoded again."""
+"""Tests of frame matching against naive implementations, and of the files that byov-align writes."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def distances(a, b):
 
 
 def least_cost(costs):
-    """The definition: over all paths with steps of one frame in A, in B, or in both."""
+    """Return the smallest cost of all paths with steps of one frame in A, in B, or in both."""
     total = np.full(costs.shape, np.inf)
     for row, column in np.ndindex(costs.shape):
         before = [total[row - i, column - j] for i, j in ((1, 1), (1, 0), (0, 1)) if row >= i and column >= j]
@@ -97,7 +97,7 @@ def test_events_after_the_last_frame_or_out_of_order_in_b():
 @pytest.mark.parametrize("fps", [10, 24, 25, 29.97, 30, 59.94, 120])
 def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
     assert events_cell((2.5, 7.1000001)) == "2.500;7.100"
-    pts_seconds = np.arange(1, 400) / fps - 1 / fps  # as inexact as real frame times
+    pts_seconds = np.arange(1, 400) / fps - 1 / fps  # inexact, like real frame times
     for frame in range(0, 399, 7):
         events = read_events(events_cell((pts_seconds[frame],)), "here")
         video = Video("v", "ego", "train", path=None, events=events)
@@ -105,7 +105,7 @@ def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
 
 
 def decode(path):
-    """(n, height, width, 3) pixels and (n,) times."""
+    """Decode a video to pixels (n, height, width, 3) and frame times (n,)."""
     blocks = [(block.pixels.copy(), block.pts_seconds) for block in FrameReader(path).blocks()]
     return np.concatenate([pixels for pixels, _ in blocks]), np.concatenate([times for _, times in blocks])
 
@@ -117,7 +117,7 @@ def read_table(path):
 
 
 def mean_colors(pixels, left, right):
-    """(n, 3) mean color between two columns, above the captions."""
+    """Return the mean color (n, 3) between two columns, above the captions."""
     return pixels[:, : pixels.shape[1] * 3 // 4, left + 8 : right - 8].mean(axis=(1, 2))
 
 
@@ -242,7 +242,7 @@ def test_panels_of_unusual_shapes(byov_align, tmp_path, a, b, height, widths):
     pixels, _ = decode(tmp_path / "out.mp4")
     assert pixels.shape == (3, height, widths[0] + GAP + widths[1], 3)
     if a["height"] == 16:
-        assert pixels[:, :20, : widths[0]].max() < 20  # a border above the wide one
+        assert pixels[:, :20, : widths[0]].max() < 20  # black border above the wide panel
         assert pixels[:, 30:34, 8 : widths[0] - 8].min() > 20
 
 

@@ -1,4 +1,4 @@
-"""Live video: streams against whole prefixes, and the example script."""
+"""Tests of live video: streams compared with prefixes of videos, and the example script."""
 
 import re
 import runpy
@@ -15,7 +15,7 @@ from byov.data.video import FrameReader
 from byov.errors import ApplyError
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.filterwarnings("default")  # of PyTorch's exporter
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter warns
 
 
 def decode(path):
@@ -24,7 +24,7 @@ def decode(path):
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    """A folder with labeled videos, their features and a run `live` of the online timeline."""
+    """Folder with labeled videos, their features and `live`, a run of `timeline --online`."""
     root = tmp_path_factory.mktemp("live")
     lines = ["path,view,split,events"]
     for index, view in enumerate(("ego", "exo", "ego", "exo")):
@@ -73,7 +73,7 @@ def test_progress_and_phase_of_a_training_video(live, caplog):
 
 def test_without_labels_progress_comes_from_aligned_videos(trained, caplog):
     stream = load(trained, "toy").stream()
-    assert "--method timeline --online" not in caplog.text  # it has no positions
+    assert "--method timeline --online" not in caplog.text  # the model has no positional encodings
     assert stream.window == max(FRAMES.values())
     streamed = [stream.push(frame) for frame in decode(trained / "videos" / "two.mp4")]
     assert {frame.phase for frame in streamed} == {None}
@@ -102,7 +102,7 @@ def test_bad_frames_are_one_line(live, frame, fact):
         stream.push(frame)
     assert fact in str(error.value)
     assert "\n" not in str(error.value)
-    stream.push(np.zeros((48, 64, 3), np.uint8))  # the stream goes on
+    stream.push(np.zeros((48, 64, 3), np.uint8))  # the stream still works
     with pytest.raises(ApplyError, match="window is 1"):
         load(live, "live").stream(1)
 
@@ -113,7 +113,7 @@ def use_folders(monkeypatch, root):
 
 
 def test_the_page_on_live_video(live, tmp_path, monkeypatch, call):
-    """Its snippets: a stream, and the same embeddings from ONNX files alone."""
+    """Run the code in docs/live.md: a stream, and the same embeddings computed with ONNX files."""
     pytest.importorskip("onnxruntime")
     use_folders(monkeypatch, live)
     monkeypatch.chdir(tmp_path)
@@ -139,7 +139,7 @@ def test_the_example_draws_on_every_frame(live, tmp_path, monkeypatch, capsys):
     example(monkeypatch, live, live / "1.mp4", "--run", "live", "-o", out, "--preview", preview, "--fast")
     drawn, original = decode(out), decode(live / "1.mp4")
     assert drawn.shape == original.shape
-    assert np.abs(drawn[-1, -3:].astype(int) - original[-1, -3:]).max() > 50  # the progress bar
+    assert np.abs(drawn[-1, -3:].astype(int) - original[-1, -3:]).max() > 50  # a progress bar was drawn
     assert preview.stat().st_size
     assert "put down" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no such run"):

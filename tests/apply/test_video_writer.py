@@ -21,7 +21,7 @@ def noise(count):
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ([0.0, 0.1, 0.1, 0.05, 0.2, 0.3], [0.0, 0.1, 0.1, 0.1, 0.2, 0.3]),  # equal times, or out of order
+        ([0.0, 0.1, 0.1, 0.05, 0.2, 0.3], [0.0, 0.1, 0.1, 0.1, 0.2, 0.3]),  # equal and unordered times
         ([0.0, 20_000.0], [0.0, 20_000.0]),  # a gap of hours
         ([5.0, 5.5, 6.5], [0.0, 0.5, 1.5]),
     ],
@@ -60,7 +60,7 @@ def test_captions_have_the_time_and_the_phase():
 
 
 def read_captions(panels, texts):
-    """The most similar text of each (height, width, 3) panel."""
+    """Return the text whose rendering is most similar to each panel (height, width, 3)."""
     rendered = []
     for text in texts:
         image = Image.new("RGB", (WIDTH, HEIGHT), (GRAY,) * 3)

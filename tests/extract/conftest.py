@@ -1,4 +1,4 @@
-"""Small real videos, and the byov-extract command run in this process."""
+"""Fixtures for small real videos, and byov-extract called in this process."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from byov.cli.extract import main
 
 @pytest.fixture
 def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """byov_extract(*arguments): the command with its folders below tmp_path."""
+    """Return a function that calls byov-extract with its folders in tmp_path."""
     monkeypatch.setenv("BYOV_DATASETS", str(tmp_path / "datasets"))
     monkeypatch.setenv("BYOV_FEATURES", str(tmp_path / "features"))
     return lambda *arguments: call(main, "byov-extract", *arguments)
@@ -31,13 +31,13 @@ def write_video(path: Path, frames: int, *, seed: int = 0) -> Path:
 
 @pytest.fixture
 def make_video() -> Callable[..., Path]:
-    """make_video(path, frames, seed=0): a video of changing noise."""
+    """Return a function that writes a video of changing noise."""
     return write_video
 
 
 @pytest.fixture(scope="session")
 def model_folder() -> Callable[..., Path]:
-    """model_folder(folder, seed=0): save a small CLIP vision model with random weights."""
+    """Return a function that saves a small CLIP vision model with random weights to a folder."""
 
     def save(folder: Path, seed: int = 0) -> Path:
         torch.manual_seed(seed)
@@ -51,7 +51,7 @@ def model_folder() -> Callable[..., Path]:
 
 @pytest.fixture
 def make_dataset(tmp_path: Path) -> Callable[..., Path]:
-    """make_dataset([5, 9, 1]): a CSV of videos with those frame counts, ego and exo in turn; v0 has 5 frames."""
+    """Return a function that writes videos v0, v1, ... with the given frame counts, and a CSV that lists them."""
 
     def make(frames: Sequence[int], name: str = "mine") -> Path:
         root = tmp_path / "videos"

@@ -1,11 +1,11 @@
-"""Plain EfficientNet-Lite0 with its published weights: reference for the tests."""
+"""Naive EfficientNet-Lite0 for the published weights, as a reference for tests."""
 
 from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor
 
-STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the blocks; all other sizes follow from the weights
+STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # strides of the blocks; other sizes follow from the weights
 
 
 def classify(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:

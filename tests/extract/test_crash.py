@@ -1,4 +1,4 @@
-"""Full disks, signals and changing files against the real command."""
+"""Tests of byov-extract with full disks, signals and changing files."""
 
 import os
 import resource
@@ -58,7 +58,7 @@ def test_two_processes_on_one_cache_do_no_harm(make_dataset, tmp_path, options):
 
 @pytest.mark.slow
 def test_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path):
-    """A limit on file size has the effect of a full disk."""
+    """A file size limit has the same effect as a full disk."""
     table = make_dataset([3, 2000])
 
     def limit() -> None:
@@ -97,7 +97,7 @@ def test_read_only_cache_is_named(make_dataset, tmp_path, without_rights):
 
 
 def append(path):
-    """Append, like a recording in progress."""
+    """Append bytes to a file, like a recording in progress."""
     with path.open("ab") as file:
         file.write(b"\0\0\0\x08free")
 
@@ -111,7 +111,7 @@ def rewrite(path):
 
 
 def replace(path):
-    """Replace by another file of the same size and modification time."""
+    """Replace a file with another one of the same size and modification time."""
     found = path.stat()
     rewritten = path.with_name("new.mp4")
     rewritten.write_bytes(path.read_bytes())

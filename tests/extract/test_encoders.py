@@ -1,4 +1,4 @@
-"""Encoders built from tiny models in Hugging Face format."""
+"""Tests of encoders with tiny models in Hugging Face format."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def load(folder):
 
 @pytest.fixture
 def vit(tmp_path):
-    """Folder of a small vision transformer."""
+    """Model folder of a small vision transformer."""
     save(tmp_path / "model", "vit", **VISION)
     return tmp_path / "model"
 
@@ -96,12 +96,12 @@ def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
     assert tokens.shape == (2, 196, 64)
     torch.testing.assert_close(tokens, seen[0].flatten(2).transpose(1, 2))
     torch.testing.assert_close(tokens[0, 15], seen[0][0, :, 1, 1])
-    parameters = sum(p.numel() for p in ResNetTokens(model).parameters())  # without the unused layers
+    parameters = sum(p.numel() for p in ResNetTokens(model).parameters())  # excludes unused layers
     assert parameters < sum(p.numel() for p in model.parameters()) / 2
 
 
 def shape_of(name):
-    """Return the numbers of prefix and patch tokens of an encoder and their width, without loading its weights."""
+    """Return the numbers of prefix and patch tokens of an encoder and their width, without loading weights."""
     encoder = parse_encoder(name)
     config = _load_config(encoder)
     return _measure(encoder, config, _image_size(encoder, config))
@@ -166,7 +166,7 @@ def test_normalization_from_preprocessor_config(vit):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # PyTorch's compiler uses what PyTorch itself deprecates
+@pytest.mark.filterwarnings("default")  # PyTorch's compiler uses deprecated parts of PyTorch
 def test_compiled_encoder():
     plain = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")

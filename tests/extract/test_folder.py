@@ -1,4 +1,4 @@
-"""byov-extract --folder: from a folder of videos to features in one command."""
+"""Tests of `byov-extract --folder`, which extracts features from a folder of videos."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ TINY = ("--encoder", "random/tiny", "--ratios", "0.3")
 
 @pytest.fixture
 def my(tmp_path, make_video):
-    """A folder of one ego and two exo videos, and a note."""
+    """Folder with one ego video, two exo videos and a text file."""
     for index, name in enumerate(("ego/1.mp4", "exo/1.mp4", "exo/2.mp4")):
         make_video(tmp_path / "my" / name, 3, seed=index)
     (tmp_path / "my" / "notes.txt").touch()
@@ -39,7 +39,7 @@ def test_folder_is_extracted_and_its_csv_can_be_edited(byov_extract, my, tmp_pat
 
 
 def test_csv_is_in_the_cache_if_the_folder_is_read_only(byov_extract, my, tmp_path):
-    (my / "videos.csv").mkdir()  # root, as whom tests may run, can write to a read-only folder
+    (my / "videos.csv").mkdir()  # used instead of a read-only folder, to which root could write
     ran = byov_extract("--folder", my, "--name", "cups", *TINY)
     assert ran.code == 0, ran.err
     table = tmp_path / "features" / "cups" / "videos.csv"

@@ -1,4 +1,4 @@
-"""Extraction as a library: in threads and other processes, without output."""
+"""Tests of extraction as a library function: in threads and other processes, without output."""
 
 import multiprocessing
 import signal
@@ -18,7 +18,7 @@ from byov.extract.plan import make_plan
 
 @pytest.fixture(scope="session")
 def encoder_folder(tmp_path_factory, model_folder):
-    """Folder of a small model; Hugging Face draws bars when it is loaded."""
+    """Folder of a small model, for which Hugging Face draws a progress bar on loading."""
     return model_folder(tmp_path_factory.mktemp("encoders") / "tiny")
 
 

@@ -1,4 +1,4 @@
-"""Which files an extraction opens again, and what it writes to the manifest."""
+"""Tests of which files a repeated extraction reads, and of the manifest that it writes."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ TINY = ("--encoder", "random/tiny")
 
 @pytest.fixture
 def read(monkeypatch):
-    """The files that a plan reads, in order: (name, what is read of it)."""
+    """List of the files that a plan reads, in order, as (file name, function that reads it)."""
     files = []
 
     def watch(name):
@@ -42,7 +42,7 @@ def read(monkeypatch):
 
 @pytest.fixture
 def table(byov_extract, make_dataset):
-    """A CSV of two videos, of 3 and 4 frames, which are cached."""
+    """CSV of two cached videos with 3 and 4 frames."""
     table = make_dataset([3, 4])
     assert byov_extract("--manifest", table, *TINY).code == 0
     return table
@@ -50,7 +50,7 @@ def table(byov_extract, make_dataset):
 
 @pytest.fixture
 def again(byov_extract, table, read):
-    """again(*options): extract the two cached videos again."""
+    """Return a function that extracts the two cached videos again."""
     read.clear()
     return lambda *options: byov_extract("--manifest", table, *TINY, *options)
 

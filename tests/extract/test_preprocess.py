@@ -16,7 +16,7 @@ def noise(height, width):
 
 
 def blocks(height, width):
-    """Hard edges, where bicubic resizing overshoots."""
+    """Make an image with hard edges, where bicubic resizing overshoots."""
     cells = noise(height // 8 + 1, width // 8 + 1)
     return np.repeat(np.repeat(cells, 8, 0), 8, 1)[:height, :width].copy()
 

@@ -12,7 +12,7 @@ RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 def naive(tokens, ratio):
-    """Token merging frame by frame."""
+    """Merge tokens frame by frame."""
     frames, count, _ = tokens.shape
     merged = []
     for t in range(frames):
@@ -47,7 +47,7 @@ def test_matches_naive_implementation(frames):
         np.testing.assert_allclose(merged[ratio].numpy(), naive(tokens.numpy(), ratio), atol=1e-6)
 
 
-@pytest.mark.usefixtures("one_torch_thread")  # as the extraction does
+@pytest.mark.usefixtures("one_torch_thread")  # as in the extraction
 @pytest.mark.parametrize("cuts", [[1] * 40, [40], [7, 1, 30, 2], [39, 1], [0, 5, 0, 35]])
 @pytest.mark.parametrize(("count", "width"), [(13, 5), (196, 768)])
 def test_streaming_is_bit_identical_for_any_chunks(cuts, count, width):

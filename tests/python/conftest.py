@@ -1,4 +1,4 @@
-"""A small project in the default folders: videos under the names of the demo set, their features and a run."""
+"""Fixtures for a small project in the default folders: videos named like the demo videos, features and a run."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "
 
 
 def write_gradient(path: Path, frames: int, seed: int) -> None:
-    """Write a video whose color changes over time, a little differently for every seed."""
+    """Write a video whose color changes over time, slightly differently for every seed."""
     time, start = np.linspace(0, 1, frames), np.random.default_rng(seed).uniform(0, 20)
     colors = np.stack([30 + start + 190 * time, 215 - 150 * time**2, 40 + 180 * time], axis=1)
     images = [np.tile(color, (48, 64, 1)) for color in colors.astype(np.uint8)]
@@ -25,7 +25,7 @@ def write_gradient(path: Path, frames: int, seed: int) -> None:
 
 
 def write_demo_videos(root: Path) -> None:
-    """Write short videos under the names of some of the demo's."""
+    """Write short videos with the names of demo videos."""
     lines = ["path,view,split,id,events,phases"]
     for clip in list_clips(VIDEOS_PER_VIEW):
         frames = 12 if clip.view == "ego" else 14
@@ -37,7 +37,7 @@ def write_demo_videos(root: Path) -> None:
 
 @pytest.fixture(scope="session")
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """datasets/demo, features/demo with random/tiny, and runs/demo-paper; read-only."""
+    """Project with datasets/demo, features/demo (random/tiny) and runs/demo-paper, which tests must not change."""
     root = tmp_path_factory.mktemp("project")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(shared_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the project, as the current folder."""
+    """Writable copy of the project, as the working directory."""
     root = tmp_path / "project"
     shutil.copytree(shared_project, root)
     monkeypatch.chdir(root)

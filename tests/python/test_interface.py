@@ -1,4 +1,4 @@
-"""The public Python API: results, defaults, errors and how work is stopped."""
+"""Tests of the public Python API: results, defaults, errors and stopping."""
 
 import ast
 import logging
@@ -53,7 +53,7 @@ def test_features_are_read_on_access(project):
 
 
 def test_embed_equals_the_embeddings_of_the_run(project):
-    """For a video file, an array and a tensor."""
+    """Check a video file, an array and a tensor."""
     run, features = byov.load_run(device="cpu"), byov.load_features()
     stored, _ = read_embedding(project / "runs/demo-paper/embeddings/exo/test_exo_00.h5")
     array = features["test_exo_00"]

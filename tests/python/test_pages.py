@@ -1,4 +1,4 @@
-"""README and docs: their commands, links and paths exist, and their Python code runs."""
+"""Tests that the commands, links and paths in README and docs exist and that their Python code runs."""
 
 import doctest
 import io
@@ -25,26 +25,26 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _HEREDOC = re.compile(r"<<'(\w+)'(.*?)\n.*?^\1$", re.MULTILINE | re.DOTALL)
-_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # up to the end of a command
+_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # matches up to the end of a command
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-UNAVAILABLE = "published.ckpt"  # a checkpoint of the published code
+UNAVAILABLE = "published.ckpt"  # checkpoint of the published code, which is not available here
 
 
 def blocks(text, language):
-    """Return the code blocks of a language."""
+    """Return the code blocks in a language."""
     return [body for name, body in _BLOCK.findall(text) if name == language]
 
 
 def shell_commands(text, name):
-    """Return the words of every use of a command in shell blocks; `name` is a pattern."""
+    """Return the words of every command in shell blocks whose name matches the pattern `name`."""
     shell = "\n".join(_HEREDOC.sub(r"\2", body) for body in blocks(text, "sh")).replace("\\\n", " ")
     return list(_commands(shell, rf"(?:^|[\s(;])(?:\S+/)?({name})(?=[\s)]|$)"))
 
 
 def mentioned_commands(text, name):
-    """Return the same for inline code such as `byov-train --method tcc`."""
+    """Return the words of every matching command in inline code, such as `byov-train --method tcc`."""
     spans = "\n".join(" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", text)))
     return list(_commands(spans, rf"^({name})(?=\s|$)"))
 
@@ -58,7 +58,7 @@ def _commands(source, pattern):
 
 
 def links(text):
-    """Return links to files and headings of the project."""
+    """Return the links to files and headings in the project."""
     bare = _SPAN.sub("", _BLOCK.sub("", text))
     return [target for target in _LINK.findall(bare) if not re.match(r"\w+:", target)]
 
@@ -75,7 +75,7 @@ def option_names(command):
 
 
 def check_usage(name, *words, parse):
-    """Raise unless the command has these options and, if `parse` is set, accepts their values."""
+    """Raise unless the command has the given options and, if `parse`, accepts their values."""
     assert name in PROJECT["scripts"], f"{name} is not a command"
     command, arguments = find_command(name), list(words)
     if hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
@@ -92,7 +92,7 @@ def check_usage(name, *words, parse):
         try:
             command.make_context(name, arguments)
         except typer.BadParameter as error:
-            if "does not exist" not in error.message:  # the videos of an example
+            if "does not exist" not in error.message:  # the videos in examples do not exist
                 raise
 
 
@@ -168,7 +168,7 @@ def test_wrong_usage_is_found(words):
 
 @pytest.fixture
 def namespace(project):
-    """The runs, videos and variables that the pages mention."""
+    """Create the runs and videos that the pages mention, and return their variables."""
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
     byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
@@ -184,7 +184,7 @@ def run_page(page, namespace):
 
 
 def test_python_page(project):
-    """Also if the cache has features of a second encoder."""
+    """Run docs/python.md with the features of a second encoder in the cache."""
     shutil.copytree(project / "features/demo/random--tiny", project / "features/demo/imagenet--other")
     namespace = {}
     assert run_page("python.md", namespace) >= 1
@@ -200,7 +200,7 @@ def test_other_pages(namespace, page, name):
 
 def test_all_pages_with_python_are_tested():
     pages = {page.name for page in (ROOT / "docs").glob("*.md") if blocks(page.read_text(encoding="utf-8"), "python")}
-    pages -= {"architecture.md", "live.md", "sweeps.md"}  # have tests of their own
+    pages -= {"architecture.md", "live.md", "sweeps.md"}  # tested elsewhere
     assert pages <= {"python.md", "cache.md", "training.md"}
     assert not blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
 
