@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from byov.errors import CacheError
 
+SCHEMA_VERSION = 1  # version of all file formats
 SEAL_NAME = "file_sha256"
 ACCEPT_EDIT = f'to accept an edit made by hand, delete the line "{SEAL_NAME}"'
 METADATA_KEY = "byov"  # metadata key in safetensors files
@@ -33,6 +34,20 @@ FINGERPRINT_SAMPLE_BYTES = 16 << 10
 
 class SealError(ValueError):
     """Raised if a sealed file does not match its digest."""
+
+
+class NewerSchemaError(CacheError):
+    """Raised if a file was written by a newer version of byov."""
+
+
+def check_schema(version: Any, path: Path | str) -> None:
+    """Raise NewerSchemaError if a file has a newer schema version, or ValueError if the version is invalid."""
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path}: written by a newer version of byov (schema version {version}); update byov"
+        )
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version is {version!r}; it must be {SCHEMA_VERSION}")
 
 
 def file_sha256(path: Path) -> str:

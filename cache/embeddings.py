@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from byov import __version__
-from byov.cache.digests import json_sha256
+from byov.cache.digests import SCHEMA_VERSION, json_sha256
 from byov.cache.features import video_digest
-from byov.cache.hdf5 import SCHEMA_VERSION, RowWriter, open_file, read_array, read_header_attributes
+from byov.cache.hdf5 import RowWriter, open_file, read_array, read_header_attributes
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import RunRecord

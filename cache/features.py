@@ -9,7 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from byov import __version__
 from byov.cache import hdf5
-from byov.cache.hdf5 import EXTRACT_AGAIN, SCHEMA_VERSION, STORED_DTYPE
+from byov.cache.digests import SCHEMA_VERSION
+from byov.cache.hdf5 import EXTRACT_AGAIN, STORED_DTYPE
 from byov.cache.layout import video_path
 from byov.errors import CacheError
 from byov.records import READ_FROM_FILE

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from byov.cache.atomic import PartialFile, creation
-from byov.cache.digests import array_sha256, json_sha256
+from byov.cache.digests import array_sha256, check_schema, json_sha256
 from byov.cache.layout import ratio_key
 from byov.errors import CacheError, StaleError
 from byov.records import problem
 
-SCHEMA_VERSION = 1  # version of the feature and embedding file format
 STORED_DTYPE = "float16"
 DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
@@ -167,9 +166,7 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
 def read_header_attributes(file: h5py.File) -> dict[str, Any]:
     """Return the root attributes of a finished file, with `columns` as a dict mapping names to digests."""
     attributes = read_attributes(file)
-    schema = attributes.get("schema_version")
-    if schema != SCHEMA_VERSION:
-        raise ValueError(f"schema {schema!r}, but this version of byov reads schema {SCHEMA_VERSION}")
+    check_schema(attributes.get("schema_version"), file.filename)
     if attributes.get("complete") is not True:
         raise ValueError("not marked complete")
     if attributes.pop("header_sha256", None) != json_sha256(attributes):

@@ -17,7 +17,17 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from byov.cache.atomic import write_bytes
-from byov.cache.digests import ACCEPT_EDIT, BLANK_SEAL, SealError, check_seal, seal, seal_json
+from byov.cache.digests import (
+    ACCEPT_EDIT,
+    BLANK_SEAL,
+    SCHEMA_VERSION,
+    NewerSchemaError,
+    SealError,
+    check_schema,
+    check_seal,
+    seal,
+    seal_json,
+)
 from byov.cache.layout import check_name
 from byov.errors import CacheError
 from byov.records import READ_FROM_FILE, problem
@@ -51,7 +61,7 @@ class Manifest:
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
-    schema_version: Literal[1] = 1
+    schema_version: int = SCHEMA_VERSION
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())
@@ -93,7 +103,7 @@ class FileIndex:
     identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
     segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
-    schema_version: Literal[1] = 1
+    schema_version: int = SCHEMA_VERSION
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / INDEX_NAME, seal_json(asdict(self)))
@@ -142,11 +152,14 @@ def _read(path: Path, adapter: TypeAdapter[T]) -> T:
     try:
         content = path.read_bytes()
         check_seal(content)
+        check_schema(json.loads(content)["schema_version"], path)
         return adapter.validate_json(content)
+    except NewerSchemaError:
+        raise
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
     except SealError as error:
         raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {ACCEPT_EDIT}") from None
-    except (CacheError, OSError, ValueError) as error:
+    except (CacheError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not readable ({reason}); run byov-extract again") from error

@@ -19,7 +19,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from byov.cache.atomic import is_locked
-from byov.cache.digests import ACCEPT_EDIT, SealError, WeightsFile, check_weights, file_sha256, read_sealed_json
+from byov.cache.digests import (
+    ACCEPT_EDIT,
+    SCHEMA_VERSION,
+    SealError,
+    WeightsFile,
+    check_schema,
+    check_weights,
+    file_sha256,
+    read_sealed_json,
+)
 from byov.cache.layout import Protocol, check_name, clip_name
 from byov.errors import CacheError
 from byov.records import Record, problem
@@ -147,7 +156,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run's config.json and verify its digest."""
     path = folder / CONFIG_NAME
     try:
-        return read_sealed_json(path.read_bytes())
+        config = read_sealed_json(path.read_bytes())
+        check_schema(config.get("schema_version", SCHEMA_VERSION), path)
+        return config
     except FileNotFoundError:
         there = ", ".join(list_runs(folder.parent))
         advice = f"choose one of {there}" if there else "there are none yet; train one with byov-train --ratio 0.3"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from byov.cache.digests import SCHEMA_VERSION
 from byov.cli import common
 from byov.cli.common import UsageError, check_folder, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
@@ -19,7 +20,6 @@ from byov.cluster.ray_pool import ClusterOptions
 from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.cluster.sweep_tables import sweep_results, sweep_tables
 from byov.device import Device, usable_cores
-from byov.evaluate.evaluation import SCHEMA_VERSION
 from byov.progress import Stop
 from byov.text import format_duration, pluralize, printable
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from byov import __version__
+from byov.cache.digests import SCHEMA_VERSION
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import PREFIXES_PER_VIDEO, cached_files, encoder_folders
 from byov.cache.manifest import Manifest
@@ -30,7 +31,6 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 
 RowsOrError = dict[Protocol, Row] | Exception
-SCHEMA_VERSION = 1
 KIND_ORDER = ("random", "frozen", "time", "untrained", "run")
 SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
 MEANS = "mean ± sample standard deviation over runs"

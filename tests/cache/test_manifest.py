@@ -80,10 +80,12 @@ def test_unreadable_manifest_is_reported_in_one_short_line(tmp_path, content):
         load_manifest(path)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_other_schema_is_refused(saved, version):
+@pytest.mark.parametrize(
+    ("version", "reason"), [(0, "it must be 1"), ("1", "schema_version"), (None, "schema_version"), (2, "update byov")]
+)
+def test_other_schema_is_refused(saved, version, reason):
     path = saved(lambda raw: raw.update(schema_version=version))
-    with pytest.raises(CacheError, match=rf"manifest\.json: .*schema_version is {version!r}; it must be 1"):
+    with pytest.raises(CacheError, match=rf"manifest\.json.*{reason}"):
         load_manifest(path)
 
 
@@ -127,7 +129,7 @@ def test_index_reads_back_unless_it_is_of_another_manifest(tmp_path, index):
 
 
 @pytest.mark.usefixtures("index")
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"schema_version": 2}', "[" * 100_000])
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", "[" * 100_000])
 def test_missing_or_damaged_index_is_ignored(tmp_path, content):
     path = tmp_path / "index.json"
     if content is None:

@@ -69,6 +69,12 @@ def test_config_that_is_not_a_json_object_is_named(tmp_path, content):
         read_config(tmp_path)
 
 
+def test_config_from_a_newer_version_says_to_update(tmp_path):
+    (tmp_path / "config.json").write_bytes(seal_json({"schema_version": 2}))
+    with pytest.raises(CacheError, match=r"config\.json: .*update byov"):
+        read_config(tmp_path)
+
+
 def test_edited_config_is_refused_with_a_way_to_accept_it(write_run):
     path = write_run() / "first" / "config.json"
     path.write_text(path.read_text().replace('"latent": 256', '"latent": 128'))

@@ -55,6 +55,7 @@ CARD_FACTS = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed",
 class ModelConfig(Record):
     """Contents of config.json."""
 
+    schema_version: int = 1
     width: shared.Size = Field(multiple_of=2)
     settings: dict[str, Any]
     training: dict[str, Any] | None = None
@@ -84,7 +85,8 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
     @property
     def config(self) -> dict[str, Any]:
         """Contents of config.json."""
-        return {"width": self.width, "settings": self.settings.model_dump(mode="json"), "training": self.record}
+        settings = self.settings.model_dump(mode="json")
+        return {"schema_version": 1, "width": self.width, "settings": settings, "training": self.record}
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
