@@ -16,18 +16,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from byov.cache import digests
 from byov.cache.atomic import write_bytes
-from byov.cache.digests import (
-    ACCEPT_EDIT,
-    BLANK_SEAL,
-    SCHEMA_VERSION,
-    NewerSchemaError,
-    SealError,
-    check_schema,
-    check_seal,
-    seal,
-    seal_json,
-)
 from byov.cache.layout import check_name
 from byov.errors import CacheError
 from byov.records import READ_FROM_FILE, problem
@@ -61,7 +51,7 @@ class Manifest:
     phases: tuple[str, ...]
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = digests.SCHEMA_VERSION
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())
@@ -70,7 +60,7 @@ class Manifest:
         """Return sealed JSON with one video per line, so that diffs stay small."""
         head = {
             "schema_version": self.schema_version,
-            **BLANK_SEAL,
+            **digests.BLANK_SEAL,
             "dataset": self.dataset,
             "phases": self.phases,
             "actions": self.actions,
@@ -78,7 +68,7 @@ class Manifest:
         start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
         values = ({name: getattr(video, name) for name in _ENTRY_FIELDS} for video in self.videos)
         lines = ",\n".join("  " + json.dumps(video, ensure_ascii=False) for video in values)
-        return seal(f'{start},\n "videos": [\n{lines}\n ]\n}}\n'.encode()).decode()
+        return digests.seal(f'{start},\n "videos": [\n{lines}\n ]\n}}\n'.encode()).decode()
 
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
@@ -91,7 +81,7 @@ class IndexedFile:
     fps: float
     ratios: tuple[str, ...]
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
-    annotation_sha256: str  # digest of the annotation behind the labels in the manifest
+    annotation_sha256: str  # digest of the annotation that the labels in the manifest come from
 
 
 @dataclass(config=READ_FROM_FILE)
@@ -103,10 +93,10 @@ class FileIndex:
     identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
     segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = digests.SCHEMA_VERSION
 
     def save(self, folder: Path) -> None:
-        write_bytes(folder / INDEX_NAME, seal_json(asdict(self)))
+        write_bytes(folder / INDEX_NAME, digests.seal_json(asdict(self)))
 
 
 _MANIFEST, _INDEX = TypeAdapter(Manifest), TypeAdapter(FileIndex)
@@ -151,15 +141,15 @@ def _read_index(folder: Path) -> FileIndex:
 def _read(path: Path, adapter: TypeAdapter[T]) -> T:
     try:
         content = path.read_bytes()
-        check_seal(content)
-        check_schema(json.loads(content)["schema_version"], path)
+        digests.check_seal(content)
+        digests.check_schema(json.loads(content)["schema_version"], path)
         return adapter.validate_json(content)
-    except NewerSchemaError:
+    except digests.NewerSchemaError:
         raise
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
-    except SealError as error:
-        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {ACCEPT_EDIT}") from None
+    except digests.SealError as error:
+        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {digests.ACCEPT_EDIT}") from None
     except (CacheError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not readable ({reason}); run byov-extract again") from error

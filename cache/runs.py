@@ -18,17 +18,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from byov.cache import digests
 from byov.cache.atomic import is_locked
-from byov.cache.digests import (
-    ACCEPT_EDIT,
-    SCHEMA_VERSION,
-    SealError,
-    WeightsFile,
-    check_schema,
-    check_weights,
-    file_sha256,
-    read_sealed_json,
-)
 from byov.cache.layout import Protocol, check_name, clip_name
 from byov.errors import CacheError
 from byov.records import Record, problem
@@ -54,7 +45,7 @@ class RunRecord(Record, extra="ignore"):
     encoder_revision: str = ""
     encoder_sha256: str = ""
     preprocessing: str = ""
-    encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # below features/<dataset>/
+    encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # in features/<dataset>/
     column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]  # tokens merged at the STM ratio
     recipe: str  # BYOV recipe; for other methods, the method name
     title: str = ""  # name of the method in tables
@@ -86,7 +77,7 @@ class RunRecord(Record, extra="ignore"):
 
 def run_folder(runs_dir: Path, run: str) -> Path:
     """Return the folder of a run, given its name or the path runs_dir/name (from shell completion)."""
-    name = Path(run).name if Path(run).parent == runs_dir else run
+    name = Path(run).name if isinstance(run, str) and Path(run).parent == runs_dir else run
     return runs_dir / check_name(name, "run")
 
 
@@ -156,17 +147,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run's config.json and verify its digest."""
     path = folder / CONFIG_NAME
     try:
-        config = read_sealed_json(path.read_bytes())
-        check_schema(config.get("schema_version", SCHEMA_VERSION), path)
+        config = digests.read_sealed_json(path.read_bytes())
+        digests.check_schema(config.get("schema_version", digests.SCHEMA_VERSION), path)
         return config
     except FileNotFoundError:
         there = ", ".join(list_runs(folder.parent))
         advice = f"choose one of {there}" if there else "there are none yet; train one with byov-train --ratio 0.3"
         raise CacheError(f"{folder}: no such run; {advice}") from None
-    except SealError as error:
-        raise CacheError(f"{path} {error}. Restore it from a copy, or {ACCEPT_EDIT}") from None
+    except digests.SealError as error:
+        raise CacheError(f"{path} {error}. Restore it from a copy, or {digests.ACCEPT_EDIT}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: not readable ({error})") from error
+        raise CacheError(f"{path}: not readable ({error}); restore it from a copy, or train the run again") from error
 
 
 def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
@@ -174,14 +165,14 @@ def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
     return str(files[name]) if isinstance(files, dict) and name in files else None
 
 
-def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> WeightsFile:
+def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> digests.WeightsFile:
     """Check that a model file is intact and belongs to the run; `training` is the record in its config.json."""
     path = run / name
     if not path.exists():
         finish = f"finish the run with byov-train --run {run.name} --resume"
         raise CacheError(f"{path}: no model yet; {BEING_TRAINED if is_training(run) else finish}")
     try:
-        found = check_weights(path)
+        found = digests.check_weights(path)
     except CacheError as error:
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
@@ -197,7 +188,7 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
     """Verify a file against its digest in config.json; return False if it has none, as in unfinished runs."""
     recorded = _recorded_digest(training, path.name)
-    if recorded not in (None, file_sha256(path)):
+    if recorded not in (None, digests.file_sha256(path)):
         raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
     return recorded is not None
 
@@ -230,7 +221,7 @@ def read_progress(run: RunRecord) -> RunProgress:
     except CacheError:
         damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
-    # A run shared without its last model is finished, too, unless it still has a checkpoint to resume from.
+    # A run shared without its last model also counts as finished, unless it still has a checkpoint to resume from.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
     state: RunState = "in training" if is_training(run.folder) else "stopped"
     if (run.folder / LAST_MODEL_NAME).exists() or is_shared:

@@ -31,7 +31,8 @@ def estimate_runs(
     rates, problems = dict[str, float](), dict[tuple[str, str], str]()  # rates: seconds per epoch and training video
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
-        kind = _kind(run)
+        settings = run.settings.model_dump(mode="json", exclude=_NO_EFFECT)
+        kind = json.dumps([run.encoder_folder, settings], sort_keys=True)
         if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
@@ -49,11 +50,6 @@ def total_time(estimates: Collection[Estimate], workers: int) -> str:
         return ""
     workers = min(workers, len(known))
     return f"; expected time: about {format_duration(sum(known) / workers)} with {pluralize(workers, 'worker')}"
-
-
-def _kind(run: PlannedRun) -> str:
-    settings = run.settings.model_dump(mode="json", exclude=_NO_EFFECT)
-    return json.dumps([run.encoder_folder, settings], sort_keys=True)
 
 
 def _size(run: PlannedRun, folders: Folders) -> int:
