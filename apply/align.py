@@ -30,7 +30,7 @@ Matching = Literal["dtw", "nearest"]
 GAP = 4  # pixels between the panels
 JPEG_QUALITY = 95
 MAX_CELLS = 2**30  # maximum size of the DTW table, with one byte per cell
-_DIAGONAL, _UP, _LEFT = 0, 1, 2  # direction of a cell's predecessor
+_DIAGONAL, _UP, _LEFT = 0, 1, 2  # directions from a cell to its predecessor
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
@@ -41,7 +41,7 @@ def nearest(a: Embeddings, b: Embeddings) -> Indices:
 
 
 def tau(matched: Indices) -> float | None:
-    """Return Kendall's tau between matched frames and temporal order; None if all matches are the same frame."""
+    """Return Kendall's tau between matched frame indices and time; None if all matches are the same frame."""
     value = float(taus_of_columns(matched[:, None])[0])
     return None if np.isnan(value) else value
 
@@ -94,7 +94,7 @@ class AlignedVideos:
     frames: Indices  # (Ta,) matching frames of B
     tau_a_in_b: float | None  # Kendall's tau of A's nearest frames in B
     tau_b_in_a: float | None
-    a_events: Sequence[float] | None  # times in seconds
+    a_events: Sequence[float] | None  # event times in seconds
     b_events: Sequence[float] | None
 
     def write_table(self, path: Path) -> None:
@@ -112,12 +112,12 @@ class AlignedVideos:
     ) -> None:
         """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
-        `policy` must match the decoding options of `align_videos`.
+        `policy` must match the decoding options that were passed to `align_videos`.
         """
         frames = self.frames.tolist()
         panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
         panels_b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
-        with TemporaryDirectory() as folder:  # matching frames of B may repeat or run backwards
+        with TemporaryDirectory() as folder:  # random access to B, whose matching frames may repeat or go back in time
             for frame, panel in enumerate(panels_b):
                 if frame in self.frames:
                     panel.save(Path(folder) / f"{frame}.jpg", quality=JPEG_QUALITY)
@@ -179,6 +179,6 @@ def transfer_events(
 def events_cell(event_seconds: Sequence[float]) -> str:
     """Format times for the events column of a video CSV: (2.5, 7.1) -> "2.500;7.100".
 
-    Times are rounded down, since an event after its frame would start the phase one frame late.
+    Times are rounded down, since a time after that of the frame would start the phase one frame late.
     """
     return ";".join(str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds)

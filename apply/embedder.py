@@ -75,7 +75,7 @@ def load_run_encoder(
                 f"{'Pass the original folder with' if from_folder else 'Omit'} --encoder."
             )
     dtype, compute_dtype = str(loaded.dtype).removeprefix("torch."), run.training.get("compute_dtype")
-    if compute_dtype != dtype:  # for example, trained on a GPU and used on a robot
+    if compute_dtype != dtype:  # for example, if the run was trained on a GPU and is used on a robot
         LOGGER.warning(
             f"{run.name} was trained on features computed in {compute_dtype}, but --device {loaded.device.type} uses "
             f"{dtype}; the embeddings differ slightly from those of the run"

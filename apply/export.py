@@ -20,8 +20,8 @@ from byov.extract.encoders import FrameEncoder
 
 SUFFIXES = (".onnx", ".pt2")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # maximum difference, relative to the largest value or 1
-LENGTHS = (2, 1, 17, 64, 300)  # frames; the first is used for tracing, so it must not be 1 or a size in the model
+TOLERANCE = 1e-4  # maximum difference, relative to the largest absolute value or to 1, if that is larger
+LENGTHS = (2, 1, 17, 64, 300)  # in frames; the first is used for tracing, so it must not be 1 or equal a model size
 BATCHES = (2, 1, 3)
 
 

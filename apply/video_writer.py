@@ -17,7 +17,7 @@ from byov.device import usable_cores
 from byov.errors import ApplyError
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFmpeg format
-TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are whole ticks
+TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are multiples of this
 DEFAULT_FPS = Fraction(25)  # frame rate of videos with a single frame
 MIN_FPS = Fraction(1, 1000)
 MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # limits of a panel's width / height; other frames get black borders
@@ -37,7 +37,7 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
         fps = max((Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001), MIN_FPS)
     durations = np.diff(ticks, append=ticks[-1] + round(1 / (fps * TICK)))
     file_format = CONTAINERS[path.suffix.lower()]
-    # The index comes first in MP4 files, so that browsers can play the video while it loads.
+    # Put the index at the start of MP4 files, so that browsers can play the video while it loads.
     options = {} if file_format == "matroska" else {"movflags": "faststart"}
     with replacing(path) as partial:
         try:
@@ -57,7 +57,7 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
                     container.mux(stream.encode(frame))
                 container.mux(stream.encode(None))
         except av.error.FFmpegError as error:
-            if isinstance(error, OSError):  # such as a full disk
+            if isinstance(error, OSError):  # for example, the disk is full
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise ApplyError(f"{path}: FFmpeg cannot write this file ({error.strerror}).") from error
 
@@ -71,7 +71,7 @@ def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) ->
             image = Image.fromarray(pixels)
             if reader.pixel_aspect != 1:
                 image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
-            if size is None:  # the width is even, as H.264 requires
+            if size is None:  # choose an even width, as H.264 requires
                 aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
                 size = 2 * round(height * aspect / 2), height
             count += 1

@@ -1,4 +1,4 @@
-"""Speed of the evaluation, on data as large as Break Eggs.
+"""Measure the speed of the evaluation on data as large as Break Eggs.
 
 python benchmarks/evaluate.py             everything, about seventeen minutes on two cores
 python benchmarks/evaluate.py retrieval   one of: retrieval classification
@@ -23,7 +23,7 @@ PHASES = 4
 
 
 def make_frames(videos: int, frames: int, seed: int, width: int = 256, grain: float = 1.0) -> Frames:
-    """Make videos that show the same phases, half of them ego; `grain` controls how much the phases overlap."""
+    """Make videos that show the same phases, half of them ego videos; `grain` controls how much the phases overlap."""
     world, random = np.random.default_rng(0), np.random.default_rng(seed)
     phases = world.standard_normal((PHASES, width))
     labels = np.tile(np.arange(frames) * PHASES // frames, videos)
@@ -40,13 +40,13 @@ def bench_retrieval() -> None:
 
 
 def bench_classification() -> None:
-    """Compare SVC with both solvers. As with real embeddings of this width, most frames are support vectors."""
+    """Compare the two SVC solvers. As with real embeddings of this width, most frames are support vectors."""
     train, test = (make_frames(80, 140, seed, width=672, grain=3) for seed in (1, 2))
     theirs = seconds(partial(naive.phase_f1, train, test))
     for solver in sorted({svm_solver(), "scikit-learn"}):
         sys.modules.pop("sklearnex", None)
         if solver == "scikit-learn":
-            sys.modules["sklearnex"] = None  # as if it were not installed
+            sys.modules["sklearnex"] = None  # simulates that it is not installed
         fit_classifiers.cache_clear()
         ours = seconds(partial(phase_f1, train, test))
         print(f"classification: SVC {theirs:.0f} s / ours with {solver} {ours:.0f} s: {theirs / ours:.1f} (want >= 2)")

@@ -1,4 +1,4 @@
-"""Speed of feature extraction, as ratios measured in one run.
+"""Measure the speed of feature extraction, as ratios of measurements in the same run.
 
 python benchmarks/extract.py            everything, about fifteen minutes on two cores
 python benchmarks/extract.py decode     one of: compute decode rerun stream
@@ -109,7 +109,7 @@ def bench_rerun(root: Path, count: int = 10_000) -> None:
 
 
 def bench_stream(root: Path) -> None:
-    """Compare live video, one frame at a time with a window of 150 frames, with the same encoder in batches."""
+    """Compare the frame rate of a live stream (window of 150 frames) with that of the same encoder run in batches."""
     table = write_dataset(root, ("train",) * 4, 150)
     byov.extract_features(manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features")
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}

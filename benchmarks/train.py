@@ -1,4 +1,4 @@
-"""Speed of training, as ratios measured in one run.
+"""Measure the speed of training, as ratios of measurements in the same run.
 
 python benchmarks/train.py            everything, about five minutes on two cores
 python benchmarks/train.py joined     one of: in_loop joined methods
@@ -29,11 +29,11 @@ from benchmarks.common import compare_times
 from tests import factories
 from tests.train import naive
 
-WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16; frames per clip; a typical Break Eggs video
+WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16 width, frames per clip, length of a Break Eggs video
 
 
 class Step:
-    """Training step of a method, with default settings unless given."""
+    """Training step of a method, with default settings unless others are given."""
 
     def __init__(self, method: str = "byov", **settings: Any) -> None:
         self.method = build_method(WIDTH, resolve_settings(method, "bench", settings))

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from byov.errors import Interrupted
 
 T = TypeVar("T")
-Stop = Callable[[], bool]  # returns True when work should stop
+Stop = Callable[[], bool]  # returns True if the caller wants to stop
 
 
 class Bar(Protocol):

@@ -24,8 +24,8 @@ PARTIAL_SUFFIX = ".partial"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 NO_WAIT_SECONDS = 0.1  # tolerates `is_locked` in another process, which holds the lock briefly
 _live: dict["PartialFile", FileLock] = {}  # temporary files of this process and their locks
-# Held while a file or folder is created or renamed. An exit handler can acquire it before `discard_own` to prevent
-# other threads from creating files afterwards.
+# Lock that is held while a file or folder is created or renamed. An exit handler can acquire it before `discard_own`
+# to prevent other threads from creating files afterwards.
 creation = threading.RLock()
 
 
@@ -113,7 +113,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path, *, recursive: bool = True) -> None:
-    """Remove temporary files of killed writers from `folder` and, if `recursive`, from its subfolders."""
+    """Remove temporary files of killed writers from `folder` and, if `recursive` is True, its subfolders."""
     for lock_path in folder.glob(f"{'**/' * recursive}.*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
         # Timeout: a live writer holds the lock. OSError: the file is gone or belongs to another user.
@@ -131,7 +131,7 @@ def discard_own() -> None:
 
 @contextmanager
 def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Run the block in one process at a time; raise BlockingIOError if it is locked and `wait` is False.
+    """Run the block in one process at a time; raise BlockingIOError if the lock is taken and `wait` is False.
 
     In a read-only folder there is nothing to protect, so the block runs without a lock.
     """

@@ -37,7 +37,7 @@ class EmbeddingProvenance:
     column: str  # column of the feature file, such as "merged/0.3"
     column_sha256: str
     first_frame: int  # index of the first frame in the video; 0 unless it is a sub-clip
-    source_sha256: str = ""  # digest of the video file; "" in runs, because the feature files have it
+    source_sha256: str = ""  # digest of the video file; "" in runs, because the feature files contain it
     schema_version: int = SCHEMA_VERSION
     byov_version: str = __version__
 
@@ -67,7 +67,7 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
     """Check that an embedding file of a run is up to date, and return its provenance.
 
     Raises StaleError unless the file contains the video and frames given by its path, embedded from the current
-    features with the model of digest `model_sha256` (None to accept any model).
+    features with the model whose digest is `model_sha256` (None to accept any model).
     """
     source, view, video, first_frame = read_source(path), path.parent.name, path.stem, "0"
     if path.parents[1].name.endswith("-trimmed"):

@@ -185,7 +185,7 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Read a column and verify its digest; raise StaleError if it is not `sha256` (a replaced file)."""
+    """Read a column and verify its digest; raise StaleError if the digest is not `sha256` (replaced file)."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
@@ -244,7 +244,7 @@ def _read_attribute(stored: h5py.h5a.AttrID) -> Any:
 
 
 def _column_names(file: h5py.File) -> list[str]:
-    """Return the names of all datasets in the root group and in the group merged/."""
+    """Return the names of all datasets in the root group and in the merged/ group."""
     names = _link_names(file.id)
     if "merged" not in names:
         return sorted(names)

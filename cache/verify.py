@@ -93,7 +93,7 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
     try:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
-        videos = None  # verify_all reports the manifest
+        videos = None  # verify_all reports problems with the manifest
     frames = {video_path(folder, video.view, video.id): video.frames for video in videos or ()}
     first: Header | None = None
 
@@ -139,7 +139,7 @@ def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | Non
     if dataset not in (None, run.dataset):
         return
     manifest = None
-    with suppress(CacheError):  # verify_all reports the manifest
+    with suppress(CacheError):  # verify_all reports problems with the manifest
         manifest = load_manifest(manifest_path(features_dir, run.dataset))
 
     def check(path: Path) -> bool:
@@ -180,7 +180,7 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
 def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[VideoEntry]) -> Iterator[Checked]:
     """Check a run's embeddings, and that none are missing; users may delete folders other than embeddings/."""
     trained, remedy = None, f"byov-train --run {run.name} --embed-only"
-    with suppress(CacheError):  # _verify_models reports the model
+    with suppress(CacheError):  # _verify_models reports problems with the model
         trained = runs.check_model(run.folder, run.training).sha256
 
     def check(path: Path) -> bool:

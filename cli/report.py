@@ -103,7 +103,7 @@ def report(
 
 
 def _note_missing(content: "Content") -> None:
-    """Print the missing parts of the page, with the reasons."""
+    """Print which parts of the page are missing, and why."""
     from byov.report.content import SECTIONS, Unavailable
 
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}

@@ -29,7 +29,7 @@ def print_and_save(
 ) -> None:
     """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
-    With a folder, only the main table of each protocol and tables with the columns of the first table are printed.
+    With a folder, only main tables and tables with the same columns as the first table are printed.
     The summary is printed below the tables.
     """
     if as_json:

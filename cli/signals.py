@@ -34,7 +34,7 @@ def ignore_signals() -> None:
 
 
 class StopRequest:
-    """Callable that returns whether a signal has arrived, for work that stops after its current step."""
+    """Callable that returns whether a signal has arrived, for loops that stop after the current step."""
 
     signal_number: int | None = None
 

@@ -73,7 +73,7 @@ def show_log() -> Iterator[None]:
 
 
 class _TqdmBar(tqdm):  # type: ignore[misc]
-    monitor_interval = 0  # no monitor thread, which only bars that skip updates need
+    monitor_interval = 0  # no monitor thread; only bars that skip updates need one
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         if latest:

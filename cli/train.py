@@ -185,7 +185,7 @@ def train(
                 with redirect_stderr(sys.__stderr__):
                     note(f"error: {error}")
             exit_now(common.FAILED)
-        except Interrupted as error:  # by a signal to this or another process of the run
+        except Interrupted as error:  # stopped by a signal to this or another process of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
     if not processes.is_main:

@@ -21,7 +21,7 @@ from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
-MAX_VIDEOS = 16  # per chunk; a chunk is retried if its worker dies
+MAX_VIDEOS = 16  # maximum per chunk, since a chunk is retried if its worker dies
 
 
 def extract_on_cluster(
@@ -62,7 +62,7 @@ def extract_on_cluster(
                         reason = "its worker died three times. Check the available memory, or try without --cluster."
                         video = task.jobs[0].video
                         result = [VideoOutcome(video.id, failure=f"{video.path}: {reason}")]
-                    elif error is not None:  # such as a full disk, which would affect other videos too
+                    elif error is not None:  # for example, the disk is full, which would affect other videos, too
                         raise error
                     for video in result:
                         outcome.add(video)

@@ -215,7 +215,7 @@ def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], 
 
 
 def _with_means(group: RowGroup) -> RowGroup:
-    """Add to each run the means over the three evaluation settings, which Table 3 reports."""
+    """Add the means over the three evaluation settings, as reported in Table 3, to each run."""
     trained = []
     for row in (rows[STANDARD] for rows in group.trained):
         scores = dict(row.scores)

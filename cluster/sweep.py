@@ -54,7 +54,7 @@ class RunStatus:
     name: str
     state: RunState
     detail: str = ""  # reason for a failure, or training progress
-    seconds: float = 0.0  # spent in this sweep
+    seconds: float = 0.0  # time spent in this sweep
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
 
 
 def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
-    """Return the status of a run. Raises SweepError if the run exists with other settings."""
+    """Return the status of a run; raise SweepError if the run exists with other settings."""
     folder = folders.runs / run.name
     record = read_run(folders.runs, run.name) if (folder / CONFIG_NAME).exists() else None
     if record is not None:

@@ -183,7 +183,7 @@ class Studio:
         env.hand_init_pos = np.clip(start, env.mocap_low, env.mocap_high).astype(np.float32)
         observation, _ = env.reset()
         speed, noise = rng.uniform(0.8, 1.0), rng.uniform(0.0, 0.1)
-        steps = []  # joint positions, object position, hand position, is idle
+        steps = []  # tuples of joint positions, object position, hand position and whether the step is idle
 
         def step(action: Any, *, idle: bool) -> bool:
             nonlocal observation
@@ -263,7 +263,7 @@ def _event_steps(
 def _play_back(
     states: NDArray[np.float64], is_idle: NDArray[np.bool_], events: tuple[int, ...], rng: np.random.Generator
 ) -> Performance | None:
-    """Resample steps to frames at varying speed: one frame per idle step, 40 to 75 for all other steps."""
+    """Resample steps to frames at varying speed: one frame per idle step, 40 to 75 in total for the others."""
     knots, log_rates = np.linspace(0, len(states) - 1, 6), rng.uniform(-0.55, 0.55, 6)
     frames_per_step = np.exp(np.interp(np.arange(len(states)), knots, log_rates))
     frames_per_step[~is_idle] *= rng.integers(40, 76) / frames_per_step[~is_idle].sum()

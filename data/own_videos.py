@@ -282,7 +282,7 @@ def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
-    """Return the value of the first part whose words have exactly one value in `words`; None if there is none."""
+    """Return the value of the first part whose words map to exactly one value; None if there is no such part."""
     for part in parts:
         found = {words[word] for word in re.findall(r"[^\W\d_]+", part.lower()) if word in words}
         if len(found) == 1:

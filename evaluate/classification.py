@@ -80,7 +80,7 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     fitted = train.of_view(view)
     if (fitted.phases == fitted.phases[0]).all():
         return Missing(f"only phase {fitted.phases[0]} in the training videos")
-    # Fit in double precision: in single precision, scikit-learn-intelex changes F1 by 1e-3.
+    # Fit in double precision: in single precision, F1 with scikit-learn-intelex differs from scikit-learn's by 1e-3.
     embeddings = fitted.embeddings.astype(np.float64)
     gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))  # scikit-learn's default
     svc = new_svc(gamma).fit(embeddings, fitted.phases)
@@ -99,7 +99,7 @@ def svm_solver() -> str:
 
 
 def new_svc(gamma: float) -> "SVC":
-    """Return an unfitted RBF `SVC` from the package `svm_solver`, with scikit-learn's defaults."""
+    """Return an unfitted RBF `SVC` from the package that `svm_solver` returns, with scikit-learn's defaults."""
     if svm_solver() == "scikit-learn":
         import sklearn.svm
 
@@ -107,7 +107,7 @@ def new_svc(gamma: float) -> "SVC":
     import daal4py
     import sklearnex.svm
 
-    # The results depend on the number of threads. Outside the main thread, n_jobs is ignored with a warning.
+    # Use one thread, because the results depend on the number of threads. n_jobs works only in the main thread.
     daal4py.daalinit(1)
     warnings.filterwarnings("ignore", "'Threading' parallel backend")
     return sklearnex.svm.SVC(gamma=gamma, n_jobs=1)

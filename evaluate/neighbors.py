@@ -27,7 +27,7 @@ class Points:
         self._centered -= self._centered.mean(axis=0)  # rounding errors grow with the distance from the origin
         self._square_norms = np.einsum("pd,pd->p", self._centered, self._centered)
         longest = float(self._square_norms.max(initial=0))
-        roundings = 4 * (embeddings.shape[1] + 4)  # number of roundings in a dot product, with a margin
+        roundings = 4 * (embeddings.shape[1] + 4)  # number of rounding errors in a dot product, with a safety margin
         self.error = roundings * float(np.finfo(np.float64).eps) * longest
 
     @cached_property

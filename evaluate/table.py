@@ -255,7 +255,7 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
-        """Return a LaTeX table environment, which needs the package booktabs."""
+        """Return a LaTeX table environment, which needs the booktabs package."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
             texts = [_latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "") for cell in cells]

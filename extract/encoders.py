@@ -154,7 +154,7 @@ def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
 
 
 def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
-    """Return the numbers of prefix tokens and patch tokens, and their width, using a pass on the meta device."""
+    """Return the numbers of prefix and patch tokens, and their width, using a forward pass on the meta device."""
     accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
     with accepts, torch.device("meta"), torch.inference_mode():
         model = cast(Any, transformers.AutoModel).from_config(config).eval()
@@ -266,7 +266,7 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
-    """Silence the warnings and progress bars of Hugging Face libraries, except download bars if `downloads`."""
+    """Silence the warnings and progress bars of Hugging Face libraries, except download bars if `downloads` is True."""
     library = cast(Any, transformers.logging)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:
@@ -274,7 +274,7 @@ def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
         hides_bars = library.is_progress_bar_enabled() and not set_by_user
         library.set_verbosity_error()
         if hides_bars:
-            library.disable_progress_bar()  # for "Loading weights" and for the Hub
+            library.disable_progress_bar()  # applies to both "Loading weights" and the Hub
         if hides_bars and downloads:
             cast(Any, huggingface_hub.utils).enable_progress_bars()  # shown only in a terminal
         try:

@@ -208,7 +208,7 @@ class Extraction:
         self._encoder, self._options, self._frames = encoder, options, frames
         self._encoder_threads = torch.get_num_threads()
         batch_size, size = options.frames_per_batch(encoder.device.type), encoder.preprocessing.size
-        # Channels last, like decoded frames, so that filling the batch is a plain copy.
+        # Use the channels-last layout of decoded frames, so that filling the batch is a plain copy.
         batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
         self._batch = batch.permute(0, 3, 1, 2)
         self._owners: list[_OpenVideo] = []  # video of each frame in the filled part of the batch

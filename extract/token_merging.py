@@ -62,7 +62,7 @@ class TokenMerger:
         """Average the K best tokens for all ratios at once, given frames (T, N, D) and scores (T, N).
 
         A matrix product with 0/1 rows sums the selected tokens without copying them. At least two rows are used,
-        because a single row is rounded differently, so that the result would depend on the number of ratios.
+        because a single row is rounded differently, and the result would depend on the number of ratios.
         """
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (T, N)
         ranks = order.argsort(dim=-1)  # (T, N): rank of each token

@@ -62,7 +62,7 @@ def darken_excluded(
 ) -> NDArray[np.uint8]:
     """Darken the patches of an (H, W, 3) picture that token merging excludes at a ratio.
 
-    `order` lists the (N,) token indices by decreasing change. If `cropped`, patches cover only the central square.
+    `order` lists the (N,) token indices by decreasing change. If `cropped` is True, they cover only the central square.
     """
     selected = np.zeros(len(order), np.bool_)
     selected[order[: selected_tokens(len(order), ratio)]] = True

@@ -229,7 +229,7 @@ def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
 
 
 def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
-    """Return the number of samples per video and the total picture size in bytes that fit into the page."""
+    """Return the number of samples per video and the total picture size in bytes that fit within the page size."""
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
     fitting = available // (len(lengths) * (bytes_per_frame + MIN_PICTURE_BYTES))
     samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
@@ -280,7 +280,7 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     if "tau" not in evaluation.tasks_of(manifest):
         raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so Kendall's tau is undefined")
     taus, means = data.taus, data.mean_taus
-    ascending = np.argsort(means, kind="stable")  # NaN last
+    ascending = np.argsort(means, kind="stable")  # NaN values come last
     chosen = [int(video) for video in ascending[:WORST_VIDEOS] if not np.isnan(means[video])]
     if not chosen:
         raise EvaluationError("Kendall's tau is undefined because the nearest frame never changes")

@@ -135,7 +135,7 @@ class RunVectors:
 
 @dataclass(frozen=True)
 class ProgressLabels:
-    """Progress labels of a training video for the method timeline, and some frames of the video."""
+    """Progress labels of a training video for the timeline method, and some frames of the video."""
 
     name: str
     labels: NDArray[np.float64]  # (T,)

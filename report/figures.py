@@ -34,7 +34,7 @@ NAMES = (
     *("tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo", "alignment", "failures"),
     *("curves", "softmax", "progress"),
 )
-VIEW_MARKERS = {"ego": "o", "exo": "s"}  # as in the paper
+VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
 
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
@@ -176,7 +176,7 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
     a, b = run.of_video[rows], run.of_video[columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
-    # Gray keeps the colored lines visible. So many cells would be slow as vector graphics.
+    # Use gray to keep the colored lines visible, and rasterize: so many cells would be slow as vector graphics.
     mesh = axes.pcolormesh(column_frames, row_frames, cdist(a, b), cmap="Greys_r", shading="nearest", rasterized=True)
     axes.invert_yaxis()
     for draw, video in ((axes.axhline, down), (axes.axvline, across)):
@@ -208,7 +208,7 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
     (marker,) = axes.plot([reference], [similarity[reference]], "o", color=style.WRONG, markersize=4)
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # small differences should look small
+    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # starts at 0, so that small differences look small
     axes.set_ylabel("softmax similarity\nto the reference")
     axes.set_xlabel(f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}")
     style.tidy(axes, integer_x=True)

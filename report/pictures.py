@@ -24,7 +24,7 @@ from byov.report.content import Pictures, Unavailable
 MAX_SIDE, MAX_AREA = 400, 400 * 300  # maximum size of a thumbnail in pixels
 BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled down
 MIN_SCALE = 0.1
-QUALITY = 72  # JPEG
+QUALITY = 72  # JPEG quality
 Pixels = NDArray[np.uint8]  # (n, height, width, 3)
 
 

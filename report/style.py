@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from byov.text import printable
 
-COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # CVPR template
+COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # sizes in the CVPR template
 DOTS_PER_INCH = 300
 TEXT_POINTS, SMALL_POINTS = 8, 7
 LEGEND_ROW_INCHES = 0.15
@@ -23,7 +23,7 @@ INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
 # Adapted from the Okabe-Ito palette; must match --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
-TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # as .ramp in page.css
+TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # same as .ramp in page.css
 QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
@@ -71,7 +71,7 @@ def tidy(axes: Axes, *, integer_x: bool = False) -> None:
 def legend_columns(names: Sequence[str]) -> int:
     """Return the number of legend entries that fit side by side below a figure of full page width."""
     widest = min(max(map(len, names)) * CHARACTER_WIDTH * SMALL_POINTS / 72, 3.0)
-    return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5: marker and gap
+    return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5 inches for the marker and the gap
 
 
 def legend(owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any) -> None:

@@ -70,7 +70,7 @@ def clean_environment():
 
 @pytest.fixture
 def run_python():
-    """Return a function that runs a Python script in a separate process and waits for its end."""
+    """Return a function that runs a Python script in a separate process and waits for it to end."""
 
     def run(script, *arguments, **environment):
         words = [sys.executable, "-c", script, *map(str, arguments)]
@@ -142,7 +142,7 @@ def without_rights(tmp_path_factory):
 
 @pytest.fixture
 def edit_h5():
-    """Return a context manager that edits an HDF5 file and then updates its digests (of arrays only if `values`)."""
+    """Return a context manager to edit an HDF5 file and update its digests (for arrays only if `values` is True)."""
 
     @contextlib.contextmanager
     def edit(path, *, values=False):

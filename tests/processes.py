@@ -86,7 +86,7 @@ class Command:
         os.kill(self._process.pid, number)
 
     def finish(self) -> Ran:
-        """Continue a paused command and wait for its end."""
+        """Continue a paused command and wait for it to end."""
         with suppress(BrokenPipeError):  # the command has ended
             self._connection.send("continue")
         self._process.join()

@@ -10,7 +10,7 @@ from byov.train.networks import Block, FrameBackbone, Group, Positions
 from byov.train.sampling import Clips
 
 HIDDEN, DROPOUT = 512, 0.1  # as in the published heads of TCC, GTA and CARL
-WIDTH, HEADS, BLOCKS = 256, 8, 3  # CARL's transformer
+WIDTH, HEADS, BLOCKS = 256, 8, 3  # sizes of CARL's transformer
 
 
 class FrameHead(FrameBackbone):
@@ -45,8 +45,8 @@ class FrameHead(FrameBackbone):
 class ClipTransformer(FrameBackbone):
     """CARL's network without its convolutions: two layers per frame, then a small transformer over the clip.
 
-    Positional encodings are a table for clips of the training length, interpolated to other lengths. If `causal`, they
-    encode frame indices, and each frame attends only to itself and earlier frames.
+    Positional encodings are a table for clips of the training length, interpolated to other lengths. If `causal`
+    is True, they encode frame indices, and each frame attends only to itself and earlier frames.
     """
 
     needs_whole_batch = "the BatchNorm layers of its transformer need the whole batch"

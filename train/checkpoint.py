@@ -20,7 +20,7 @@ from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record
 
-if TYPE_CHECKING:  # circular import
+if TYPE_CHECKING:  # avoids a circular import
     from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def save_checkpoint(
     folder: Path, model: "Method", optimizer: Optimizer, state: TrainingState, metadata: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint, then delete all but the last two; `metadata` contains the "identity" of the run."""
+    """Write a checkpoint, then delete all but the last two; `metadata` must include the run's "identity"."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"memory.{name}": tensor for name, tensor in model.training_state().items()}
     for name, parameter in model.named_parameters():

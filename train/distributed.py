@@ -94,7 +94,7 @@ class Processes:
             )
 
     def shutdown(self) -> None:
-        """Leave the process group; the main process does the remaining work alone."""
+        """Leave the process group; the main process continues alone."""
         if self.world_size > 1:
             dist.destroy_process_group()
 

@@ -24,7 +24,7 @@ from byov.errors import TrainError
 from byov.text import pluralize
 from byov.train.feature_store import CachedVideo, FeatureStore
 
-if TYPE_CHECKING:  # circular import
+if TYPE_CHECKING:  # avoids a circular import
     from byov.train.methods.base import Method
 
 PREFETCH = 4  # number of batches to read ahead

@@ -245,7 +245,7 @@ function startPlayer(runs) {
   });
 }
 
-/** Select a frame on a click on a timeline. */
+/** Select a frame when a timeline is clicked. */
 document.addEventListener("click", ({ target, clientX }) => {
   const bar = target.closest(".timeline");
   if (!bar) return;
@@ -483,7 +483,7 @@ function startMatrix(run, figure) {
   });
 }
 
-/* Start the parts that are on the page */
+/* Initialize the parts that the page contains */
 
 all(".scripted").forEach((element) => element.classList.remove("scripted"));
 setState({});

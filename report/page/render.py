@@ -32,7 +32,7 @@ CSS_PX_PER_INCH = 125  # scales the 8 pt text in charts to 14 px, as on the page
 MAP_PX, MAP_MARGIN_PX = 400, 14  # size and margin of a t-SNE map
 TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
 OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
-CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # followed by the events
+CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # followed by the events column
 MEANINGS = {
     "loss": "training objective: the weighted sum of the other losses, if there are any",
     "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
@@ -162,8 +162,8 @@ def _page_data(content: Content) -> dict[str, Any]:
 def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
     """Return the sample that the page shows first, and the video it is compared with.
 
-    Choose a sample whose nearest sample has the right phase while the clock's sample has a wrong one, in the pair of an
-    ego and an exo video that has most such samples. If there are none, choose the first sample of the first ego video.
+    Choose a sample whose nearest sample has the right phase while the sample at the same relative time has a wrong one,
+    from the ego-exo pair with the most such samples. If there are none, choose the first sample of the first ego video.
     """
     ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
@@ -203,7 +203,7 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
 
 
 def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
-    """Return the data of a CSV row for page.js. The count is None if there are no labels or they end early."""
+    """Return the data of a CSV row for page.js. "count" is None if there are no labels or they end early."""
     before = io.StringIO()
     csv.writer(before, lineterminator="").writerow(printable(row[name]) for name in CSV_COLUMNS)
     events, known = row["events"].split(";"), row["events"] and not row["events"].endswith(UNLABELED_MARK)

@@ -10,7 +10,7 @@ from byov.train.methods import build_method
 from byov.train.settings import resolve_settings
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated parts of PyTorch
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated PyTorch functions
 
 
 def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):

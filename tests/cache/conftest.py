@@ -29,7 +29,7 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def make_arrays() -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function that creates the columns that `write_features` stores for a number of frames."""
+    """Return a function that creates the columns of a feature file for a given number of frames."""
     return _arrays
 
 
@@ -47,7 +47,7 @@ def write_features() -> Callable[..., Path]:
 
 @pytest.fixture
 def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
-    """Feature cache with the dataset demo, one encoder and the videos in VIDEOS."""
+    """Feature cache with the demo dataset, one encoder and the videos in VIDEOS."""
     entries = []
     for (view, video), frames in VIDEOS.items():
         write_features(tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames)
@@ -63,6 +63,6 @@ def encoder_folder(features_dir: Path) -> Path:
 
 @pytest.fixture
 def byov_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs byov-cache in this process, with tmp_path as working directory."""
+    """Return a function that runs byov-cache in this process, with tmp_path as the working directory."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: call(main, "byov-cache", *arguments)

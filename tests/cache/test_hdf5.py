@@ -217,7 +217,7 @@ def test_file_cannot_make_us_read_another_file(tmp_path, write_features, edit_h5
         del file["cls"]
         make(file, secret)
     with h5py.File(path, "r") as file:
-        assert file["cls"].shape == (3, 16)  # h5py itself reads the other file
+        assert file["cls"].shape == (3, 16)  # h5py alone would read the other file
     with pytest.raises(CacheError, match=r"a\.h5: .*cls"):
         read_array(path, "cls")
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, clean_environment: dict[str, str]) -> Run:
-    """Return a function that runs commands in the folder, after the words `before`, and returns the printed lines."""
+    """Return a function that runs commands in the folder, prefixed by `before`, and returns the printed lines."""
 
     def start(*commands: Sequence[object], before: Sequence[str] = ()) -> list[str]:
         typed = json.dumps([[str(word) for word in command] for command in commands])
@@ -74,7 +74,7 @@ def made(folder: Path, run: Run) -> Path:
 
 @pytest.fixture(params=["disk", "rights"])
 def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ...]]:
-    """Make features/ and runs/first read-only; yield the words to put before a command."""
+    """Make features/ and runs/first read-only; yield the words to prefix to commands."""
     folders = (made / "features", made / "runs" / "first")
     if request.param == "rights":
         before = request.getfixturevalue("without_rights")

@@ -25,7 +25,7 @@ def runs_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def write_run(runs_dir):
-    """Write a run after `done` of 4 epochs, with two checkpoints of 100 bytes."""
+    """Write a run that stopped after `done` of 4 epochs, with two checkpoints of 100 bytes."""
 
     def write(name, done=4, *, age_seconds=0, **settings):
         folder = runs_dir / name
@@ -58,7 +58,7 @@ def test_runs_are_listed_newest_first(byov_runs, write_run):
     assert heading.split() == ["run", "method", "recipe", "dataset", "epoch", "state", "best", "val", "size"]
     assert half.split()[:8] == ["half", "byov", "paper", "demo", "2", "of", "4", "stopped"]
     assert half.split()[8:10] == ["both", "0.8000"]  # the score of the untrained model (epoch 0) is ignored
-    assert done.split()[6] == "finished"  # no recipe, which only byov has
+    assert done.split()[6] == "finished"  # the recipe is empty, since only byov has recipes
     first, second = byov_runs("ls", "--json").json
     assert byov_runs("--json").json == [first, second]
     assert (first["run"], first["epoch"], first["epochs"], first["best"]) == ("half", 2, 4, 0.8)
@@ -71,7 +71,7 @@ def test_unreadable_run_is_skipped_with_a_note(byov_runs, runs_dir):
     (runs_dir / "bad" / "config.json").write_text("{}")
     ran = byov_runs("ls")
     assert "bad: skipped" in ran.err
-    assert str(runs_dir) in ran.out  # in the message that there are no runs
+    assert str(runs_dir) in ran.out  # the message that there are no runs names the folder
     assert byov_runs("--json").json == []
 
 
@@ -111,7 +111,7 @@ def test_settings_are_a_config_file_for_train(byov_runs, write_run):
         **{"dataset": "demo", "encoder": "random/tiny", "ratio": 0.3, "method": "byov", "epochs": 4, "lr": 0.001},
         **{"select": "both", "crop": [0.5, 1.0], "self": True},
     }
-    config.write_text(config.read_text().replace("random--tiny", "copied"))  # not the default name
+    config.write_text(config.read_text().replace("random--tiny", "copied"))  # a folder name other than the default
     assert tomllib.loads(byov_runs("settings", "a").out)["encoder"] == "copied"
 
 

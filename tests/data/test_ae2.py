@@ -23,7 +23,7 @@ FIRST = STEMS[0]
 
 @pytest.fixture
 def build(tmp_path):
-    """Return a function that writes a dataset with one video per view and split, and `more` (stem, view, split)."""
+    """Return a function that writes a dataset with one video per view and split, plus the videos listed in `more`."""
 
     def write(name, labels=None, more=()):
         videos = [(stem_of(*place), *place) for place in PLACES] + list(more)

@@ -24,7 +24,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def error_of(read, tmp_path):
-    """Return a function that returns the error message for a file with the given content."""
+    """Return a function that reads a file with the given content and returns the error message."""
 
     def message(content):
         with pytest.raises(DatasetError) as error:

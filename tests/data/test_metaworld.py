@@ -48,7 +48,7 @@ def test_the_demo_has_usable_videos(tmp_path):
 
 def test_phases_follow_from_object_and_hand():
     hands = np.zeros((20, 3))
-    hands[:8, 0] = np.linspace(0.5, 0.04, 8)  # approach the object at the origin, then carry it
+    hands[:8, 0] = np.linspace(0.5, 0.04, 8)  # the hand approaches the object at the origin, then carries it
     objects = np.zeros((20, 3))
     objects[12:, 2] = hands[12:, 2] = np.linspace(0.03, 0.2, 8)
     hands[8:, 0] = 0.03

@@ -386,7 +386,7 @@ def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
         decoded.clear()
         for start in range(6):
             decode_video(path, segment=FileSegment(start * scale, (start + 1) * scale, unit))
-        assert len(decoded) < 60 + 6 * 20  # margin plus a group of pictures; 210 frames without seeking
+        assert len(decoded) < 60 + 6 * 20  # margin plus one group of pictures; without seeking, 210 frames are decoded
 
 
 @pytest.mark.parametrize(
@@ -410,5 +410,5 @@ def test_real_clips(name):
     assert len(images) == CLIP_FRAMES[name]
     assert (np.diff(times) > 0).all()
     seen = probe(CLIPS / name)
-    assert seen.frames - len(images) == (1 if "RATRACE" in name else 0)  # it ends with an empty packet
+    assert seen.frames - len(images) == (1 if "RATRACE" in name else 0)  # this file ends with an empty packet
     assert (*images[0].shape[:2], seen.truncation) == (seen.height, seen.width, "")

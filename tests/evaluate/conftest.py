@@ -96,7 +96,7 @@ def features_dir(tmp_path):
 
 @pytest.fixture(scope="session")
 def tea(tmp_path_factory):
-    """Features (CLIP and random) and manifest of the dataset tea, with 3 train, 2 val and 3 test videos per view."""
+    """Features (CLIP and random) and manifest of the tea dataset, with 3 train, 2 val and 3 test videos per view."""
     videos = {
         (split, view, f"{split}_{view}_{index}"): 40 + 7 * index + (view == "exo")
         for split, count in {"train": 3, "val": 2, "test": 3}.items()

@@ -125,7 +125,7 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
 @pytest.mark.slow
 def test_rows_scored_in_parallel_processes_are_the_same(evaluated, write_run, monkeypatch, features_dir):
     write_run("first")
-    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # their row is skipped
+    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # the row of these features is skipped
     in_turn = evaluated("--task", "all")
     monkeypatch.setattr(row_tasks, "MIN_FRAMES", 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

@@ -31,7 +31,7 @@ def test_reference_runs_linearly_between_events():
     progress = reference_progress(11, [0] * 5 + [1] * 3 + [2] * 3, mean_starts)
     np.testing.assert_allclose(progress[[0, 5, 8, 10]], [0, 0.3, 0.9, 1])
     np.testing.assert_allclose(np.diff(progress[:6]), 0.06)
-    assert reference_progress(11, [1] * 8 + [2] * 3, mean_starts)[0] == pytest.approx(0.3)  # starts in the second phase
+    assert reference_progress(11, [1] * 8 + [2] * 3, mean_starts)[0] == pytest.approx(0.3)  # video starts in phase 1
     np.testing.assert_allclose(reference_progress(11, [0] * 5 + [9] * 6, mean_starts), np.linspace(0, 1, 11))
     np.testing.assert_allclose(reference_progress(11, None, mean_starts), np.linspace(0, 1, 11))
     assert reference_progress(1).tolist() == [0]
@@ -83,6 +83,6 @@ def test_error_of_progress_is_that_of_the_frames_embedded_online(runs_dir, featu
     assert row.value("progress_error/mean") == pytest.approx(errors.mean())
     for percent, column in ((30, 5), (50, 9), (70, 13), (90, 17)):
         assert row.value(f"progress_error/{percent}%") == pytest.approx(errors[:, column].mean())
-    # The error is a fraction of a phase for the embeddings; for time alone, it comes from different durations.
+    # With the embeddings, the error is a fraction of a phase; with time alone, it is due to different durations.
     assert 0.05 < row.value("progress_error/mean") < 0.15
     assert 0 < time.value("progress_error/mean") < 0.15

@@ -220,7 +220,7 @@ def test_verify_sources_notices_a_byte_changed_between_two_samples(byov_extract,
     )
     assert f"{source} has changed to {file_sha256(source)[:12]}" in message
     assert read_files(tmp_path / "features") == before
-    os.utime(source)  # after a new modification time, the whole file is compared without --verify-sources
+    os.utime(source)  # with a new modification time, the whole file is compared even without --verify-sources
     assert one_line_error(byov_extract("--manifest", table, *TINY)) == message
 
 

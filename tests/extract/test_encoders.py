@@ -166,7 +166,7 @@ def test_normalization_from_preprocessor_config(vit):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # PyTorch's compiler uses deprecated parts of PyTorch
+@pytest.mark.filterwarnings("default")  # PyTorch's compiler uses deprecated PyTorch functions
 def test_compiled_encoder():
     plain = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")

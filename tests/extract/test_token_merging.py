@@ -47,7 +47,7 @@ def test_matches_naive_implementation(frames):
         np.testing.assert_allclose(merged[ratio].numpy(), naive(tokens.numpy(), ratio), atol=1e-6)
 
 
-@pytest.mark.usefixtures("one_torch_thread")  # as in the extraction
+@pytest.mark.usefixtures("one_torch_thread")  # the extraction also uses one thread
 @pytest.mark.parametrize("cuts", [[1] * 40, [40], [7, 1, 30, 2], [39, 1], [0, 5, 0, 35]])
 @pytest.mark.parametrize(("count", "width"), [(13, 5), (196, 768)])
 def test_streaming_is_bit_identical_for_any_chunks(cuts, count, width):

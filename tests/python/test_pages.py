@@ -168,7 +168,7 @@ def test_wrong_usage_is_found(words):
 
 @pytest.fixture
 def namespace(project):
-    """Create the runs and videos that the pages mention, and return their variables."""
+    """Create the runs and videos that the pages mention, and return the variables that their code uses."""
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
     byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")

@@ -90,7 +90,7 @@ class Browser:
 
 
 class Tab:
-    """Browser tab with a page, offline, that records its messages and requests."""
+    """Offline browser tab that shows a page and records its messages and requests."""
 
     def __init__(self, browser: Browser, path: Path) -> None:
         self._browser = browser

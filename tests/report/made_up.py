@@ -41,7 +41,7 @@ def make_video(index: int, view: str, frames: int) -> parts.ShownVideo:
 
 
 def make_vectors(videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4) -> parts.RunVectors:
-    """Make embeddings along a curve, at a different pace in each video, so that the clock is wrong."""
+    """Make embeddings along a curve, at a different pace in each video, so that relative time is misleading."""
     rows = []
     for index, video in enumerate(videos):
         progress = (np.array(video.samples) / max(video.frames - 1, 1)) ** (1 + bend * index)

@@ -1,4 +1,4 @@
-"""Tests of the figures for papers: their files and what they show."""
+"""Tests of the figures for papers: their files and contents."""
 
 import io
 import re

@@ -81,7 +81,7 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
     assert tab.text(".verdict") == content.verdict
     assert tab.each(".unavailable:not([hidden])", "each.textContent") == []
     loaded = tab.each("img", "each.complete && each.naturalWidth > 0")
-    assert loaded.count(True) > 24 + 3  # 24 tokens, and the charts of curves, softmax and progress labels
+    assert loaded.count(True) > 24 + 3  # 24 token pictures; charts of curves, softmax and progress labels
     assert loaded.count(False) == 2  # the pictures in the hidden card
     blocked = tab.value(
         "new Promise(done => { document.addEventListener('securitypolicyviolation', e => done(e.violatedDirective));"

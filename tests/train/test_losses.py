@@ -30,7 +30,7 @@ def no_padding(clips):
     return torch.zeros(clips.shape[:2], dtype=torch.bool)
 
 
-# Losses between two padded clips (B, T, D), for tests of properties that they share.
+# Losses between two batches of padded clips (B, T, D), wrapped in one signature to test their shared properties.
 TIMES = torch.linspace(0, 1, 7).expand(3, 7)
 FRAMES = torch.arange(7).expand(3, 7)
 

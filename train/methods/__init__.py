@@ -1,4 +1,4 @@
-"""Registry of training methods. Other packages add methods through the entry-point group "byov.methods"."""
+"""Registry of training methods. Other packages add methods through the "byov.methods" entry-point group."""
 
 import torch
 

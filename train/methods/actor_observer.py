@@ -124,7 +124,7 @@ class ScoreHeads(nn.Module):
         super().__init__()
         self.ego = nn.Linear(latent, 1)
         self.exo = nn.Linear(latent, 1)
-        self.scales = nn.Parameter(torch.full((3,), log(0.5)))  # s; published code
+        self.scales = nn.Parameter(torch.full((3,), log(0.5)))  # s; initial value from the published code
 
     def forward(self, exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute scores (3, n) of the positives, exo frames and negatives from their embeddings (n, D)."""
@@ -209,5 +209,5 @@ def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.d
     same = videos[:, None] == videos  # (n, n)
     count, later = same.sum(dim=1), same.triu(1).sum(dim=1)
     base = torch.tensor(decay, dtype=dtype, device=videos.device)
-    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later  # the first one is not scaled
+    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later  # a first triplet is not scaled
     return same * fraction, base**count, later == 0

@@ -109,7 +109,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         Raises:
             ByovError: If the model does not exist, its files are damaged, or it belongs to another class.
         """
-        from byov.train.methods import METHODS  # circular import
+        from byov.train.methods import METHODS  # deferred, to avoid a circular import
 
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
@@ -190,9 +190,9 @@ def check_sizes(weights: Path, method: type[Method], width: int, settings: Train
 class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
     """Base settings for methods that apply a loss to the embeddings of a backbone."""
 
-    batch_size: shared.BatchSize = 4  # GTA
-    lr: shared.LearningRate = 1e-4  # TCC, GTA and CARL
-    weight_decay: shared.WeightDecay = 1e-5  # CARL
+    batch_size: shared.BatchSize = 4  # as in GTA
+    lr: shared.LearningRate = 1e-4  # as in TCC, GTA and CARL
+    weight_decay: shared.WeightDecay = 1e-5  # as in CARL
 
     NO_CROP: ClassVar[str | None] = None  # reason why the method does not support --crop, if any
 

@@ -14,7 +14,7 @@ from byov.train.sampling import Batch
 from byov.train.settings import Positive, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-UNNORMALIZED_SCALE = 0.01  # AE2's code
+UNNORMALIZED_SCALE = 0.01  # value in AE2's code
 
 
 class GtaSettings(base.PairSettings):

@@ -35,7 +35,7 @@ class TcnSettings(BackboneMethodSettings):
     )
     # n-pairs is used in the TCC authors' code and in the TCN authors' published settings
     tcn_loss: Literal["npairs", "triplet"] = Field("npairs", description="N-pairs or semi-hard triplet loss.")
-    # from the TCN authors' code
+    # default margin from the TCN authors' code
     margin: NonNegative = Field(0.2, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
@@ -50,7 +50,7 @@ class TcnSettings(BackboneMethodSettings):
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         single_triplets = given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
-        frames = {"frames": 36} if single_triplets else {}  # TCN authors' code
+        frames = {"frames": 36} if single_triplets else {}  # default in the TCN authors' code
         return super().presets(dataset, given) | frames
 
     @model_validator(mode="after")
@@ -140,7 +140,7 @@ def npairs(
     positives: Tensor,
     padding: Tensor,
     *,
-    regularization: float = 0.002,  # TCC authors' code
+    regularization: float = 0.002,  # value in the TCC authors' code
     labels: Tensor | None = None,
 ) -> Tensor:
     """N-pairs loss: cross-entropy of matching each anchor to its positive among all positives of the item.

@@ -80,7 +80,7 @@ class Result:
         self.code, self.out, self.err = ran.returncode, ran.stdout, ran.stderr
         self.weights = [path.read_text().splitlines() for path in sorted(folder.glob("weights-*"))]  # [process][step]
         self.errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert self.err.count("Traceback") <= 1, self.err  # that of torchrun itself
+        assert self.err.count("Traceback") <= 1, self.err  # the traceback of torchrun itself
 
 
 @pytest.fixture
