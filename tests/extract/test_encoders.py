@@ -289,5 +289,5 @@ for name in ("some/other", "other/model"):
 def test_too_many_tokens_are_refused(monkeypatch):
     tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     monkeypatch.setitem(ARCHITECTURES, "tiny", ("clip_vision_model", tiny | {"image_size": 4096, "patch_size": 15}))
-    with pytest.raises(EncoderError, match="random/tiny: 74529 tokens per frame, but the cache supports 65536"):
+    with pytest.raises(EncoderError, match="random/tiny: 74529 tokens per frame, but the cache supports at most 65536"):
         load_encoder(parse_encoder("random/tiny"))
