@@ -49,7 +49,7 @@ _MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
 if not TYPE_CHECKING:  # hidden from type checkers, which should report unknown names
 
     def __getattr__(name: str) -> Any:
-        if name == "__version__":  # determined on first use, because it takes time
+        if name == "__version__":  # looked up on first use, because the lookup is slow
             found = import_module("importlib.metadata").version("byov-egoexo")
         elif name in _MODULES:
             found = getattr(import_module(_MODULES[name]), name)

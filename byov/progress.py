@@ -67,7 +67,7 @@ def never() -> bool:
 
 
 class Stoppable:
-    """Progress that raises Interrupted at the start of a task or after a unit if `stop` returns True."""
+    """Progress reporter that raises Interrupted if `stop` returns True at the start of a task or after a unit."""
 
     def __init__(self, progress: Progress, stop: Stop) -> None:
         self._progress, self._stop = progress, stop

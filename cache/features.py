@@ -86,7 +86,7 @@ def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:
-    """Read the header of a video's feature file; raise CacheError if it belongs to another video."""
+    """Read the header of a video's feature file; raise CacheError if the file belongs to another video."""
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
         found = f"{header.provenance.view}/{header.provenance.video}"
@@ -95,7 +95,7 @@ def video_header(folder: Path, view: str, video: str) -> Header:
 
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to another video."""
+    """Return the digest of a column in a video's feature file; raise CacheError if the file is of another video."""
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 

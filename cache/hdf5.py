@@ -27,7 +27,7 @@ from byov.errors import CacheError, StaleError
 from byov.records import problem
 
 STORED_DTYPE = "float16"
-DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # all other columns: STORED_DTYPE
+DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # other columns use STORED_DTYPE
 EXTRACT_AGAIN = "delete it and run byov-extract again"
 
 CHUNK_ROWS = 64  # rows per chunk; a short video wastes less than one chunk

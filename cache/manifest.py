@@ -1,7 +1,7 @@
 """JSON files that describe a cached dataset.
 
 manifest.json lists the videos with view, split, frame count and labels. It is all that later stages need to know about
-the dataset, and identical on every machine. index.json is local: it records where the videos are, and the size and
+the dataset, and is identical on every machine. index.json is local: it records where the videos are, and the size and
 modification time of each file when last checked, so that byov-extract can skip unchanged files. You may delete it.
 """
 

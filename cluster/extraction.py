@@ -94,7 +94,7 @@ class ExtractVideos:
             return list(extraction.Extraction(encoder, self.options, frames).run(self.jobs))
 
     def split(self) -> list["ExtractVideos"]:
-        """Return one task per video; empty if there is only one."""
+        """Return one task per video, or an empty list if there is only one video."""
         return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 

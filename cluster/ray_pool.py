@@ -71,7 +71,7 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
 
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="critical", **options)
-    except Exception as error:  # Ray raises various types with multi-line messages
+    except Exception as error:  # Ray raises various exceptions with multi-line messages
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ClusterError(f"--cluster {cluster.address}: {reason}. See docs/many-machines.md.") from error
     try:

@@ -78,11 +78,11 @@ class RunTask:
             self._score(stop)
         except Interrupted:
             return RunStatus(self.name, "stopped")
-        except StaleError as error:  # Not recorded, so that the next sweep scores the run once it is up to date.
+        except StaleError as error:  # The error is not recorded: the next sweep scores the run once it is current.
             return RunStatus(self.name, "failed", str(error))
-        except OSError as error:  # Not recorded either: the cause is this machine, not the run.
+        except OSError as error:  # The error is not recorded: its cause is this machine, not the run.
             return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
-        except Exception as error:  # Recorded, so that later sweeps skip the run unless --retry is given.
+        except Exception as error:  # The error is recorded: later sweeps skip the run unless --retry is given.
             is_bug = not isinstance(error, ByovError | Diverged)
             reason = f"{type(error).__name__}: {error}" if is_bug else str(error)
             failure = {"reason": reason, "traceback": traceback.format_exc() if is_bug else ""}

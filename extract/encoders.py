@@ -34,7 +34,7 @@ LOGGER = logging.getLogger(__name__)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
-# Normalization (mean, std) of model types, for models without a preprocessor_config.json.
+# Normalization (mean, std) by model type, for models without a preprocessor_config.json.
 NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_model": (HALF, HALF)}
 # These models interpolate their position embeddings, so the image size is taken from the image processor.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")

@@ -117,7 +117,7 @@ def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str
 def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOptions) -> Generator[Message, None, None]:
     """Decode and preprocess videos in threads ahead of the encoder, in bounded memory.
 
-    Messages of different videos are interleaved; those of one video are in order. FFmpeg releases the GIL.
+    Messages of different videos are interleaved; those of one video are in order. FFmpeg runs without the GIL.
     """
     workers, threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
     remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -136,7 +136,7 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
                 return
 
     def work() -> None:
-        torch.set_num_threads(1)  # applies to this thread
+        torch.set_num_threads(1)  # applies only to this thread
         with suppress(queue.Empty):
             while not stopped.is_set():
                 job = remaining.get_nowait()

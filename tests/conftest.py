@@ -34,7 +34,7 @@ def default_folders(monkeypatch):
 
 @pytest.fixture(scope="module")
 def one_torch_thread():
-    """Use one PyTorch thread: more do not help small models, and their number can change the last bit."""
+    """Use one PyTorch thread: more threads do not speed up small models and can change the last bit."""
     import torch
 
     threads = torch.get_num_threads()

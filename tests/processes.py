@@ -1,4 +1,4 @@
-"""Commands in child processes of a fork server, which imports PyTorch only once; they can be paused."""
+"""Run commands, which can be paused, in child processes of a fork server that imports PyTorch only once."""
 
 import json
 import multiprocessing
@@ -129,7 +129,7 @@ def _run(
     tempfile.tempdir = None  # makes tempfile read TMPDIR again
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a fork server
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a fork server ignores SIGINT
     if pause_before:
         before_naming(*pause_before, lambda: (connection.send(True), connection.recv()))
     if largest_file:

@@ -119,7 +119,7 @@ class Sampler:
 
 
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Return a function that picks an ego and an exo video; `reason` completes the error if a view has no video."""
+    """Return a function that picks an ego and an exo video; `reason` is added to the error if a view has no video."""
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
@@ -128,7 +128,7 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Return a function that picks a synchronized ego and exo video; `reason` completes the error if there is none."""
+    """Return a function that picks a synchronized ego and exo video; `reason` is added to the error if none exists."""
     ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
     if not pairs:

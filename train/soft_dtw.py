@@ -32,8 +32,8 @@ def matching_costs(first: Tensor, second: Tensor, temperature: float, padding: T
 def soft_dtw(costs: Tensor, gamma: float) -> Tensor:
     """Compute tables R of path costs, (N, T, S), from matching costs c, (N, T, S).
 
-    R_11 = c_11 and R_ij = c_ij + Σ_k π_k n_k, where n are the values of R at those of the cells (i, j-1), (i-1, j-1)
-    and (i-1, j) that exist, and π = softmax(-n / gamma).
+    R_11 = c_11 and R_ij = c_ij + Σ_k π_k n_k, where n are the values of R at the existing cells among (i, j-1),
+    (i-1, j-1) and (i-1, j), and π = softmax(-n / gamma).
     """
     scores: Tensor = _PathScores.apply(costs / -gamma, False)  # type: ignore[no-untyped-call]
     return scores * -gamma

@@ -37,7 +37,7 @@ def test_run_is_read_from_its_config(write_run):
     assert make_training().items() <= record.model_dump().items()
     assert record.settings == {"latent": 256}
     assert record.label == ("recipe", "paper")
-    assert read_run(runs, f"{runs}/pour-1/").name == "pour-1"  # as completed by a shell
+    assert read_run(runs, f"{runs}/pour-1/").name == "pour-1"  # the path as completed by a shell
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "my run"])

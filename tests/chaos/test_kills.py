@@ -57,7 +57,7 @@ def test_leftover_temporary_file_is_found(tmp_path):
 
 
 def test_fault_happens_at_its_call(tmp_path):
-    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}  # one opens /dev/null as stderr
+    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}  # one openat is for /dev/null
     assert kills.attempt(write_directly, tmp_path, "write:signal=KILL:when=2") == -signal.SIGKILL
     assert (tmp_path / "a").read_bytes() == b"first"
     assert kills.attempt(write_directly, tmp_path, "write:error=ENOSPC:when=1") == 1

@@ -96,7 +96,7 @@ def test_phase_names(rows, names, read):
         ("0 -;1 +;2;5", (2.0, 5.0), ((0.0, 1.0),)),
         ("0 -;2;3 -;4 +;5", (2.0, 5.0), ((0.0, 2.0), (3.0, 4.0))),
         ("2;4 -;5", (2.0, 5.0), ((4.0, 5.0),)),
-        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the missing event may be in the unlabeled end
+        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the missing event may be in the unlabeled part at the end
         ("0 -", (), ((0.0, math.inf),)),
     ],
 )

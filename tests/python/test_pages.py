@@ -38,7 +38,7 @@ def blocks(text, language):
 
 
 def shell_commands(text, name):
-    """Return the words of every command in shell blocks whose name matches the pattern `name`."""
+    """Return the words of every shell-block command whose name matches the pattern `name`."""
     shell = "\n".join(_HEREDOC.sub(r"\2", body) for body in blocks(text, "sh")).replace("\\\n", " ")
     return list(_commands(shell, rf"(?:^|[\s(;])(?:\S+/)?({name})(?=[\s)]|$)"))
 
@@ -75,7 +75,7 @@ def option_names(command):
 
 
 def check_usage(name, *words, parse):
-    """Raise unless the command has the given options and, if `parse`, accepts their values."""
+    """Raise unless the command has the given options and, if `parse` is True, accepts their values."""
     assert name in PROJECT["scripts"], f"{name} is not a command"
     command, arguments = find_command(name), list(words)
     if hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
@@ -170,7 +170,7 @@ def test_wrong_usage_is_found(words):
 def namespace(project):
     """Create the runs and videos that the pages mention, and return the variables that their code uses."""
     for seed, video in enumerate(("head", "tripod")):
-        write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, longer than the events on the page
+        write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, so that all events on the page occur
     byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
     return {"features": byov.load_features("demo")["test_ego_00"]}
 

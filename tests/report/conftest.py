@@ -198,7 +198,7 @@ def shared_tab(browser: Browser, page: str, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def tab(browser: Browser, shared_tab: Tab) -> Tab:
-    """Tab with the report of `content`, freshly loaded."""
+    """Freshly loaded tab with the report of `content`."""
     browser.events.clear()
     shared_tab.emulate()
     shared_tab.reload()

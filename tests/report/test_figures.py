@@ -38,7 +38,7 @@ def check_files(paths):
             data = path.read_bytes()
             assert data.startswith(b"%PDF")
             assert b"/Type3" not in data
-            assert b"/FontFile2" in data  # TrueType, embedded
+            assert b"/FontFile2" in data  # an embedded TrueType font
             assert b"CreationDate" not in data
 
 

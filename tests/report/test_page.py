@@ -23,7 +23,7 @@ VOID = ("meta", "img", "input", "source")
 
 
 class Tree(HTMLParser):
-    """Parser that builds a tree of elements and checks that they nest."""
+    """Parser that builds a tree of elements and checks that they are properly nested."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
