@@ -36,7 +36,7 @@ __all__ = [
     "train_run",
 ]
 
-# To see log messages, add a handler to the logger "byov".
+# To see log messages, add a handler to the "byov" logger.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # These names are imported on first use, because importing torch, h5py and NumPy takes seconds.

@@ -94,7 +94,7 @@ class Frames:
 
     @property
     def phases(self) -> NDArray[np.int64]:
-        """Phase labels, shape (F,). Raises ValueError if there are none."""
+        """Phase labels, shape (F,); raises ValueError if there are none."""
         if self.labels is None:
             raise ValueError("these frames have no phase labels")
         return self.labels

@@ -20,7 +20,7 @@ PACKAGED = (".py", ".css", ".js", ".j2", ".toml", ".mp4", ".csv")
 
 @pytest.mark.slow
 def test_wheel_contains_every_module(tmp_path):
-    project = tmp_path / "project"  # excludes files of earlier builds
+    project = tmp_path / "project"  # a copy without the files of earlier builds
     shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "runs", "features", "datasets"))
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(project)]
     subprocess.run(command, check=True, capture_output=True)

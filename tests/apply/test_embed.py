@@ -1,4 +1,4 @@
-"""Tests of byov-embed and byov-align on videos outside the dataset of the run."""
+"""Tests of byov-embed and byov-align on videos outside the run's dataset."""
 
 import json
 import re

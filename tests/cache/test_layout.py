@@ -29,7 +29,7 @@ def test_names_of_any_alphabet_are_accepted_and_can_be_written(tmp_path, name):
     assert check_name(name, "video id") == name
     path = video_path(tmp_path, "ego", name)
     path.parent.mkdir()
-    path.with_name(f".{path.name}.01234567.partial").touch()  # temporary names are longer
+    path.with_name(f".{path.name}.01234567.partial").touch()  # temporary names are longer than final ones
     path.touch()
     assert list(cached_files(tmp_path)) == [path]
 

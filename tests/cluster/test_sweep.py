@@ -88,7 +88,7 @@ def test_a_run_that_cannot_start_leaves_its_name_free(folders):
     assert [path.name for path in (folders.runs / result.runs[0].name).iterdir()] == [FAILURE_NAME]
 
 
-# Interrupt the sweep during training, and later, during embedding or in the second run.
+# Interrupt the sweep during training, or later, during embedding or in the second run.
 @pytest.mark.parametrize("calls", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders, calls):
     remaining = iter(range(calls))

@@ -33,7 +33,7 @@ UNAVAILABLE = "published.ckpt"  # checkpoint of the published code, which is not
 
 
 def blocks(text, language):
-    """Return the code blocks in a language."""
+    """Return the code blocks in the given language."""
     return [body for name, body in _BLOCK.findall(text) if name == language]
 
 

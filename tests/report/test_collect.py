@@ -155,7 +155,7 @@ def test_facts_and_provenance(collected, shared_project):
     assert footer["encoder_sha256"] == config["encoder_sha256"]
     assert footer["preprocessing"] == config["preprocessing"]
     assert "latent 32, not 256" in footer["Settings that differ from the recipe"]
-    assert "Training" not in header.keys() | footer.keys()  # only for unfinished runs
+    assert "Training" not in header.keys() | footer.keys()  # shown only for unfinished runs
 
 
 @pytest.mark.parametrize(
