@@ -242,7 +242,7 @@ class Run:
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
     def stream(self, window: int | None = None) -> "Stream":
-        """Open a stream for live video; its method `push` returns the embedding, progress and phase of a frame.
+        """Open a stream for live video; its `push` method returns the embedding, progress and phase of a frame.
 
         Args:
             window: Number of most recent frames to use. Default: the length of the longest training video.

@@ -27,7 +27,7 @@ class StreamedFrame(NamedTuple):
 
 
 class Stream:
-    """Live video of one action. Create it with `Run.stream`.
+    """Stream of live video that shows one action. Create it with `Run.stream`.
 
     Each frame is embedded as the last of the newest `window` frames, without latency and at constant cost. Token
     merging compares a frame with the next one, so the newest frame uses the scores of the previous frame and is merged
@@ -88,7 +88,7 @@ class Stream:
 
 
 def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
-    """Return the progress of all training frames, from their labels or else from aligning the videos of each view."""
+    """Return the progress of all training frames, based on their labels or, without labels, on aligning the videos."""
     entries = videos.videos
     labels = [video.labels for video in entries.values() if video.labels is not None]
     if labels:

@@ -52,7 +52,7 @@ class SweepError(ByovError):
 
 
 class Interrupted(Exception):
-    """Raised if work was stopped; it can be resumed later."""
+    """Raised if a computation was stopped before its end; it can be resumed later."""
 
 
 class Diverged(Exception):

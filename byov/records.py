@@ -5,7 +5,7 @@ import re
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 UNLABELED = -1  # phase index of unlabeled frames
-# For dataclasses read from files: exact types and finite numbers; fields added by a later version are ignored.
+# Dataclasses read from files require exact types and finite numbers, and ignore fields added by later versions.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 _SHOULD = re.compile(r"^\w+ should ")  # "Input should be ...", "Tuple should have ..."

@@ -19,9 +19,9 @@ Protocol = Literal["standard", "trimmed", "online"]
 VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
 SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
-PREFIXES_PER_VIDEO = 20  # in the online protocol: one every 5% of the video
+PREFIXES_PER_VIDEO = 20  # number of prefixes in the online protocol, one every 5% of the video
 
-# Letters and digits in any alphabet; no path separators, leading dots or dashes, or control characters.
+# Allow letters and digits in any alphabet, but no path separators, leading dots or dashes, or control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
 _RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no shell metacharacters, since names are typed in commands
 _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are longer than final ones
@@ -82,7 +82,7 @@ def cached_files(encoder_folder: Path) -> Iterator[Path]:
 
 
 def ratio_key(ratio: float) -> str:
-    """Return the name of an STM ratio in the group merged/, such as "0.3" or "1.0"."""
+    """Return the name of an STM ratio in the merged/ group, such as "0.3" or "1.0"."""
     return repr(float(ratio))
 
 

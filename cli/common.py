@@ -42,7 +42,7 @@ class _FoldingColumns(Columns):
 
 rich_utils.Columns = _FoldingColumns  # type: ignore[attr-defined]
 
-# Exit codes: 0 success, 1 some work failed, 2 invalid usage or input, 128 + n stopped by signal n.
+# Exit codes: 0 success, 1 failure, 2 invalid usage or input, 128 + n stopped by signal n.
 FAILED, BAD_USAGE = 1, 2
 
 _folders: dict[str, Path] = {}  # option (such as --runs-dir) → folder chosen with it
@@ -72,7 +72,7 @@ class App(typer.Typer):
         for number in SIGNALS:
             signal.signal(number, raise_stopped)
         for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # closed by the caller (`>&-`); keep output files off its descriptor
+            if getattr(sys, name) is None:  # closed by the caller (`>&-`); no output file may reuse its descriptor
                 setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
         if isinstance(sys.stdout, io.TextIOWrapper):  # file names may not be encodable
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -117,7 +117,7 @@ class App(typer.Typer):
 
 
 def _folder_hint(error: OSError) -> str:
-    """Suggest the option for another folder if permission was denied or the folder is a file."""
+    """Suggest the option that selects another folder if permission was denied or the folder is a file."""
     if not error.filename or not (error.errno in NOT_WRITABLE or isinstance(error, NotADirectoryError)):
         return ""
     path = Path(os.fsdecode(error.filename)).absolute()
@@ -243,7 +243,7 @@ def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
             raise Stopped(stop.signal_number or signal.SIGTERM, message) from None
 
 
-# Checks before the work starts
+# Parsing and validation of arguments
 
 
 def parse_ratio(text: str) -> float:
@@ -263,7 +263,7 @@ def parse_numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise UsageError, which names `option`, if an output cannot be written or is an input; remove partial files."""
+    """Raise UsageError, naming `option`, if an output cannot be written or is an input; remove partial files."""
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path} is a folder. Choose another output with {option}.")
@@ -276,7 +276,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite:
 
 
 def check_folder(folder: Path, option: str) -> None:
-    """Raise UsageError, which names `option`, if files cannot be written to a folder. It need not exist yet."""
+    """Raise UsageError, naming `option`, if files cannot be written to a folder, which need not exist yet."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")

@@ -191,7 +191,7 @@ def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
-    """Return the file name "results", followed by the task, protocol and split unless they are the default."""
+    """Return the file name "results", followed by the task, protocol and split unless they are the defaults."""
     defaults = {ALL, ALL if task == ALL else TASKS[task].protocols[0], "test"}
     return "-".join(["results", *(part for part in (task, protocol, split) if part and part not in defaults)])
 

@@ -137,7 +137,7 @@ def extract(
 
     try:
         outcome = extract_plan(plan, run)
-    except OSError:  # such as a full disk; common.App prints the reason
+    except OSError:  # for example, the disk is full; common.App prints the reason
         note(f"stopped; {RESUME}")
         raise
     _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)

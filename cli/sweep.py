@@ -107,7 +107,7 @@ def sweep_grid(
         drawn = paper_results(plan, result, folders)
         documents, tables = {"tables": [one.document for one in drawn]}, [one.table for one in drawn]
         if out is not None:
-            from byov.report.figures import write_score_curves  # imports matplotlib
+            from byov.report.figures import write_score_curves  # deferred, because it imports matplotlib
 
             for one in (one for one in drawn if one.panels):
                 write_score_curves(one.panels, one.x_label, out / "figures", one.name)
@@ -127,7 +127,7 @@ def sweep_grid(
 
 
 def _note_missing(planned: Sequence[PlannedRun]) -> None:
-    """Print each command that extracts missing features once."""
+    """Print the commands that extract missing features, without duplicates."""
     ratios: dict[str, list[str]] = {}
     for run in planned:
         if run.missing:

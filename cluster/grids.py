@@ -43,7 +43,7 @@ class Folders:
 
 
 class EvaluationChoice(Record):
-    """The [evaluation] table of a grid: how to score its runs."""
+    """The [evaluation] table of a grid file, which defines how its runs are scored."""
 
     tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
@@ -100,7 +100,7 @@ class PlannedRun:
 
 
 def read_grid(path: Path) -> RunGrid:
-    """Read a grid file. Raises SweepError if it cannot be read or has unknown keys."""
+    """Read a grid file; raise SweepError if it cannot be read or has unknown keys."""
     try:
         with path.open("rb") as file:
             contents = tomllib.load(file)
@@ -236,7 +236,7 @@ def _run_name(
     """Return the run name, DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
 
     SETTINGS lists the settings that differ from the defaults of the method, recipe and dataset. If the name is too
-    long, a digest replaces the last ones.
+    long, a digest replaces the last settings.
     """
     dataset, kind = folder.parent.name, type(settings)
     label = {name: getattr(settings, name) for name in _IN_LABEL if name in kind.model_fields}

@@ -23,7 +23,7 @@ from byov.errors import DatasetError, VideoError
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 SPLIT_SEED = 0
-BLACK = 24  # a video without any brighter pixel counts as black; compression adds noise
+BLACK = 24  # a video counts as black if no pixel is brighter, since compression adds noise
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the episodes of a v3.0 dataset: the columns in meta/episodes/**.parquet that locate the videos."""
+    """Read the episodes of a v3.0 dataset from meta/episodes/**.parquet, with only the columns that locate videos."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -174,7 +174,7 @@ def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
-    """Return the episodes of a task; `task` may be None if there is only one."""
+    """Return the episodes of a task; `task` may be None if there is only one task."""
     counts = Counter(each for episode in episodes for each in episode.tasks)
     if task is None and not counts:
         return episodes

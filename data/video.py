@@ -26,7 +26,7 @@ from byov.text import pluralize
 
 OnTruncated = Literal["error", "keep"]
 OnCorrupt = Literal["error", "keep"]
-MAX_PIXELS = 70_000_000  # per frame; twice 8K, which is 210 MB as RGB, and FFmpeg buffers several frames
+MAX_PIXELS = 70_000_000  # per frame: twice 8K, or 210 MB as RGB; FFmpeg buffers several frames
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
 DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
@@ -113,7 +113,7 @@ class FrameReader:
                     f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
                     f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
                 )
-            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # checked if the size changes
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # enforced if the size changes
             stream.codec_context.thread_count = self._threads
             stream.codec_context.thread_type = "AUTO"
             self.fps = _frame_rate(stream)
@@ -317,7 +317,7 @@ def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float)
 
 
 def _seek(container: av.container.InputContainer, stream: av.VideoStream, seconds: float) -> float | None:
-    """Seek to a keyframe at most `seconds` after the first frame; return the first frame's time, None on failure."""
+    """Seek to a keyframe at most `seconds` after the first frame; return the first frame's time, or None."""
     try:
         first_time = next(container.decode(stream)).time
         if first_time is None or stream.time_base is None:

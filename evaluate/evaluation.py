@@ -141,7 +141,7 @@ class Results:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all software that may change the last digits of a score, including the SVM solver."""
+    """Return the versions of all packages that can affect the last digits of a score, including the SVM solver."""
     packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
     solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
     return {"python": platform.python_version(), "byov": __version__} | packages | solver
@@ -332,7 +332,7 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Drop protocols for which a run has no current embeddings. Raise instead if `explicit` or for "standard"."""
+    """Drop protocols without current embeddings of a run; raise for "standard", or if `explicit` is True."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue

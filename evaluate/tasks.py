@@ -1,6 +1,6 @@
 """Evaluation tasks, each with its scores, table columns and bootstrap estimates.
 
-Other packages can add tasks by registering instances of `Task` in the entry-point group "byov.tasks".
+Other packages can add tasks by registering instances of `Task` in the "byov.tasks" entry-point group.
 """
 
 from abc import ABC, abstractmethod
@@ -294,7 +294,7 @@ def _check(name: str, task: Task) -> None:
         raise ValueError(f"not an instance of Task with the name {name!r} and a unique prefix")
 
 
-# In the order of the paper's tables, followed by tasks that are not in the paper.
+# Tasks in the order of the paper's tables, followed by tasks that are not in the paper.
 _BUILT_IN = (
     Classification(),
     Retrieval(),

@@ -219,9 +219,9 @@ def _recorded_settings(
 
 
 def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> None:
-    """Restore the last checkpoint; raise TrainError if the run cannot be continued to its number of epochs."""
+    """Restore the last checkpoint; raise TrainError if the run cannot reach its number of epochs."""
     if runs.FILES_KEY in record.training and (record.folder / runs.MODEL_NAME).exists():
-        runs.check_model(record.folder, record.training)  # before its digest is replaced
+        runs.check_model(record.folder, record.training)  # check the model before its digest is replaced
     trainer.resume()
     if trainer.state.step == 0 and (record.folder / runs.LAST_MODEL_NAME).exists():
         raise TrainError(

@@ -19,7 +19,7 @@ from byov.records import Record, problem
 DEFAULT_METHOD = "byov"
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
 PRELOAD_GIB = 4.0
-CHECKPOINT_EVERY = 10  # epochs
+CHECKPOINT_EVERY = 10  # in epochs
 LARGEST = 1_000_000  # upper limit for sizes, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # crop that covers the whole video
 # Settings whose command-line option has a different name.
@@ -206,7 +206,7 @@ GROUPS: dict[str, type[Record]] = {
 }
 
 SHARED_PRESETS: dict[str, dict[str, Any]] = {
-    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2: shorter videos
+    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2; the videos are shorter
 }
 
 

@@ -15,7 +15,7 @@ from byov.data.video import FrameReader
 from byov.errors import ApplyError
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter warns
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter emits warnings
 
 
 def decode(path):

@@ -76,7 +76,7 @@ def test_episodes_are_pairs_of_the_two_cameras(make, version):
         assert ego.segment == (FileSegment(i / 2, (i + 1) / 2) if version == "v3.0" else WHOLE_FILE)
     splits = [videos[f"episode_{i:06d}-ego"].split for i in range(5)]
     assert sorted(splits) == ["test", "train", "train", "train", "val"]
-    assert splits == [video.split for video in read(root).videos[::2]]  # deterministic
+    assert splits == [video.split for video in read(root).videos[::2]]  # the assignment is deterministic
 
 
 def test_a_task_is_chosen_by_its_text(make):
