@@ -232,13 +232,6 @@ def read_progress(run: RunRecord) -> RunProgress:
     return RunProgress(state, epoch, total, metric, max(scores, default=None), damaged)
 
 
-def unfinished(run: RunRecord) -> str | None:
-    """Return a one-line note about an unfinished run and how to resume it; None if it is finished."""
-    advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
-    text = unfinished_text(run)
-    return text and f"{run.name}: {text}{advice}"
-
-
 def unfinished_text(run: RunRecord) -> str | None:
     """Return a remark such as "unfinished, stopped at epoch 76 of 300: ..."; None if the run is finished."""
     progress = read_progress(run)

@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from pydantic import ValidationError
 from rich.columns import Columns
 from typer import rich_utils
 
 from byov import __version__
-from byov.cache.atomic import NOT_WRITABLE, remove_abandoned
-from byov.cache.runs import RunRecord, list_runs, unfinished
+from byov.cache.atomic import remove_abandoned
+from byov.cache.runs import RunRecord, is_training, list_runs, unfinished_text
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, ignore_signals, interruptible, raise_stopped
 from byov.cli.terminal import note, show_log
 from byov.cluster.ray_pool import ClusterOptions
@@ -26,6 +28,7 @@ from byov.errors import ByovError, Interrupted, is_out_of_memory
 from byov.folders import features_folder, runs_folder
 from byov.plugins import PROBLEMS
 from byov.progress import Stop
+from byov.records import problem
 
 T = TypeVar("T")
 
@@ -78,8 +81,8 @@ class App(typer.Typer):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             try:
-                for problem in PROBLEMS:  # from plug-ins loaded before this call
-                    note(problem)
+                for message in PROBLEMS:  # from plug-ins loaded before this call
+                    note(message)
                 with show_log():
                     code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
             finally:
@@ -91,7 +94,10 @@ class App(typer.Typer):
             sys.exit(stopped.exit_code)
         except ClickException as error:
             command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-            if message := error.format_message().rstrip("."):  # empty if typer printed the help
+            message = error.format_message().rstrip(".")  # empty if typer printed the help
+            if isinstance(error.__cause__, ValidationError):
+                message = f"{error.param.opts[0]}: {problem(error.__cause__)}"
+            if message:
                 note(f"error: {message}{'.' * (message[-1] != '?')} See {command} --help.")
             sys.exit(BAD_USAGE)
         except ByovError as error:
@@ -117,10 +123,8 @@ class App(typer.Typer):
 
 
 def _folder_hint(error: OSError) -> str:
-    """Suggest the option that selects another folder if permission was denied or the folder is a file."""
-    if not error.filename or not (error.errno in NOT_WRITABLE or isinstance(error, NotADirectoryError)):
-        return ""
-    path = Path(os.fsdecode(error.filename)).absolute()
+    """Suggest the option that selects another folder if the error occurred in one."""
+    path = Path(os.fsdecode(error.filename or "/")).absolute()
     options = [option for option, folder in _folders.items() if path.is_relative_to(folder.absolute())]
     return f". Choose another folder with {options[0]}" if options else ""
 
@@ -280,12 +284,15 @@ def check_folder(folder: Path, option: str) -> None:
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is a file, not a folder. Choose another output with {option}.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{existing}: permission denied. Choose another output with {option}.")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()  # os.access does not detect full or virtual file systems
+    except OSError as error:
+        raise UsageError(f"{existing}: not writable ({error.strerror}). Choose another output with {option}.") from None
 
 
 def note_unfinished(runs: Iterable[RunRecord]) -> None:
-    """Print a note about each run whose training has not finished."""
+    """Print a note about each run whose training has not finished, and how to resume it."""
     for run in runs:
-        if (message := unfinished(run)) is not None:
-            note(message)
+        if text := unfinished_text(run):
+            advice = "" if is_training(run.folder) else f"; resume with byov-train --run {run.name} --resume"
+            note(f"{run.name}: {text}{advice}")

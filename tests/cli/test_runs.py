@@ -10,7 +10,8 @@ from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
 from byov.cache.digests import file_sha256
-from byov.cache.runs import read_progress, read_run, size_bytes, unfinished
+from byov.cache.runs import read_progress, read_run, size_bytes, unfinished_text
+from byov.cli.common import note_unfinished
 from byov.cli.runs import main
 
 TRAINING = make_training(encoder="random/tiny", encoder_folder="random--tiny")
@@ -163,21 +164,20 @@ def test_run_without_its_last_model_is_not_finished(byov_runs, write_run, runs_d
     assert read_progress(read_run(runs_dir, "late")).state == "finished"
 
 
-def test_unfinished_run_is_described_with_how_to_resume(write_run, runs_dir):
-    folder = write_run("half", 2)
+def test_unfinished_run_is_described_with_how_to_resume(write_run, runs_dir, capsys):
+    (write_run("half", 2) / "model.safetensors").write_bytes(b"")
     write_run("done")
-    (folder / "model.safetensors").write_bytes(b"")
-    message = unfinished(read_run(runs_dir, "half"))
+    note_unfinished([read_run(runs_dir, name) for name in ("half", "done")])
+    (message,) = capsys.readouterr().err.splitlines()
     assert "epoch 2 of 4" in message
     assert "byov-train --run half --resume" in message
-    assert unfinished(read_run(runs_dir, "done")) is None
 
 
 @pytest.mark.parametrize("text", ["", "not JSON\n", "[1]\n", '{"epoch": "x"}\n', f'{{"epoch": {10**400}}}\n', "\xff"])
 def test_unreadable_metrics_have_no_epoch(text, write_run, runs_dir):
     (write_run("half", 2) / "metrics.jsonl").write_bytes(text.encode("latin-1"))
     run = read_run(runs_dir, "half")
-    assert (read_progress(run).epoch, read_progress(run).best, unfinished(run)) == (None, None, None)
+    assert (read_progress(run).epoch, read_progress(run).best, unfinished_text(run)) == (None, None, None)
 
 
 def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
