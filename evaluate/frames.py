@@ -136,15 +136,10 @@ class Frames:
         frames = np.concatenate(
             [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen] or [np.empty(0, np.int64)]
         )
-        return replace(
-            self,
-            embeddings=self.embeddings[frames],
-            labels=None if self.labels is None else self.labels[frames],
-            lengths=self.lengths[chosen],
-            is_ego=self.is_ego[chosen],
-            recordings=None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1],
-            actions=None if self.actions is None else self.actions[chosen],
-            progress=None if self.progress is None else self.progress[frames],
+        recordings = None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1]
+        actions = None if self.actions is None else self.actions[chosen]
+        return self._take(
+            frames, lengths=self.lengths[chosen], is_ego=self.is_ego[chosen], recordings=recordings, actions=actions
         )
 
     def merge_recordings(self) -> Self:
@@ -157,10 +152,13 @@ class Frames:
 
     def _keep(self, frames: NDArray[np.bool_]) -> Self:
         """Select frames with an (F,) mask, which must keep at least one frame of each video."""
+        return self._take(frames, lengths=np.add.reduceat(frames, self.starts, dtype=np.int64))
+
+    def _take(self, frames: NDArray[np.bool_] | NDArray[np.int64], **of_videos: Any) -> Self:
+        """Index the arrays with one entry per frame, and replace those with one entry per video."""
         labels = None if self.labels is None else self.labels[frames]
         progress = None if self.progress is None else self.progress[frames]
-        lengths = np.add.reduceat(frames, self.starts, dtype=np.int64)
-        return replace(self, embeddings=self.embeddings[frames], labels=labels, lengths=lengths, progress=progress)
+        return replace(self, embeddings=self.embeddings[frames], labels=labels, progress=progress, **of_videos)
 
 
 def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
