@@ -20,7 +20,7 @@ CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFm
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are multiples of this
 DEFAULT_FPS = Fraction(25)  # frame rate of videos with a single frame
 MIN_FPS = Fraction(1, 1000)
-MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # limits of a panel's width / height; other frames get black borders
+MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # limits of a panel's aspect ratio; frames outside them are padded with black
 
 
 def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:

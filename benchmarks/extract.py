@@ -1,4 +1,4 @@
-"""Measure the speed of feature extraction, as ratios of measurements in the same run.
+"""Benchmark extraction speed by comparing the pipeline with its parts, timed in the same process.
 
 python benchmarks/extract.py            everything, about fifteen minutes on two cores
 python benchmarks/extract.py decode     one of: compute decode rerun stream

@@ -1,4 +1,4 @@
-"""Measure the speed of training, as ratios of measurements in the same run.
+"""Benchmark training speed by comparing implementations and methods timed in the same process.
 
 python benchmarks/train.py            everything, about five minutes on two cores
 python benchmarks/train.py joined     one of: in_loop joined methods

@@ -26,6 +26,7 @@ from byov.evaluate.published import published_rows
 from byov.evaluate.table import Row, Table, mean_row
 from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames, scored_protocols, table_columns
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import check_choice
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class Scope:
     protocols: tuple[Protocol, ...]
     tasks: tuple[str, ...]
     options: EvaluationOptions
+
+    def __post_init__(self) -> None:
+        check_choice("split", self.split, ScoredSplit)
 
 
 @dataclass(frozen=True)
@@ -357,7 +361,7 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
 
 
 def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
-    """Count the scored videos or sub-clips in each protocol, in total and per view, and their frames."""
+    """Count the scored videos or sub-clips (in total and per view) and their frames, for each protocol."""
     counts: dict[Protocol, dict[str, int]] = {}
     for protocol in scope.protocols:
         scored = segments(manifest, scope.split, protocol)

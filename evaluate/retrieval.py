@@ -73,7 +73,7 @@ def average_precision_of_each_query(
     for setting, nearest_of_query in _nearest(test, points, queries, max(ks), settings).items():
         nearest = nearest_of_query[query_of_frame]
         relevant = (test.phases[nearest] == test.phases[:, None]) & (nearest >= 0)
-        # In C order, NumPy sums over queries as in AE2's evaluator, so the means are equal to the last digit.
+        # In C order, NumPy sums over queries in the same order as AE2's evaluator, so the means match exactly.
         precisions[setting] = np.ascontiguousarray(average_precisions(relevant, ks))
     return precisions
 

@@ -278,7 +278,7 @@ class ProgressError(Task):
         return {name: (weights @ errors) / weights.sum(axis=1) for name, errors in self._errors(train, test).items()}
 
     def _errors(self, train: Frames, test: Frames) -> Estimates:
-        """Return a dict mapping score names to (V,) errors of the videos; empty without phase labels."""
+        """Return a dict mapping score names to per-video errors (V,); empty if there are no phase labels."""
         if train.labels is None or test.labels is None or train.progress is None or test.progress is None:
             return {}
         errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
@@ -309,8 +309,8 @@ TASKS = Registry[Task]("byov.tasks", {task.name: task for task in _BUILT_IN}, _c
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
     """Return the tasks with these names, in the order of TASKS."""
-    if unknown := set(names) - TASKS.keys():
-        raise EvaluationError(f"unknown task {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
+    if unknown := [str(name) for name in names if name not in [*TASKS]]:
+        raise EvaluationError(f"unknown task {', '.join(unknown)}; choose from {', '.join(TASKS)}")
     return [task for task in TASKS.values() if task.name in names]
 
 

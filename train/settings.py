@@ -206,7 +206,7 @@ GROUPS: dict[str, type[Record]] = {
 }
 
 SHARED_PRESETS: dict[str, dict[str, Any]] = {
-    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2; the videos are shorter
+    "tennis_forehand": {"frames": 20},  # paper, sec. 4.2; its videos are shorter than those of other datasets
 }
 
 
@@ -242,8 +242,8 @@ def check_names(method: str, given: Mapping[str, Any]) -> None:
         owners = methods_with(name)
         if not owners:
             names = {field for cls in settings_classes().values() for field in cls.model_fields}
-            similar = "".join(f"; did you mean {match!r}?" for match in get_close_matches(name, names, 1))
-            raise SettingsError(f"unknown setting {name!r}{similar}; byov-train --help lists them")
+            similar = "".join(f" Did you mean {match!r}?" for match in get_close_matches(name, names, 1))
+            raise SettingsError(f"unknown setting {name!r}.{similar} byov-train --help lists the settings.")
         if method not in owners:
             raise SettingsError(f"--{option_name(name)} is an option of {', '.join(owners)}; the method is {method}")
 

@@ -89,7 +89,7 @@ def test_pairs_and_none_are_values(folders):
 
 def test_settings_are_those_of_the_dataset_in_the_cache(tmp_path):
     make_cache(tmp_path, "tennis_forehand")
-    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # the default subset has 30 frames
+    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # invalid with the default subset of 30
     assert [run.settings.subset for run in plan_runs([grid], tmp_path)] == [10]
 
 

@@ -154,7 +154,7 @@ def unlabeled(content: parts.Content) -> parts.Content:
 
 
 def make_hostile(value: Any) -> Any:
-    """Append HOSTILE to every text except those in fields with a fixed set of values."""
+    """Append HOSTILE to every non-empty string, except in fields with a fixed set of values."""
     if isinstance(value, str):
         return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):
