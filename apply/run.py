@@ -24,7 +24,7 @@ from byov.data.video import (
     estimated_frames,
 )
 from byov.device import Device, pick_device, usable_cores
-from byov.errors import ApplyError
+from byov.errors import ApplyError, UnknownVideoError
 from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.evaluation import Scope, evaluate, require_labels, tasks_of
 from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
@@ -32,6 +32,7 @@ from byov.evaluate.table import Row
 from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
+from byov.records import check_choice
 from byov.text import pluralize
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.settings import DEFAULT_RATIO
@@ -73,6 +74,8 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         self._read = read
 
     def __getitem__(self, video: str) -> NDArray[Any]:
+        if video not in self.videos:
+            raise UnknownVideoError(f"{self.dataset} has no video {video!r}. Choose from {', '.join(self.videos)}.")
         return self._read(self.videos[video])
 
     def __iter__(self) -> Iterator[str]:
@@ -136,6 +139,7 @@ class Run:
     def __init__(
         self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
     ) -> None:
+        check_choice("device", device, Device)
         self.record, self.name, self.folder, self.dataset = record, record.name, record.folder, record.dataset
         self.features_dir, self._device, self._encoder = features_dir, device, encoder
         self._frame_encoder: FrameEncoder | None = None
@@ -170,15 +174,16 @@ class Run:
         """
         if isinstance(video, (str, os.PathLike)):
             return self.embed_video(video, **options).embedding
-        shape = tuple(getattr(video, "shape", ()))
+        shape, kind = tuple(getattr(video, "shape", ())), getattr(getattr(video, "dtype", None), "kind", "f")
         if isinstance(video, np.ndarray) and len(shape) == 4:
             check_frames(video)
             blocks = (video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES))
             return self._embed(self._features(blocks))
-        if len(shape) != 2 or not shape[0] or shape[1] != self.model.width:
+        if len(shape) != 2 or not shape[0] or shape[1] != self.model.width or kind not in "fiu":
+            what = f"a {video.dtype} array of shape {shape}" if shape else f"a {type(video).__name__}"
             raise ApplyError(
-                f"Cannot embed {f'an array of shape {shape}' if shape else f'a {type(video).__name__}'}: {self.name} "
-                f"takes a path, (T, H, W, 3) frames, or (T, {self.model.width}) features, one video at a time."
+                f"Cannot embed {what}: {self.name} takes a path, (T, H, W, 3) frames, or "
+                f"(T, {self.model.width}) features, one video at a time."
             )
         return self._embed(video)
 

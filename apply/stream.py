@@ -36,8 +36,8 @@ class Stream:
     """
 
     def __init__(self, run: Run, window: int | None = None) -> None:
-        if window is not None and window < 2:
-            raise ApplyError(f"window is {window}; at least 2 frames are needed.")
+        if window is not None and (not isinstance(window, int) or window < 2):
+            raise ApplyError(f"window is {window!r}. Pass a number of frames, at least 2.")
         if not usable_online(run):
             LOGGER.warning(
                 f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it treats "

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from byov.errors import ByovError
+from byov.records import check_choice
 
 if TYPE_CHECKING:  # importing torch takes seconds
     import torch
@@ -15,6 +16,7 @@ def pick_device(name: Device) -> "torch.device":
     """Return a PyTorch device; "auto" selects the first available one of CUDA, MPS and CPU."""
     import torch
 
+    check_choice("device", name, Device)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))

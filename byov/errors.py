@@ -43,6 +43,12 @@ class ApplyError(ByovError):
     """Raised if a run cannot be applied to a video, or its output cannot be written."""
 
 
+class UnknownVideoError(ApplyError, KeyError):
+    """Raised if a mapping does not contain a video."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
 class ClusterError(ByovError):
     """Raised if a cluster cannot be reached or its workers fail."""
 

@@ -31,4 +31,4 @@ def _chosen(given: Folder, variable: str, default: str) -> Path:
 
 def dataset_folder(name: str) -> str:
     """Return the folder name of a dataset: metaworld/hammer -> metaworld-hammer."""
-    return name.replace("/", "-")
+    return str(name).replace("/", "-")

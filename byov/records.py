@@ -1,14 +1,18 @@
 """Validated records for data that is read from files or the command line."""
 
 import re
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from byov.errors import ByovError
 
 UNLABELED = -1  # phase index of unlabeled frames
 # Dataclasses read from files require exact types and finite numbers, and ignore fields added by later versions.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
-_SHOULD = re.compile(r"^\w+ should ")  # "Input should be ...", "Tuple should have ..."
+# "Input should be ...", "Tuple should have ...", "..., unable to parse string as a number"
+_WRAPPING = re.compile(r"^\w+ should | after validation|, unable to parse .*")
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 
@@ -16,6 +20,12 @@ class Record(BaseModel):
     """Immutable record with exactly the declared fields and types; numbers must be finite."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Raise ByovError unless `value` is one of the values of the Literal type `choices`."""
+    if value not in get_args(choices):
+        raise ByovError(f"{name} is {value!r}. Choose from {', '.join(get_args(choices))}.")
 
 
 def problem(error: ValidationError) -> str:
@@ -42,5 +52,5 @@ def problem(error: ValidationError) -> str:
     if first["type"] in ("value_error", "json_invalid"):  # the former comes from our own validators
         return first["msg"].removeprefix("Value error, ")
     limits = [f"be {_LIMITS[key]} {limit:,.12g}" for key, limit in first.get("ctx", {}).items() if key in _LIMITS]
-    expected = limits[0] if limits else _SHOULD.sub("", first["msg"]).replace(" after validation", "")
+    expected = limits[0] if limits else _WRAPPING.sub("", first["msg"])
     return f"{'.'.join((*parents, name))} is {shown}; it must {expected}"

@@ -30,9 +30,10 @@ _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are lon
 def check_name(name: str, what: str) -> str:
     """Return `name` if it is a valid file name without separators; otherwise raise CacheError."""
     allowed = _RUN_NAME if what == "run" else _SAFE_NAME
-    if not allowed.fullmatch(name) or name != name.rstrip(" .") or len(name.encode()) > _LONGEST_NAME_BYTES:
+    is_valid = isinstance(name, str) and allowed.fullmatch(name) and name == name.rstrip(" .")
+    if not is_valid or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise CacheError(
-            f"{what} {name[:80]!r} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
+            f"{what} {name!r:.82} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
         )
     return name
 
@@ -61,7 +62,8 @@ def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path
     dataset = dataset and dataset_folder(dataset)
     if dataset is not None and dataset not in [folder.name for folder in datasets]:
         there = ", ".join(folder.name for folder in datasets) or "nothing"
-        raise CacheError(f"{features_dir} has no dataset {dataset!r}; it has {there}")
+        advice = f"Choose one of them, or extract it: byov-extract --dataset {dataset}"
+        raise CacheError(f"{features_dir} has no dataset {dataset!r}; it has {there}. {advice}")
     return [
         folder
         for parent in datasets
@@ -83,6 +85,8 @@ def cached_files(encoder_folder: Path) -> Iterator[Path]:
 
 def ratio_key(ratio: float) -> str:
     """Return the name of an STM ratio in the merged/ group, such as "0.3" or "1.0"."""
+    if isinstance(ratio, str):
+        raise CacheError(f"ratio is {ratio!r}. Pass a number above 0 and at most 1, such as 0.3.")
     return repr(float(ratio))
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
 from byov.errors import VideoError
+from byov.records import check_choice
 from byov.text import pluralize
 
 OnTruncated = Literal["error", "keep"]
@@ -55,6 +56,10 @@ class DecodingPolicy:
     on_truncated: OnTruncated = "error"
     on_corrupt: OnCorrupt = "error"
     max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        check_choice("on_truncated", self.on_truncated, OnTruncated)
+        check_choice("on_corrupt", self.on_corrupt, OnCorrupt)
 
 
 STRICT = DecodingPolicy()
@@ -273,7 +278,7 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
         raise VideoError(f"{path}: no such file") from None
     except (av.error.FFmpegError, OSError) as error:
         if path.is_file() and not path.stat().st_size:
-            raise VideoError(f"{path}: empty file") from error
+            raise VideoError(f"{path}: empty file. Copy it again.") from error
         raise VideoError(
             f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be truncated, or a recording "
             "that was never finalized."

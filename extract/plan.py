@@ -21,6 +21,7 @@ from byov.errors import CacheError, DatasetError, EncoderError, VideoError
 from byov.extract.cached_files import CachedFile, CacheReader
 from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import check_choice
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class ExtractionOptions:
     def __post_init__(self) -> None:
         if not self.ratios or not all(not isinstance(ratio, str) and 0 < ratio <= 1 for ratio in self.ratios):
             raise EncoderError(f"ratios {self.ratios}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
+        for name, choices in (("resize", Resize), ("device", Device), ("on_mismatch", OnMismatch)):
+            check_choice(name, getattr(self, name), choices)
         index, count = self.shard
         if not 1 <= index <= count:
             raise DatasetError(f"shard {index}/{count}: expected part i of n with i from 1 to n, like 2/4")

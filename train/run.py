@@ -104,7 +104,7 @@ def train_run(
         if record is None:
             chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
             name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
-            folder = runs.run_folder(runs_path, run or run_name(name))
+            folder = runs.run_folder(runs_path, run_name(name) if run is None else run)
         torch_device = processes.device(pick_device(device))
     if record is not None and embed_only:
         runs.check_model(folder, record.training)

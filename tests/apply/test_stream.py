@@ -103,8 +103,9 @@ def test_bad_frames_are_one_line(live, frame, fact):
     assert fact in str(error.value)
     assert "\n" not in str(error.value)
     stream.push(np.zeros((48, 64, 3), np.uint8))  # the stream still works
-    with pytest.raises(ApplyError, match="window is 1"):
-        load(live, "live").stream(1)
+    for window in (1, 2.5, "ten"):
+        with pytest.raises(ApplyError, match=f"window is {window!r}"):
+            load(live, "live").stream(window)
 
 
 def use_folders(monkeypatch, root):

@@ -83,6 +83,7 @@ def test_embed_equals_the_embeddings_of_the_run(project):
         (np.zeros((0, 8, 8, 3), np.uint8), r"\(0, 8, 8, 3\)"),
         ([[1, 2], [3, 4]], "a list"),
         (np.full((5, 128), np.nan), "finite"),
+        (np.full((5, 128), "a"), "<U1"),
         ("nowhere.mp4", "nowhere.mp4"),
         ("datasets", "datasets"),
         ("datasets/demo/videos.csv", r"videos\.csv"),
@@ -116,6 +117,22 @@ def test_evaluate_rejects_a_task(task, message):
         byov.load_run().evaluate(task)
 
 
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: byov.train_run(3), "run 3 cannot"),
+        (lambda: byov.train_run(""), "run '' cannot"),
+        (lambda: byov.train_run(ratio="30%"), "such as 0.3"),
+        (lambda: byov.load_run(device="gpu"), "auto, cuda, mps, cpu"),
+        (lambda: byov.load_run().embeddings()["nobody"], "test_ego_00"),
+        (lambda: byov.load_run().evaluate(split="train"), "test, val"),
+    ],
+)
+def test_wrong_arguments(use, message):
+    with pytest.raises(byov.ByovError, match=message):
+        use()
+
+
 def test_extraction_of_own_videos(project):
     done = byov.extract_features(
         manifest=project / "datasets/demo/videos.csv", name="mine", encoder="random/tiny", ratios=(0.3,)
@@ -137,6 +154,9 @@ def test_extraction_of_own_videos(project):
         ({"dataset": "demo", "ratios": (0.3, 30)}, "30"),
         ({"dataset": "demo", "ratios": "0.3"}, "expected numbers"),
         ({"dataset": "nobodys"}, "nobodys"),
+        ({"dataset": 3}, "'3'"),
+        ({"dataset": "demo", "device": "gpu"}, "auto, cuda, mps, cpu"),
+        ({"dataset": "demo", "on_truncated": "kep"}, "error, keep"),
     ],
 )
 def test_extraction_rejects(arguments, message):
