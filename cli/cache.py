@@ -32,7 +32,7 @@ def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: 
         print(json.dumps(summaries, indent=1))
         return
     if not summaries:
-        print(printable(f"No features in {features_dir}."))
+        print(printable(f"No features in {features_dir}. Extract some: byov-extract --dataset demo"))
         return
     print_rows(("dataset", "encoder", "videos", "frames", "STM ratios", "size"), map(_row, summaries))
 
@@ -51,7 +51,7 @@ def show(
     as_json: common.Json = False,
 ) -> None:
     """Show the arrays and the provenance of a cached file."""
-    header = read_header(file, "pass an .h5 file from the feature cache")
+    header = read_header(file, "pass an intact .h5 file from the feature cache")
     columns = read_columns(file)
     attributes = {
         "frames": header.frames,

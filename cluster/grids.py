@@ -105,7 +105,7 @@ def read_grid(path: Path) -> RunGrid:
         with path.open("rb") as file:
             contents = tomllib.load(file)
     except FileNotFoundError:
-        raise SweepError(f"{path}: no such file. A grid is a TOML file of settings; see docs/sweeps.md.") from None
+        raise SweepError(f"{path}: no such file. Pass paper, benchmark or a TOML file (docs/sweeps.md).") from None
     except (OSError, ValueError, RecursionError) as error:
         advice = ' Text needs quotes: dataset = "demo".' if isinstance(error, tomllib.TOMLDecodeError) else ""
         raise SweepError(f"{path}: not a readable TOML file ({error}).{advice}") from None

@@ -91,7 +91,8 @@ def test_read_only_cache_is_named(make_dataset, tmp_path, without_rights):
     process = start(table, tmp_path / "features", before=without_rights)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 2
-    expected = f"error: {tmp_path / 'features'}: permission denied. Choose another output with --features-dir."
+    reason = "not writable (Permission denied). Choose another output with --features-dir."
+    expected = f"error: {tmp_path / 'features'}: {reason}"
     assert err.splitlines()[-1] == expected
     assert "Traceback" not in err
 
