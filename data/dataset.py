@@ -123,7 +123,8 @@ class Dataset:
                     ". Rename a file, or add an `id` column with unique ids to the CSV."
                 )
             if not video.path.is_file():
-                raise DatasetError(f"{video.path}: listed in the {video.split} split of {self.name} but missing")
+                place = f"the {video.split} split of {self.name}"
+                raise DatasetError(f"{video.path}: listed in {place} but missing. Copy it there or unlist it.")
             if video.pair is not None:
                 by_pair.setdefault(video.pair, []).append(video)
         for pair, videos in by_pair.items():
@@ -140,7 +141,7 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
     for split in splits:
         for view in VIEWS:
             if (split, view) not in found:
-                raise DatasetError(f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos")
+                raise DatasetError(f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos; add one")
 
 
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -164,4 +165,4 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
     except (FileNotFoundError, IsADirectoryError):
         raise DatasetError(f"{path}: missing or a folder. Expected a CSV with columns {','.join(required)}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{path}: not a readable CSV file ({error})") from None
+        raise DatasetError(f"{path}: not a readable CSV file ({error}). Save it as UTF-8.") from None

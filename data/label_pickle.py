@@ -65,14 +65,15 @@ class _Unpickler(pickle.Unpickler):
 def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
     """Return a dict that maps file stems to the phase index of each frame."""
     if not path.is_file():
-        raise DatasetError(f"{path}: missing. It is part of the published dataset.")
+        raise DatasetError(f"{path}: missing or a folder. Download it again with the dataset.")
     if path.stat().st_size > MAX_BYTES:
         raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, which is too large for a label file")
     try:
         with path.open("rb") as file:
             loaded = _Unpickler(file).load()
     except Exception as error:  # a malformed pickle can raise any exception
-        raise DatasetError(f"{path}: not a readable label file ({' '.join(str(error).split())[:200]})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise DatasetError(f"{path}: not a readable label file ({reason}). Download it again.") from error
     if not isinstance(loaded, dict) or not all(isinstance(stem, str) for stem in loaded):
         raise DatasetError(f"{path}: expected a dictionary that maps file stems to phase indices")
     labels: dict[str, tuple[int, ...]] = {}

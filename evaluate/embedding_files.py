@@ -128,7 +128,7 @@ def _read_arrays(
     except FileNotFoundError:
         raise EvaluationError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise EvaluationError(f"{path}: not a readable .npz file ({error})") from error
+        raise EvaluationError(f"{path}: not a readable .npz file ({error}); {LAYOUT}") from error
     for name, array in arrays.items():
         kinds, ndim = expected[name]
         if array.dtype.kind not in kinds:
