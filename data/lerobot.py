@@ -60,11 +60,12 @@ def read_lerobot(
     Raises:
         DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable videos are skipped.
     """
-    info = _read_info(root)
-    cameras = _cameras(root, info)
+    info, cameras = _read_info(root)
     if ego is None or exo is None or not {ego, exo} <= {*cameras} or ego == exo:
         unknown = next((f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), "")
         listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+        if len(cameras) == 1:
+            raise DatasetError(f"{root} has only one camera, {listed}. byov needs an ego and an exo camera.")
         raise DatasetError(f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}.")
     keys: dict[View, str] = {"ego": ego, "exo": exo}
     episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
@@ -87,31 +88,33 @@ def read_lerobot(
     return dataset
 
 
-def _read_info(root: Path) -> dict[str, Any]:
+def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the contents of meta/info.json, and the frame size of each camera."""
     path = root / "meta" / "info.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         version, template, _, _ = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
+        cameras = _cameras(info["features"])
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path}: not readable as LeRobot metadata ({error!r}). Download it again.") from None
     if version not in VERSIONS or not template:
         problem = f"version {version}" if template else "episodes without videos"
         raise DatasetError(f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert it.")
-    return dict(info)
+    if not cameras:
+        raise DatasetError(f"{root}: none of its features is a video")
+    return info, cameras
 
 
-def _cameras(root: Path, info: Mapping[str, Any]) -> dict[str, str]:
+def _cameras(features: Mapping[str, Any]) -> dict[str, str]:
     """Return a dict that maps camera keys to frame sizes such as "640x480". Depth cameras are left out."""
     cameras = {}
-    for key, feature in info["features"].items():
+    for key, feature in features.items():
         details = feature.get("info") or feature.get("video_info") or {}
         if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
             size = dict(zip(feature.get("names") or (), feature.get("shape") or (), strict=False))
             cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
-    if not cameras:
-        raise DatasetError(f"{root}: none of its features is a video")
     return cameras
 
 

@@ -106,12 +106,14 @@ def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
         ({}, {"ego": None}, rf"--ego KEY and --exo KEY from {WRIST} \(64x48\), {TOP} \(64x48\)\."),
         ({}, {"exo": "top"}, f"no camera 'top'.*{TOP}"),
         ({}, {"exo": WRIST}, "Choose two cameras"),
+        ({"features": {TOP: {"dtype": "video", "shape": [48, 64, 3]}}}, {}, "only one camera"),
         ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
         ({"codebase_version": None}, {}, "convert it"),
         ({"video_path": None}, {}, "without videos"),
         ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field 'episode'"),
         ({"video_path": "../{video_key}/{episode_index}.mp4"}, {}, "outside of"),
         ({"features": {"action": {"dtype": "float32"}}}, {}, "none of its features is a video"),
+        ({"features": None}, {}, "Download it again"),
         ({"video_path": "clips/{episode_index}.mp4"}, {}, "all of its 10 videos are missing"),
     ],
 )
@@ -155,7 +157,7 @@ def test_damaged_metadata(make):
 )
 def test_real_episodes(name, key, episode, frames):
     root = SHARED / name
-    episodes = {each.index: each for each in read_episodes(root, _read_info(root), [key])}
+    episodes = {each.index: each for each in read_episodes(root, _read_info(root)[0], [key])}
     path, segment = episodes[episode].videos[key]
     assert probe(path, segment).frames == frames
     assert sum(len(block.pixels) for block in FrameReader(path, segment=segment, threads=2).blocks()) == frames
