@@ -99,7 +99,8 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
     folders = encoder_folders(features_dir, dataset)
     existing = " | ".join(folder.name for folder in folders)
     if encoder is not None:
-        folders = [folder for folder in folders if folder.name in (encoder, encoder_slug(encoder))]
+        slug = encoder_slug(str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder)
+        folders = [folder for folder in folders if folder.name in (encoder, slug)]
     if not folders:
         raise TrainError(
             f"{features_dir / dataset} has no features of encoder {encoder!r}, only {existing}. "

@@ -77,6 +77,9 @@ def test_features_are_preloaded_if_they_fit(features_dir):
 def test_several_datasets_or_encoders_must_be_chosen_from(features_dir, folder, make_cache):
     folder.with_name("resnet50-conv4c").mkdir()
     assert f"--encoder {SLUG} | resnet50-conv4c" in error_of(features_dir, None, None, 0.3)
+    model = folder.parents[1] / SLUG  # a local folder with the encoder, passed with a slash as byov-extract allows
+    model.mkdir()
+    assert open_training_data(features_dir, None, f"{model}/", 0.3).width == 16
     assert "byov-extract --dataset demo" in error_of(features_dir, None, "resnet50-conv4c", 0.3)
     make_cache({("train", "ego", "x"): 5}, dataset="pour_milk")
     assert "--dataset demo | pour_milk" in error_of(features_dir, None, None, 0.3)
