@@ -168,7 +168,8 @@ class VideoSource:
         if self.dataset is not None:
             return open_dataset(self.dataset, datasets_dir, progress)
         path = Path(self.manifest or self.folder or self.lerobot or "")
-        name = self.name or (path.stem if self.manifest else path.resolve().name)
+        folder = path.parent if self.manifest else path
+        name = self.name or (path.stem if self.manifest and path.name != CSV_NAME else folder.resolve().name)
         if name in READERS:
             raise DatasetError(f"{name!r} is the name of a built-in dataset; choose another one with --name")
         if self.manifest is not None:

@@ -33,6 +33,7 @@ def test_folder_is_extracted_and_its_csv_can_be_edited(byov_extract, my, tmp_pat
     assert f"videos listed in {my / 'videos.csv'}" in again.err
     assert "skipped (not listed): exo/3.mp4\n" in again.err
     assert "3 already cached" in again.out
+    assert "my: 0 videos extracted" in byov_extract("--manifest", my / "videos.csv", *TINY).out
     manifest = json.loads((tmp_path / "features" / "my" / "manifest.json").read_text())
     assert manifest["phases"] == ["start", "pour"]
     assert [video["labels"] for video in manifest["videos"]] == [[0, 0, 1], None, None]
