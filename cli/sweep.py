@@ -1,6 +1,7 @@
 """byov-sweep: train and score many runs, and print one table."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -87,13 +88,14 @@ def sweep_grid(
         grids = [read_grid(Path(grid))]
     planned = plan_runs(grids, folders.features, allow_missing=grid in (PAPER, BENCHMARK))
     runs = [run for run in planned if not run.missing]
-    _note_missing(planned)
-    if not dry_run and (not runs or (grid == BENCHMARK and len(runs) < len(planned))):
-        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
     where = ray or workers or usable_cores()
     if dry_run:
         _show_plan(planned, folders, device, where, as_json=as_json)
+    _note_missing(planned)
+    if dry_run:
         return
+    if not runs or (grid == BENCHMARK and len(runs) < len(planned)):
+        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
 
     def work(stop: Stop) -> SweepResult:
         with sweep_workers(where, runs, folders, stop) as processes:
@@ -159,6 +161,6 @@ def _show_plan(
         entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
     if as_json:
         print(json.dumps(entries, indent=1))
-    blocked = sum(entry["state"] == "cannot run" for entry in entries)
-    counts = f"{pluralize(len(planned), 'run')}, {len(to_do)} not finished, {blocked} cannot run"
-    note(counts + total_time(estimates.values(), where if isinstance(where, int) else 1))
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(entry["state"] for entry in entries).items())
+    expected = total_time(estimates.values(), where if isinstance(where, int) else 1)
+    note(f"{pluralize(len(planned), 'run')}: {counts}{expected}")
