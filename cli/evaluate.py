@@ -152,7 +152,7 @@ def evaluate(
     if task == ALL and not features:
         baselines = frozen_columns(features_dir, name, [record.column for record in runs])
         if not any(folder.startswith("random--") for folder, _ in baselines):
-            note("no row for random features; extract them with byov-extract --encoder random/clip-vit-base-patch16")
+            note(f"no row for random features; to add one, extract {name} with --encoder random/clip-vit-base-patch16")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
         note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")

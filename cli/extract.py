@@ -51,7 +51,7 @@ def extract(
             help="Fractions of train, val and test videos for --folder or --lerobot.", show_default=DEFAULT_SPLIT
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Dataset name for your videos.", show_default="from the CSV")] = None,
+    name: Annotated[str | None, typer.Option(help="Dataset name of your videos.", show_default="from the path")] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -187,11 +187,12 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
         print(json.dumps(summary | {"frames": frames, "disk_bytes": disk_bytes, "videos": checks}, indent=1))
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
-    print_rows(columns, [[str(check[name] or "-") for name in columns] for check in checks])
+    rows = [[str(check[name] or "-") for name in columns] for check in checks]
+    print_rows([name.replace("state", "features") for name in columns], rows)
     for line in problems + plan.reasons():
         print(printable(line))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}: {counts}")
+    print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}; features: {counts}")
     disk = f", about {format_size(disk_bytes)}" if disk_bytes else ""
     print(f"{pluralize(frames, 'frame')} to encode{disk}")
     return bool(problems)

@@ -22,8 +22,7 @@ MaxPixelsOption = Annotated[
     int, typer.Option("--max-pixels", min=1, max=2**31 - 1, help="Maximum number of pixels per frame.")
 ]
 EncoderOption = Annotated[
-    str | None,
-    typer.Option("--encoder", help="New location of the run's encoder, if it was a local folder that has moved."),
+    str | None, typer.Option("--encoder", help="Folder of the run's encoder, if it is not built in or on the Hub.")
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Device for the encoder and the model.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
