@@ -30,6 +30,10 @@ def sizes_of(method: str, sizes: Mapping[str, Any], **settings: Any) -> dict[str
     return {name: value for name, value in sizes.items() if name in cls.model_fields and name not in unused}
 
 
+def seeded(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread(one_torch_thread: None) -> None:
     pass
@@ -64,7 +68,7 @@ def make_clips() -> Callable[..., Clips]:
     """Return a function that makes clips of random features with increasing, unevenly spaced frame indices."""
 
     def make(batch: int, frames: int, seed: int = 0, width: int = 12, **fields: Any) -> Clips:
-        random = torch.Generator().manual_seed(seed)
+        random = seeded(seed)
         steps = torch.randint(1, 4, (batch, frames), generator=random)
         features = torch.randn(batch, frames, width, generator=random)
         index = fields.get("index", steps.cumsum(1) - 1)

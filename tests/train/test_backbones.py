@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.train.conftest import seeded
 
 from byov.train import backbones
 from byov.train.backbones import HIDDEN, FrameHead
@@ -9,10 +10,6 @@ from byov.train.methods.base import build_backbone
 from byov.train.settings import resolve_settings
 
 WIDTH = 12
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def build(backbone, **settings):
@@ -28,7 +25,7 @@ def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkey
     backbone = build(kind, **({"context": 2} if kind == "frame" else {}))
     features = torch.randn(1, 6, WIDTH)
     clip = make_clips(1, 6, features=features, context=features[:, [0, 0, 0, 1, 2, 3]], index=torch.arange(6)[None])
-    (found,) = backbone.eval()([clip], generator())
+    (found,) = backbone.eval()([clip], seeded())
     torch.testing.assert_close(backbone.embed(features[0]), found[0], atol=1e-6, rtol=1e-5)
 
 
@@ -43,13 +40,13 @@ def test_the_context_of_the_first_frames_is_the_first_frame():
 
 
 def test_dropout_of_an_item_does_not_depend_on_the_others(make_clips):
-    head, both = FrameHead(WIDTH, 8, 15), make_clips(2, 6, context=torch.randn(2, 6, WIDTH, generator=generator(7)))
-    (together,) = head([both], generator())
+    head, both = FrameHead(WIDTH, 8, 15), make_clips(2, 6, context=torch.randn(2, 6, WIDTH, generator=seeded(7)))
+    (together,) = head([both], seeded())
     for item in range(2):
         fields = {n: v[item : item + 1] for n, v in vars(both).items() if isinstance(v, torch.Tensor)}
-        (alone,) = head([replace(both, **fields, first_item=item)], generator())
+        (alone,) = head([replace(both, **fields, first_item=item)], seeded())
         torch.testing.assert_close(together[item : item + 1], alone)
-    assert not torch.allclose(together, head([both], generator(1))[0])
+    assert not torch.allclose(together, head([both], seeded(1))[0])
 
 
 def test_the_transformer_does_not_attend_to_padding(make_clips):
@@ -57,6 +54,6 @@ def test_the_transformer_does_not_attend_to_padding(make_clips):
     padding = torch.tensor([[False] * 4 + [True] * 2])
     clip = make_clips(1, 6, padding=padding)
     changed = replace(clip, features=clip.features + 5.0 * padding[..., None])
-    (before,), (after,) = transformer([clip], generator()), transformer([changed], generator())
+    (before,), (after,) = transformer([clip], seeded()), transformer([changed], seeded())
     torch.testing.assert_close(before[:, :4], after[:, :4])
     assert not torch.allclose(before[:, 4:], after[:, 4:])

@@ -3,13 +3,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.train.conftest import seeded
 
 from byov.train.methods.byov import cycle_loss
 from byov.train.networks import draw_visible, masked_frames
-
-
-def seeded(seed=5):
-    return torch.Generator().manual_seed(seed)
 
 
 def visible_frames(method, clips):

@@ -5,6 +5,7 @@ from math import log
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.train.conftest import seeded
 
 from byov.train.methods.ae2_alignment import ae2_losses
 from byov.train.methods.carl import sequence_contrastive_loss
@@ -16,10 +17,6 @@ from byov.train.methods.timeline import timeline_losses
 LENGTHS = torch.tensor([7, 4, 1])
 PADDED = torch.arange(7) >= LENGTHS[:, None]  # (3, 7)
 OTHER_PADDED = torch.arange(7) >= torch.tensor([5, 7, 2])[:, None]
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def unit_vectors(*shape, seed=0, dtype=torch.float64):

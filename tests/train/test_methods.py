@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.train.conftest import seeded
 from torch import Tensor
 
 from byov.cache.features import standardize
@@ -15,10 +16,6 @@ from byov.train.methods.base import Method
 from byov.train.methods.byov import Byov
 from byov.train.methods.timeline import Timeline
 from byov.train.settings import resolve_settings
-
-
-def seeded(seed=5):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture

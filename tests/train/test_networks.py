@@ -1,13 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.train.conftest import seeded
 
 from byov.train import networks
 from byov.train.networks import Block, Positions, draw_visible, group, pack, sincos, unpack
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
