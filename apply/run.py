@@ -75,7 +75,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, video: str) -> NDArray[Any]:
         if video not in self.videos:
-            raise UnknownVideoError(f"{self.dataset} has no video {video!r}. Choose from {', '.join(self.videos)}.")
+            raise UnknownVideoError(f"{video!r} is not one of the {len(self)} videos, such as {next(iter(self))!r}.")
         return self._read(self.videos[video])
 
     def __iter__(self) -> Iterator[str]:
@@ -335,6 +335,7 @@ class Run:
         ['kendalls_tau/all', 'kendalls_tau/ego-ego']
         """
         reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
+        check_choice("split", split, ScoredSplit)
         require_labels(reader.manifest, split, tasks)
         scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]

@@ -4,7 +4,6 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from byov.errors import ByovError
-from byov.records import check_choice
 
 if TYPE_CHECKING:  # importing torch takes seconds
     import torch
@@ -16,11 +15,10 @@ def pick_device(name: Device) -> "torch.device":
     """Return a PyTorch device; "auto" selects the first available one of CUDA, MPS and CPU."""
     import torch
 
-    check_choice("device", name, Device)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))
-    if not available[name]:
+    if not available.get(name):
         raise ByovError(f"--device {name} is not available to PyTorch on this machine; use --device auto")
     return torch.device(name)
 

@@ -94,10 +94,10 @@ class App(typer.Typer):
             sys.exit(stopped.exit_code)
         except ClickException as error:
             command = error.ctx.command_path if getattr(error, "ctx", None) else Path(sys.argv[0]).name
-            message = error.format_message().rstrip(".")  # empty if typer printed the help
+            message = error.format_message()
             if isinstance(error.__cause__, ValidationError):
                 message = f"{error.param.opts[0]}: {problem(error.__cause__)}"
-            if message:
+            if message := message.rstrip("."):  # empty if typer printed the help
                 note(f"error: {message}{'.' * (message[-1] != '?')} See {command} --help.")
             sys.exit(BAD_USAGE)
         except ByovError as error:
@@ -117,16 +117,12 @@ class App(typer.Typer):
             sys.exit(FAILED)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            note(f"error: {where}{error.strerror or error}{_folder_hint(error)}")
+            path = Path(os.fsdecode(error.filename or "/")).absolute()
+            options = [option for option, folder in _folders.items() if path.is_relative_to(folder.absolute())]
+            hint = f". Choose another folder with {options[0]}" if options else ""
+            note(f"error: {where}{error.strerror or error}{hint}")
             _discard_output()
             sys.exit(FAILED)
-
-
-def _folder_hint(error: OSError) -> str:
-    """Suggest the option that selects another folder if the error occurred in one."""
-    path = Path(os.fsdecode(error.filename or "/")).absolute()
-    options = [option for option, folder in _folders.items() if path.is_relative_to(folder.absolute())]
-    return f". Choose another folder with {options[0]}" if options else ""
 
 
 def _discard_output() -> None:

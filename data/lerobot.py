@@ -89,12 +89,17 @@ def read_lerobot(
 
 
 def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the contents of meta/info.json, and the frame size of each camera."""
+    """Return meta/info.json and a dict of camera keys and frame sizes such as "640x480", without depth cameras."""
     path = root / "meta" / "info.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
-        version, template, _, _ = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
-        cameras = _cameras(info["features"])
+        version, template, _, features = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
+        cameras = {}
+        for key, feature in features.items():
+            details = feature.get("info") or feature.get("video_info") or {}
+            if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
+                size = dict(zip(feature.get("names") or (), feature.get("shape") or (), strict=False))
+                cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -105,17 +110,6 @@ def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if not cameras:
         raise DatasetError(f"{root}: none of its features is a video")
     return info, cameras
-
-
-def _cameras(features: Mapping[str, Any]) -> dict[str, str]:
-    """Return a dict that maps camera keys to frame sizes such as "640x480". Depth cameras are left out."""
-    cameras = {}
-    for key, feature in features.items():
-        details = feature.get("info") or feature.get("video_info") or {}
-        if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
-            size = dict(zip(feature.get("names") or (), feature.get("shape") or (), strict=False))
-            cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
-    return cameras
 
 
 def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:

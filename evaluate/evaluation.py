@@ -26,7 +26,6 @@ from byov.evaluate.published import published_rows
 from byov.evaluate.table import Row, Table, mean_row
 from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames, scored_protocols, table_columns
 from byov.progress import NO_PROGRESS, Progress, track
-from byov.records import check_choice
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
@@ -57,9 +56,6 @@ class Scope:
     protocols: tuple[Protocol, ...]
     tasks: tuple[str, ...]
     options: EvaluationOptions
-
-    def __post_init__(self) -> None:
-        check_choice("split", self.split, ScoredSplit)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
     ("line", "text"),
     [
         ("byov-train --epochs=many", "--epochs: it is 'many'; it must be a valid integer. See"),
-        ("byov-train --size tiny", "--size: 'tiny' is not one of 'paper', 'small'"),
+        ("byov-train --size tiny", "--size: 'tiny' is not one of 'paper', 'small'. See"),
         ("byov-sweep papr", "Pass paper, benchmark or"),
         ("byov-train --datset demo", "--dataset"),
         ("byov-train --epochs", "--epochs"),
@@ -132,6 +132,9 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-export run model.onnx --frames model.onnx", "--frames"),
         ("byov-runs lst", "Did you mean 'ls'? See"),
         ("byov-cache bogus", "bogus"),
+        ("byov-cache ls --json", "features: no feature cache"),
+        ("byov-cache verify demo", "features: no feature cache"),
+        ("byov-cache show none.h5", "none.h5"),
         ("byov-cache show", "file"),
         ("byov-cache show .", "is a directory"),
         ("byov-cache show notes.txt", "not a readable cache file"),
