@@ -104,7 +104,7 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
     if not folders:
         raise TrainError(
             f"{features_dir / dataset} has no features of encoder {encoder!r}, only {existing}. "
-            f"Extract them: byov-extract --dataset {dataset} --encoder {encoder}"
+            f"Choose one of them, or extract it: byov-extract --dataset {dataset} --encoder {encoder}"
         )
     if len(folders) > 1:
         raise TrainError(f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}")
