@@ -7,7 +7,6 @@ Each dataset has a label.pickle that maps file stems to per-frame phases. An ego
 treated as a simultaneous recording: AE2 does not say so, but label.pickle has only one list of labels for both.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -57,15 +56,12 @@ def _dataset_root(name: str, root: Path) -> Path:
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:
     """Append the view to ids that occur in both views, and pair these videos if they are in the same split."""
-    views, splits = defaultdict(set), defaultdict(set)
     for video in videos:
-        views[video.id].add(video.view)
-        splits[video.id].add(video.split)
-    for video in videos:
-        if len(views[video.id]) == 1:
+        same_id = [other for other in videos if other.id == video.id]
+        if len({other.view for other in same_id}) == 1:
             yield video
         else:
-            pair = video.id if len(splits[video.id]) == 1 else None
+            pair = video.id if len({other.split for other in same_id}) == 1 else None
             yield replace(video, id=f"{video.id}-{video.view}", pair=pair)
 
 
