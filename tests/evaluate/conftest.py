@@ -16,17 +16,13 @@ from byov.evaluate.frames import Frames
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RANDOM_ENCODER = "random/tiny"
+CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
 
 @pytest.fixture(scope="session")
 def naive():
     """Module with the metrics written as plain loops."""
     return import_module("tests.evaluate.naive")
-
-
-@pytest.fixture(scope="session")
-def golden_folder():
-    return GOLDEN
 
 
 @pytest.fixture(params=["three_phases", "missing_phase_time_column"])

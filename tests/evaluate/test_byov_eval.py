@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.evaluate.conftest import GOLDEN
 
 from byov.cli.common import UsageError
 from byov.cli.evaluate import parse_ks
@@ -171,8 +172,8 @@ def test_pour_liquid_uses_the_time_column(byov_eval, evaluated, renamed):
 
 
 @pytest.mark.parametrize(("name", "options"), [("three_phases", ()), ("missing_phase_time_column", ("--time-column",))])
-def test_golden_files(evaluated, golden_folder, name, options):
-    path = golden_folder / f"{name}.npz"
+def test_golden_files(evaluated, name, options):
+    path = GOLDEN / f"{name}.npz"
     document = evaluated("--embeddings", path, "--task", "all", *options)
     expected = json.loads(str(np.load(path)["expected"]))
     for task, scores in expected.items():
@@ -185,9 +186,9 @@ def test_golden_files(evaluated, golden_folder, name, options):
     assert document["origin"]["file"] == f"{name}.npz"
 
 
-def test_own_embeddings_as_a_table_with_intervals(byov_eval, golden_folder, tmp_path):
+def test_own_embeddings_as_a_table_with_intervals(byov_eval, tmp_path):
     options = ("--task", "tau", "--bootstrap", "50", "--out", tmp_path / "out")
-    code, out, err = byov_eval("--embeddings", golden_folder / "three_phases.npz", *options)
+    code, out, err = byov_eval("--embeddings", GOLDEN / "three_phases.npz", *options)
     assert code == 0, err
     assert "0.5479" in out
     assert "95% confidence interval from 50 bootstrap samples" in out

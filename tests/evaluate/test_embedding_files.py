@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.evaluate.conftest import GOLDEN
 
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
@@ -241,10 +242,10 @@ def test_files_must_be_of_one_model_and_match_the_dataset(as_npz, manifest):
         open_embeddings(path)
 
 
-def test_view_is_that_of_the_file(embedded, tmp_path, golden_folder):
+def test_view_is_that_of_the_file(embedded, tmp_path):
     shutil.copy(embedded / "ego" / "test_ego_0.h5", tmp_path / "test_ego_0.h5")
     assert open_embeddings(tmp_path / "test_ego_0.h5").manifest.videos[0].view == "ego"
     (tmp_path / "empty").mkdir()
     with pytest.raises(EvaluationError, match="has no files written by byov-embed"):
         open_embeddings(tmp_path / "empty")
-    assert not is_embedded(golden_folder / "three_phases.npz")
+    assert not is_embedded(GOLDEN / "three_phases.npz")

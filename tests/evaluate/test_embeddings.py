@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from tests.evaluate.conftest import CLIP_FOLDER
 from tests.factories import write_features
 
 from byov.cache.embeddings import read_embedding
@@ -15,8 +16,6 @@ from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
 from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, read_manifest, row_title
 from byov.evaluate.protocols import segments
-
-CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
 
 def change_test_videos(features_dir, manifest, change):

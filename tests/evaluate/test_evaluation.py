@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.evaluate.conftest import CLIP_FOLDER
 
 from byov.cache.runs import read_run
 from byov.errors import EvaluationError
@@ -22,7 +23,6 @@ from byov.evaluate.evaluation import (
 from byov.evaluate.frames import Frames
 from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames
 
-CLIP_FOLDER = "openai--clip-vit-base-patch16"
 OPTIONS = EvaluationOptions(bootstrap=10)
 
 

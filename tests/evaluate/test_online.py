@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.evaluate.conftest import CLIP_FOLDER
 
 from byov.cache.features import standardize
 from byov.cache.layout import prefix_ends
@@ -12,8 +13,6 @@ from byov.evaluate.evaluation import Scope, evaluate
 from byov.evaluate.online import mean_phase_starts, predict_progress, reference_progress
 from byov.evaluate.protocols import segments
 from byov.evaluate.tasks import EvaluationOptions
-
-CLIP_FOLDER = "openai--clip-vit-base-patch16"
 
 
 def test_prefixes_are_evenly_spaced_and_end_with_the_video():
