@@ -97,6 +97,23 @@ def write_video(
     return path
 
 
+def write_noise_videos(folder: Path, frames: Sequence[int], name: str = "mine") -> Path:
+    """Write videos v0, v1, ... of changing noise with the given frame counts; return the CSV that lists them."""
+    lines = ["path,view,split"]
+    for index, count in enumerate(frames):
+        write_noise_video(folder / f"v{index}.mp4", count, seed=index)
+        lines.append(f"v{index}.mp4,{('ego', 'exo')[index % 2]},train")
+    return write_file(folder / f"{name}.csv", "\n".join(lines) + "\n")
+
+
+def write_noise_video(path: Path, frames: int, *, seed: int = 0) -> Path:
+    random = np.random.default_rng(seed)
+    images = [random.integers(0, 256, (32, 48, 3))]
+    for _ in range(frames - 1):
+        images.append(np.clip(images[-1] + random.integers(-40, 41, images[-1].shape), 0, 255))
+    return write_video(path, [image.astype(np.uint8) for image in images], fps=15)
+
+
 def make_provenance(**changes: Any) -> Provenance:
     values: dict[str, Any] = {
         "video": "a",

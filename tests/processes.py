@@ -36,6 +36,14 @@ class Ran:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    def error(self, code: int = 2) -> str:
+        """Check that the command failed and printed only notes and a one-line error, and return the error."""
+        lines = self.err.splitlines()
+        assert (self.code, self.out) == (code, ""), self
+        assert "Traceback" not in self.err, self
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self
+        return lines[-1].removeprefix("error: ")
+
 
 def before_naming(text: str, count: int, act: Callable[[], object]) -> None:
     """Call `act` right before the count-th time that a file is renamed to a name that contains `text`."""

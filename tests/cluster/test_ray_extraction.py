@@ -10,10 +10,9 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.cluster.tiny_sweeps import contents
-from tests.factories import write_video
+from tests.factories import write_noise_videos
 from tests.ray_processes import all_processes, can_hide_folders, descendants, open_files
 
 from byov.cache.verify import verify_folder
@@ -44,23 +43,8 @@ sys.addaudithook(look)
 
 @pytest.fixture(scope="module")
 def make_videos(tmp_path_factory):
-    """Return a function that writes videos v0, v1, ... with the given frame counts and returns their CSV."""
-
-    def make(counts):
-        folder = tmp_path_factory.mktemp("videos")
-        lines = ["path,view,split"]
-        for index, count in enumerate(counts):
-            random = np.random.default_rng(index)
-            image, images = random.integers(0, 256, (32, 48, 3)), []
-            for _ in range(count):
-                image = np.clip(image + random.integers(-40, 41, image.shape), 0, 255)
-                images.append(image.astype(np.uint8))
-            write_video(folder / f"v{index}.mp4", images, fps=15)
-            lines.append(f"v{index}.mp4,{('ego', 'exo')[index % 2]},train")
-        (folder / "mine.csv").write_text("\n".join(lines) + "\n")
-        return folder / "mine.csv"
-
-    return make
+    """Return a function that writes videos with `write_noise_videos` to a temporary folder."""
+    return lambda counts: write_noise_videos(tmp_path_factory.mktemp("videos"), counts)
 
 
 @pytest.fixture

@@ -4,15 +4,16 @@ import csv
 import json
 
 import pytest
+from tests.factories import write_noise_video
 
 TINY = ("--encoder", "random/tiny", "--ratios", "0.3")
 
 
 @pytest.fixture
-def my(tmp_path, make_video):
+def my(tmp_path):
     """Folder with one ego video, two exo videos and a text file."""
     for index, name in enumerate(("ego/1.mp4", "exo/1.mp4", "exo/2.mp4")):
-        make_video(tmp_path / "my" / name, 3, seed=index)
+        write_noise_video(tmp_path / "my" / name, 3, seed=index)
     (tmp_path / "my" / "notes.txt").touch()
     return tmp_path / "my"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.factories import moving_images, read_files, write_video
+from tests.factories import moving_images, read_files, write_noise_video, write_video
 
 from byov.cache.features import video_header
 from byov.cache.hdf5 import read_array
@@ -176,8 +176,8 @@ def test_file_that_cannot_be_used_keeps_its_entry(plan, features, change):
 # --- segments
 
 
-def test_segments_of_one_file(byov_extract, make_video, tmp_path):
-    make_video(tmp_path / "videos/long.mp4", 60, seed=3)
+def test_segments_of_one_file(byov_extract, tmp_path):
+    write_noise_video(tmp_path / "videos/long.mp4", 60, seed=3)
     table, head = tmp_path / "videos/mine.csv", "path,view,split,id,start,end,events\n"
     rows = ["long.mp4,ego,train,a,,20f,3f", "long.mp4,exo,train,b,20f,40f,3f", "long.mp4,exo,val,c,2,4,0.2"]
     table.write_text(head + "\n".join(rows))
