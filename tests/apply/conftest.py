@@ -1,7 +1,8 @@
 """Fixtures for small real videos, a run trained on some of them, and commands called in this process."""
 
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests import factories
 from tests.processes import Ran
 
 import byov
+from byov.cache.digests import SEAL_NAME
 from byov.cli.align import main as align_main
 from byov.cli.embed import main as embed_main
 from byov.cli.export import main as export_main
@@ -30,6 +32,15 @@ def write_video(
     options = {"crf": "1", "x264-params": f"asm=0:sar={pixel_aspect}/1"}
     pts_milliseconds = [round(second * 1000) for second in seconds]
     return factories.write_video(path, images, fps=FPS, options=options, pts_milliseconds=pts_milliseconds)
+
+
+def edit_config(run: Path, *, settings: Mapping[str, Any] = {}, **training: Any) -> None:
+    """Change settings and entries of the training record in a run's config.json, without its digest."""
+    config = json.loads((run / "config.json").read_text())
+    config.pop(SEAL_NAME, None)
+    config["training"] |= training
+    config["settings"] |= settings
+    (run / "config.json").write_text(json.dumps(config))
 
 
 def rainbow(count: int, seed: int = 0) -> np.ndarray:
@@ -80,20 +91,6 @@ def command(main: Callable[[], None], name: str) -> Any:
 byov_align = command(align_main, "byov-align")
 byov_embed = command(embed_main, "byov-embed")
 byov_export = command(export_main, "byov-export")
-
-
-@pytest.fixture
-def one_line() -> Callable[[Any], str]:
-    """Return a function that checks that a command failed and returns its one-line error."""
-
-    def read(ran: Any) -> str:
-        assert (ran.code, ran.out) == (2, ""), ran
-        assert "Traceback" not in ran.err
-        *_, last = ran.err.splitlines()
-        assert last.startswith("error: "), ran
-        return last.removeprefix("error: ")
-
-    return read
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Tests of frame matching against naive implementations, and of the files that byov-align writes."""
 
 import csv
-import json
 import shutil
 import signal
 import threading
@@ -9,7 +8,7 @@ import wave
 
 import numpy as np
 import pytest
-from tests.apply.conftest import rainbow, write_video
+from tests.apply.conftest import edit_config, rainbow, write_video
 
 import byov
 from byov.apply import align
@@ -175,22 +174,19 @@ def test_a_video_aligned_with_itself(byov_align, videos, tmp_path):
 def test_tau_of_a_model_with_positions_comes_with_a_warning(byov_align, videos, runs, tmp_path):
     given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
     before = byov_align(*given).out
-    config = json.loads((runs / "toy" / "config.json").read_text())
-    del config["file_sha256"]
-    config["settings"]["position"] = "interpolated"
-    (runs / "toy" / "config.json").write_text(json.dumps(config))
+    edit_config(runs / "toy", settings={"position": "interpolated"})
     assert len(byov_align(*given).out.splitlines()) > len(before.splitlines())
 
 
-def test_existing_outputs_and_inputs_are_not_overwritten(byov_align, one_line, videos, tmp_path):
+def test_existing_outputs_and_inputs_are_not_overwritten(byov_align, videos, tmp_path):
     (tmp_path / "out.csv").write_text("mine")
     given = (videos / "three.mp4", videos / "three.mp4", "-o", tmp_path / "out.mp4")
-    assert f"{tmp_path}/out.csv" in one_line(byov_align(*given))
+    assert f"{tmp_path}/out.csv" in byov_align(*given).error()
     assert not (tmp_path / "out.mp4").exists()
     assert byov_align(*given, "--overwrite").code == 0
     shutil.copy(videos / "one.mp4", tmp_path / "b.mp4")
     (tmp_path / "link.mp4").symlink_to("b.mp4")
-    one_line(byov_align(videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / "link.mp4", "--overwrite"))
+    byov_align(videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / "link.mp4", "--overwrite").error()
     assert (tmp_path / "b.mp4").read_bytes() == (videos / "one.mp4").read_bytes()
 
 
@@ -208,7 +204,7 @@ def test_existing_outputs_and_inputs_are_not_overwritten(byov_align, one_line, v
         (("one.mp4", "one.mp4", "-o", "out.mp4", "--run", "none"), "none"),
     ],
 )
-def test_mistakes_are_one_line(byov_align, one_line, videos, monkeypatch, tmp_path, options, fact):
+def test_mistakes_are_one_line(byov_align, videos, monkeypatch, tmp_path, options, fact):
     folder = tmp_path / "videos"
     shutil.copytree(videos, folder)
     with wave.open(str(folder / "sound.wav"), "wb") as file:
@@ -216,15 +212,15 @@ def test_mistakes_are_one_line(byov_align, one_line, videos, monkeypatch, tmp_pa
         file.writeframes(bytes(1600))
     before = sorted(folder.rglob("*"))
     monkeypatch.chdir(folder)
-    assert fact in one_line(byov_align(*options))
+    assert fact in byov_align(*options).error()
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_truncated_video_is_kept_on_request(byov_align, one_line, tmp_path):
+def test_a_truncated_video_is_kept_on_request(byov_align, tmp_path):
     path = write_video(tmp_path / "long.mkv", rainbow(60))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     given = (path, path, "-o", tmp_path / "out.mp4")
-    assert "--on-truncated keep" in one_line(byov_align(*given))
+    assert "--on-truncated keep" in byov_align(*given).error()
     assert byov_align(*given, "--on-truncated", "keep").code == 0
     assert 1 < len(decode(tmp_path / "out.mp4")[0]) < 60
 

@@ -1,6 +1,5 @@
 """Tests of byov-embed and byov-align on videos outside the run's dataset."""
 
-import json
 import re
 import shutil
 import signal
@@ -10,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from tests.apply.conftest import rainbow, write_video
+from tests.apply.conftest import edit_config, rainbow, write_video
 from tests.processes import signal_and_end
 
 import byov
@@ -25,14 +24,6 @@ from byov.cli.train import main as train_main
 from byov.data.video import FrameReader
 
 VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # views of the videos the run was trained on
-
-
-def edit_config(run, *, settings=None, **training):
-    config = json.loads((run / "config.json").read_text())
-    config.pop(SEAL_NAME, None)
-    config["training"] |= training
-    config["settings"] |= settings or {}
-    (run / "config.json").write_text(json.dumps(config))
 
 
 def test_the_videos_of_the_run_get_the_embeddings_of_the_run(byov_embed, videos, trained, tmp_path):
@@ -100,12 +91,12 @@ def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, vide
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["one.h5"]
 
 
-def test_inputs_are_never_overwritten(byov_embed, one_line, videos, tmp_path):
+def test_inputs_are_never_overwritten(byov_embed, videos, tmp_path):
     shutil.copy(videos / "three.mp4", tmp_path / "odd.h5")
-    one_line(byov_embed(tmp_path / "odd.h5", "-o", tmp_path / "odd.h5", "--overwrite"))
+    byov_embed(tmp_path / "odd.h5", "-o", tmp_path / "odd.h5", "--overwrite").error()
     assert (tmp_path / "odd.h5").read_bytes() == (videos / "three.mp4").read_bytes()
     shutil.copy(videos / "one.mp4", tmp_path / "one.mov")
-    assert "one.h5" in one_line(byov_embed(videos / "one.mp4", tmp_path / "one.mov", "-o", tmp_path / "out"))
+    assert "one.h5" in byov_embed(videos / "one.mp4", tmp_path / "one.mov", "-o", tmp_path / "out").error()
     assert not (tmp_path / "out").exists()
 
 
@@ -126,20 +117,20 @@ def test_inputs_are_never_overwritten(byov_embed, one_line, videos, tmp_path):
         (("one.mp4", "-o", "a.h5", "--encoder", "random/resnet-50"), "Omit --encoder"),
     ],
 )
-def test_mistakes_are_one_line(byov_embed, one_line, videos, monkeypatch, options, fact, tmp_path):
+def test_mistakes_are_one_line(byov_embed, videos, monkeypatch, options, fact, tmp_path):
     folder = tmp_path / "videos"
     shutil.copytree(videos, folder)
     (folder / "empty").mkdir()
     before = sorted(folder.rglob("*"))
     monkeypatch.chdir(folder)
-    assert fact in one_line(byov_embed(*options))
+    assert fact in byov_embed(*options).error()
     assert sorted(folder.rglob("*")) == before
 
 
-def test_an_encoder_from_a_folder_must_be_given(byov_embed, one_line, videos, runs, tmp_path):
+def test_an_encoder_from_a_folder_must_be_given(byov_embed, videos, runs, tmp_path):
     edit_config(runs / "toy", encoder="my-vit", encoder_revision="folder 0123456789abcdef")
     given = ("--runs-dir", runs, videos / "one.mp4", "-o", tmp_path / "a.h5")
-    assert "--encoder FOLDER" in one_line(byov_embed(*given))
+    assert "--encoder FOLDER" in byov_embed(*given).error()
     assert byov_embed(*given, "--encoder", "random/tiny").code == 0  # this encoder has the same weights
     embedding, source = read_embedding(tmp_path / "a.h5")
     np.testing.assert_array_equal(embedding, read_embedding(runs / "toy/embeddings/ego/one.h5")[0])
@@ -169,28 +160,28 @@ def test_another_compute_type_is_a_warning(byov_embed, videos, runs, tmp_path):
     ],
     ids=str,
 )
-def test_a_hostile_config_is_one_line(byov_embed, one_line, videos, runs, tmp_path, monkeypatch, changes, fact):
+def test_a_hostile_config_is_one_line(byov_embed, videos, runs, tmp_path, monkeypatch, changes, fact):
     (tmp_path / "models" / "vit").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     edit_config(runs / "toy", **changes)
-    message = one_line(byov_embed("--runs-dir", runs, "--run", "toy", videos / "one.mp4", "-o", tmp_path / "a.h5"))
+    message = byov_embed("--runs-dir", runs, "--run", "toy", videos / "one.mp4", "-o", tmp_path / "a.h5").error()
     assert fact in message
     assert "\x1b" not in message
     assert not (tmp_path / "a.h5").exists()
 
 
-def test_a_damaged_or_missing_model_is_one_line(byov_embed, one_line, videos, runs, tmp_path):
+def test_a_damaged_or_missing_model_is_one_line(byov_embed, videos, runs, tmp_path):
     given = ("--runs-dir", runs, "--run", "toy", videos / "one.mp4", "-o", tmp_path / "a.h5")
     model = runs / "toy/model.safetensors"
     model.write_bytes(model.read_bytes()[:-100])
-    assert str(model) in one_line(byov_embed(*given))
+    assert str(model) in byov_embed(*given).error()
     model.unlink()
-    assert "byov-train --run toy --resume" in one_line(byov_embed(*given))
+    assert "byov-train --run toy --resume" in byov_embed(*given).error()
     model.symlink_to("/dev/zero")
-    assert "not a regular file" in one_line(byov_embed(*given))
+    assert "not a regular file" in byov_embed(*given).error()
 
 
-def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, tmp_path):
+def test_files_are_matched_to_a_dataset_by_content(byov_embed, call, tmp_path):
     """Use the same file names for both views, so that ids are prefixed with the view."""
     lines = ["path,view,split,id,events,pair"]
     for index, (view, name) in enumerate((view, name) for view in ("ego", "exo") for name in ("001", "002")):
@@ -210,7 +201,7 @@ def test_files_are_matched_to_a_dataset_by_content(byov_embed, one_line, call, t
         assert ran.code == 0, ran
     other = write_video(tmp_path / "other" / "ego-002.mp4", rainbow(21, 7))
     assert byov_embed(other, "-o", tmp_path / "other", "--view", "ego").code == 0
-    message = one_line(call(evaluate_main, "byov-eval", "--embeddings", tmp_path / "other", *score))
+    message = call(evaluate_main, "byov-eval", "--embeddings", tmp_path / "other", *score).error()
     assert "ego-002.h5: its video matches none of the videos of mine" in message
 
 
@@ -244,23 +235,16 @@ COMMANDS = {
 }
 
 
-@pytest.fixture
-def with_model_of_another_run(trained, tmp_path, monkeypatch):
-    """Copy of `trained` in the working directory whose model file has the same weights but is from another run."""
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_the_model_of_another_run(trained, tmp_path, monkeypatch, call, command):
+    """Replace the model file of an unfinished run with one that has the same weights but is from another run."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    model = tmp_path / "runs" / "toy" / "model.safetensors"
+    model = tmp_path / "runs/toy/model.safetensors"
     content = re.sub(rb'(identity\\": \\")[0-9a-f]{64}', rb"\g<1>" + b"ab" * 32, model.read_bytes())
     content = re.sub(rb'(file_sha256\\": \\")[0-9a-f]{64}', rb"\g<1>" + BLANK_SEAL[SEAL_NAME].encode(), content)
     model.write_bytes(seal(content))
-    return tmp_path
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_the_model_of_another_run(with_model_of_another_run, call, command):
-    config = json.loads((with_model_of_another_run / "runs/toy/config.json").read_text())
-    del config[SEAL_NAME], config["training"]["files_sha256"]  # as in an unfinished run
-    (with_model_of_another_run / "runs/toy/config.json").write_text(json.dumps(config))
+    edit_config(tmp_path / "runs/toy", files_sha256={})
     main, arguments = COMMANDS[command]
     ran = call(main, f"byov-{command}", "--run", "toy", *arguments)
     assert ran.code == 2, ran

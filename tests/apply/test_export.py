@@ -61,24 +61,24 @@ def test_pt2_files_take_any_length(byov_export, trained, tmp_path):
     torch.testing.assert_close(program(features), torch.from_numpy(run.embed(features)))
 
 
-def test_mistakes_are_one_line(byov_export, one_line, tmp_path, monkeypatch):
-    assert "no such run" in one_line(byov_export("none", tmp_path / "a.onnx"))
-    assert ".onnx or .pt2" in one_line(byov_export("toy", tmp_path / "a.tflite"))
+def test_mistakes_are_one_line(byov_export, tmp_path, monkeypatch):
+    assert "no such run" in byov_export("none", tmp_path / "a.onnx").error()
+    assert ".onnx or .pt2" in byov_export("toy", tmp_path / "a.tflite").error()
     (tmp_path / "a.onnx").write_text("mine")
-    assert "--overwrite" in one_line(byov_export("toy", tmp_path / "a.onnx"))
+    assert "--overwrite" in byov_export("toy", tmp_path / "a.onnx").error()
     monkeypatch.setattr(export, "PACKAGES", ("onnx_that_is_not_installed",))
-    assert "byov-egoexo[onnx]" in one_line(byov_export("toy", tmp_path / "b.onnx"))
+    assert "byov-egoexo[onnx]" in byov_export("toy", tmp_path / "b.onnx").error()
     monkeypatch.undo()
 
 
-def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, one_line, trained, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     earlier = tmp_path / "a.pt2"
     earlier.write_text("mine")
     ran = byov_export("toy", earlier, "--overwrite", "--runs-dir", trained / "runs")
-    assert "differs from PyTorch" in one_line(ran)
+    assert "differs from PyTorch" in ran.error()
     assert earlier.read_text() == "mine", "a file is only replaced by one that was checked"
     earlier.unlink()
     monkeypatch.setattr(export._Embedder, "forward", lambda _, features: features[: int(features.sum())])
-    assert "cannot be exported" in one_line(byov_export("toy", tmp_path / "a.pt2"))
+    assert "cannot be exported" in byov_export("toy", tmp_path / "a.pt2").error()
     assert list(tmp_path.iterdir()) == []

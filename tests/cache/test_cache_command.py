@@ -62,15 +62,6 @@ def test_empty_cache_is_not_an_error(byov_cache, tmp_path, command):
     assert (ran.err, ran.code) == ("", 0)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["ls", "--json"], ["verify", "demo"], ["show", "none.h5"], ["show", "."], ["nonsense"], []]
-)
-def test_mistakes_end_with_exit_code_2(byov_cache, arguments):
-    ran = byov_cache(*arguments)
-    assert ran.code == 2
-    assert ran.out + ran.err
-
-
 def test_show(byov_cache, encoder_folder):
     ran = byov_cache("show", encoder_folder / "ego" / "004.h5")
     assert (ran.code, ran.err) == (0, "")

@@ -2,7 +2,7 @@ import json
 import os
 
 import pytest
-from tests.factories import make_training
+from tests.factories import make_training, write_file
 
 from byov.cache.digests import seal_json
 from byov.cache.runs import (
@@ -21,9 +21,8 @@ def write_run(tmp_path):
     """Return a function that writes a run without models; changes to None remove keys from its training record."""
 
     def write(name="first", *, age_seconds=0, **changes):
-        path = tmp_path / name / "config.json"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(seal_json({"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}))
+        config = {"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}
+        path = write_file(tmp_path / name / "config.json", seal_json(config))
         os.utime(path, (1_000_000 - age_seconds,) * 2)
         return tmp_path
 
@@ -103,8 +102,7 @@ def test_config_of_something_else_is_refused(write_run, changes, reason):
 
 @pytest.mark.parametrize("training", [[], ["x"], None, 7])
 def test_config_without_training_is_refused(tmp_path, training):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"training": training}))
+    write_file(tmp_path / "run/config.json", json.dumps({"training": training}))
     with pytest.raises(CacheError, match="not written by byov-train"):
         read_run(tmp_path, "run")
 

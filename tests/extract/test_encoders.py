@@ -100,13 +100,6 @@ def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
     assert parameters < sum(p.numel() for p in model.parameters()) / 2
 
 
-def shape_of(name):
-    """Return the numbers of prefix and patch tokens of an encoder and their width, without loading weights."""
-    encoder = parse_encoder(name)
-    config = _load_config(encoder)
-    return _measure(encoder, config, _image_size(encoder, config))
-
-
 @pytest.mark.parametrize(
     ("name", "prefix", "tokens", "width"),
     [
@@ -119,7 +112,9 @@ def shape_of(name):
     ],
 )
 def test_shapes_of_the_published_architectures(name, prefix, tokens, width):
-    assert shape_of(name) == (prefix, tokens, width)
+    encoder = parse_encoder(name)
+    config = _load_config(encoder)
+    assert _measure(encoder, config, _image_size(encoder, config)) == (prefix, tokens, width)
     assert WIDTHS[name.removeprefix("random/")] == width
 
 

@@ -33,13 +33,8 @@ def test_the_page_is_written(quick, byov_report):
     assert str(quick.root) not in page
 
 
-def test_the_output_folder_is_checked_before_work_starts(quick, byov_report, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, _mode: Path(path).name != "locked")
-    (quick.root / "locked").mkdir()
-    ran = byov_report(quick, "--out", "locked/page.html")
-    assert (ran.code, ran.out) == (2, "")
-    assert "locked" in ran.err
-    assert "--out" in ran.err
+def test_the_output_folder_is_checked_before_work_starts(quick, byov_report):
+    assert "/proc: not writable" in byov_report(quick, "--out", "/proc/new/page.html").error()
 
 
 def test_compare(quick, byov_report):
@@ -101,9 +96,7 @@ def test_without_embeddings(quick, byov_report):
     assert "byov-train --run first --embed-only" in ran.json["missing"]["tables"]
     (quick.run / "report.html").unlink()
     shutil.rmtree(quick.run / "embeddings")
-    ran = byov_report(quick)
-    assert (ran.code, ran.out) == (2, "")
-    assert "byov-train --run first --embed-only" in ran.err
+    assert "byov-train --run first --embed-only" in byov_report(quick).error()
     assert not (quick.run / "report.html").exists()
 
 
@@ -121,10 +114,7 @@ def test_without_embeddings(quick, byov_report):
     ],
 )
 def test_usage_errors_are_one_line(quick, byov_report, arguments, fact):
-    ran = byov_report(quick, *arguments)
-    assert (ran.code, ran.out) == (2, "")
-    (line,) = [line for line in ran.err.splitlines() if line.startswith("error")]
-    assert fact in line
+    assert fact in byov_report(quick, *arguments).error()
 
 
 @pytest.mark.slow
