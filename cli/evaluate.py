@@ -19,18 +19,9 @@ from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.row_tasks import evaluate_in_processes, rows_at_once
+from byov.evaluate import evaluation
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import (
-    Scope,
-    compare,
-    evaluate_file,
-    frozen_columns,
-    readers_to_compare,
-    require_labels,
-    scope_of_all,
-    scope_of_runs,
-)
 from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
@@ -116,7 +107,8 @@ def evaluate(
         sources = source_videos(features_dir, dataset) if dataset else None
         options = replace(options, training_progression=True)
         reader = open_embeddings(embeddings, labels, sources)
-        results = interruptible(lambda: evaluate_file(reader, None if task == ALL else [task], options, PROGRESS))
+        tasks = None if task == ALL else [task]
+        results = interruptible(lambda: evaluation.evaluate_file(reader, tasks, options, PROGRESS))
         document, stem = results.file_to_dict(), _stem(task, None, "test")
         print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
         return
@@ -137,9 +129,9 @@ def evaluate(
         encoder = encoder or (runs[0].encoder_folder if runs else None)
         columns = choose_columns(choose_folder(features_dir, name, encoder), features)
     manifest = read_manifest(features_dir, name)
-    scope = scope_of_all(manifest, split, options)
+    scope = evaluation.scope_of_all(manifest, split, options)
     if task is not None and task != ALL:
-        require_labels(manifest, split, [task])
+        evaluation.require_labels(manifest, split, [task])
         scope = replace(scope, tasks=(task,), protocols=TASKS[task].protocols[:1])
     if protocol is not None:
         scope = replace(scope, protocols=scored_protocols(scope.tasks, protocol))
@@ -150,22 +142,22 @@ def evaluate(
         return
     baselines: list[tuple[str, str]] = []
     if task == ALL and not features:
-        baselines = frozen_columns(features_dir, name, [record.column for record in runs])
+        baselines = evaluation.frozen_columns(features_dir, name, [record.column for record in runs])
         if not any(folder.startswith("random--") for folder, _ in baselines):
             note(f"no row for random features; to add one, extract {name} with --encoder random/clip-vit-base-patch16")
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
         note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
         folder = None
-    readers = readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
-    scope = scope_of_runs(scope, readers, explicit=protocol is not None)
+    readers = evaluation.readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
+    scope = evaluation.scope_of_runs(scope, readers, explicit=protocol is not None)
     processes = rows_at_once(manifest, scope, len(readers))
     if processes == 1:
-        results = interruptible(lambda: compare(manifest, readers, scope, PROGRESS))
+        results = interruptible(lambda: evaluation.compare(manifest, readers, scope, PROGRESS))
     else:
         in_processes = partial(evaluate_in_processes, readers, scope, processes, PROGRESS)
         scored = common.run_stoppable(in_processes, "interrupted")
-        results = compare(manifest, readers, scope, scored=scored)
+        results = evaluation.compare(manifest, readers, scope, scored=scored)
     document, stem = results.to_dict(), _stem(task, protocol, split)
     print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
 
@@ -197,7 +189,7 @@ def _stem(task: str, protocol: str | None, split: str) -> str:
 
 
 def _print_plan(
-    scope: Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]
+    scope: evaluation.Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]
 ) -> None:
     scored = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
     scored += [f"features {folder} {column}" for folder, column in columns]
