@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from byov.cli.terminal import note, table_console
-from byov.evaluate.table import PUBLISHED, Cell, Table, write_results
+from byov.evaluate.table import PUBLISHED, Table, write_results
 from byov.text import printable
 
 NAME_WIDTH = 20  # minimum width of row names; longer names wrap
@@ -80,10 +80,7 @@ def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = N
             rich_table.add_row()
             rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
         for row, cells in rows:
-            texts = [_cell_text(cells[column]) for column in columns]
-            rich_table.add_row(Text(printable(row.name)), *texts, style=style)
+            shown = [cells[column] for column in columns]
+            texts = ["\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra)) for cell in shown]
+            rich_table.add_row(Text(printable(row.name)), *map(Text, texts), style=style)
     return rich_table
-
-
-def _cell_text(cell: Cell) -> Text:
-    return Text("\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra)))
