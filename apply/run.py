@@ -215,7 +215,8 @@ class Run:
         """
         from byov.apply.embedder import EmbeddedVideo
 
-        path, record, encoder = Path(video), self.record, self.frame_encoder(progress)
+        path, record = Path(video), self.record
+        self.frame_encoder(progress)  # fails if the encoder is not the one in the record
         if not path.is_file():
             raise ApplyError(f"{path} is not a file.")
         policy, pts_seconds = DecodingPolicy(on_truncated, on_corrupt, max_pixels), list[NDArray[np.float64]]()
@@ -235,11 +236,7 @@ class Run:
             dataset="none",
             view="",
             video=path.stem,
-            encoder=record.encoder,
-            encoder_revision=record.encoder_revision,
-            encoder_sha256=encoder.sha256,
-            preprocessing=encoder.preprocessing.describe(),
-            column=record.column,
+            **record.model_dump(include={"encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column"}),
             column_sha256=array_sha256(features.cpu().numpy()),
             first_frame=0,
             source_sha256=file_sha256(path),
