@@ -9,8 +9,8 @@ Open now.jpg in a viewer that reloads it. The frame rate should match that of th
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -50,24 +50,22 @@ def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
     return image
 
 
-class VideoFile:
-    """Video file (.mp4) that is written frame by frame."""
+@contextmanager
+def video_file(path: Path) -> Iterator[Callable[[Image.Image, float], None]]:
+    """Open an .mp4 file, and yield a function that appends an image to be shown at a time in seconds."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"preset": "veryfast"})
+        stream.pix_fmt, stream.codec_context.time_base = "yuv420p", TICK
 
-    def __init__(self, path: Path) -> None:
-        self._container = av.open(str(path), "w")
-        self._stream = self._container.add_stream("libx264", rate=30, options={"preset": "veryfast"})
-        self._stream.pix_fmt, self._stream.codec_context.time_base = "yuv420p", TICK
+        def write(image: Image.Image, seconds: float) -> None:
+            if not stream.codec_context.is_open:
+                stream.width, stream.height = image.size
+            frame = av.VideoFrame.from_image(image)
+            frame.pts, frame.time_base = round(seconds / TICK), TICK
+            container.mux(stream.encode(frame))
 
-    def write(self, image: Image.Image, seconds: float) -> None:
-        if not self._stream.codec_context.is_open:
-            self._stream.width, self._stream.height = image.size
-        frame = av.VideoFrame.from_image(image)
-        frame.pts, frame.time_base = round(seconds / TICK), TICK
-        self._container.mux(self._stream.encode(frame))
-
-    def close(self) -> None:
-        self._container.mux(self._stream.encode(None))
-        self._container.close()
+        yield write
+        container.mux(stream.encode(None))
 
 
 def main() -> None:
@@ -80,14 +78,14 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         stream = byov.load_run(arguments.run).stream()
-        output = closing(VideoFile(arguments.out)) if arguments.out else nullcontext()
-        with output as video, suppress(KeyboardInterrupt):
+        output = video_file(arguments.out) if arguments.out else nullcontext()
+        with output as write, suppress(KeyboardInterrupt):
             for frame, seconds in read_frames(arguments.source, pace=not arguments.fast):
                 _, progress, phase = stream.push(frame)
                 print(f"\r{seconds:7.2f} s {progress:4.0%} {'#' * round(20 * progress):20} {phase or '':40.40}", end="")
                 image = draw(frame, progress, phase)
-                if video:
-                    video.write(image, seconds)
+                if write:
+                    write(image, seconds)
                 if arguments.preview:
                     image.save(arguments.preview)
     except (byov.ByovError, av.error.FFmpegError, OSError) as error:
