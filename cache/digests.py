@@ -43,9 +43,7 @@ class NewerSchemaError(CacheError):
 def check_schema(version: Any, path: Path | str) -> None:
     """Raise NewerSchemaError if a file has a newer schema version, or ValueError if the version is invalid."""
     if type(version) is int and version > SCHEMA_VERSION:
-        raise NewerSchemaError(
-            f"{path}: written by a newer version of byov (schema version {version}); update byov"
-        )
+        raise NewerSchemaError(f"{path}: written by a newer version of byov (schema version {version}); update byov")
     if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}; it must be {SCHEMA_VERSION}")
 
