@@ -10,20 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from byov.cache import manifest as manifests
 from byov.cache.atomic import exclusive, write_text
 from byov.cache.digests import file_sha256, fingerprint, segment_digest
 from byov.cache.features import Provenance, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import video_path
-from byov.cache.manifest import (
-    FileIndex,
-    IndexedFile,
-    Manifest,
-    VideoEntry,
-    load_index,
-    load_manifest,
-    relative_sources,
-)
+from byov.cache.manifest import FileIndex, IndexedFile, Manifest, VideoEntry
 from byov.cache.verify import FAILURES_NAME, read_failures
 from byov.data.dataset import Dataset, Video, parse_source
 from byov.errors import CacheError
@@ -47,12 +40,13 @@ class CacheReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.index = load_index(folder.parent)
+        self.index = manifests.load_index(folder.parent)
         self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
         self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
         self._files = dict(self.index.files.get(folder.name, {}))
         try:
-            self.entries = {entry.id: entry for entry in load_manifest(folder.parent / "manifest.json").videos}
+            listed = manifests.load_manifest(folder.parent / "manifest.json").videos
+            self.entries = {entry.id: entry for entry in listed}
         except CacheError:
             self.entries = {}
 
@@ -168,7 +162,7 @@ def _save_index(dataset: Dataset, manifest: Path, reader: CacheReader, found: Ma
     }
     index = FileIndex(
         manifest_sha256=file_sha256(manifest),
-        sources=relative_sources(manifest.parent, {video.id: video.path for video in dataset.videos}),
+        sources=manifests.relative_sources(manifest.parent, {video.id: video.path for video in dataset.videos}),
         segments={video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment},
         identities=reader.index.identities | {reader.folder.name: identity},
         files=reader.index.files | {reader.folder.name: files},
