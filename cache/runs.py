@@ -269,13 +269,10 @@ def delete_run(run: RunRecord) -> None:
     shutil.rmtree(run.folder)
 
 
-def prune_checkpoints(run: RunRecord) -> int:
-    """Delete the checkpoints of a finished run, which are no longer needed; return the number of bytes freed."""
-    files = checkpoint_files(run)
-    freed = sum(path.stat().st_size for path in files)
-    for path in files:
+def prune_checkpoints(run: RunRecord) -> None:
+    """Delete the checkpoints of a finished run, which are no longer needed."""
+    for path in checkpoint_files(run):
         path.unlink(missing_ok=True)
-    return freed
 
 
 def read_metrics(run: RunRecord) -> list[dict[str, Any]]:

@@ -122,12 +122,13 @@ def prune(
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
-    freed = sum(path.stat().st_size for run in finished for path in cached_runs.checkpoint_files(run))
+    sizes = [sum(path.stat().st_size for path in cached_runs.checkpoint_files(run)) for run in finished]
     if not yes:
-        question = f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(freed)})?"
+        question = f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(sum(sizes))})?"
         typer.confirm(question, err=True, abort=True)
-    for run in finished:
-        print(printable(f"{run.name}: {format_size(cached_runs.prune_checkpoints(run))} freed"))
+    for run, size in zip(finished, sizes, strict=True):
+        cached_runs.prune_checkpoints(run)
+        print(printable(f"{run.name}: {format_size(size)} freed"))
 
 
 def _progress(run: RunRecord) -> RunProgress:
