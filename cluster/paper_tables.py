@@ -188,10 +188,9 @@ def _paper_result(
         "rows": [row.to_dict() for row in measured],
         "published": [row.to_dict() for row in published],
     }
-    if paper.curve is None:
-        return PaperResult(f"{name}-{dataset}", table, document)
-    setting, x_label = paper.curve
-    panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in _PANELS.items())
+    setting, x_label = paper.curve or ("", "")
+    headings = _PANELS if paper.curve else {}
+    panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in headings.items())
     return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
 
 
