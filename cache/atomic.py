@@ -130,15 +130,17 @@ def discard_own() -> None:
 
 
 @contextmanager
-def exclusive(lock_path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Run the block in one process at a time; raise BlockingIOError if the lock is taken and `wait` is False.
+def exclusive(lock_path: Path, *, busy: Exception | None = None) -> Iterator[None]:
+    """Run the block in one process at a time. If the lock is taken, raise `busy`, or wait if it is None.
 
     In a read-only folder there is nothing to protect, so the block runs without a lock.
     """
     make_folder(lock_path.parent)
     try:
-        lock = _acquire(lock_path, wait=wait)
+        lock = _acquire(lock_path, wait=busy is None)
     except OSError as error:
+        if busy is not None and isinstance(error, BlockingIOError):
+            raise busy from None
         if error.errno not in NOT_WRITABLE:
             raise
         yield

@@ -175,12 +175,8 @@ def sweep(
     Raises SweepError if another sweep uses the folder or a run exists with other settings.
     """
     with ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", wait=False))
-        except BlockingIOError:
-            raise SweepError(
-                f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
-            ) from None
+        busy = SweepError(f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir.")
+        stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", busy=busy))
         before = [run_status(run, folders) for run in runs]
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -282,13 +282,8 @@ def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and remove temporary files left by killed processes."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive(folder / runs.LOCK_NAME, wait=False))
-        except BlockingIOError:
-            raise TrainError(
-                f"{folder}: another process is training this run. Wait for it, or stop it first."
-            ) from None
+    busy = TrainError(f"{folder}: another process is training this run. Wait for it, or stop it first.")
+    with exclusive(folder / runs.LOCK_NAME, busy=busy):
         remove_abandoned(folder)
         yield
 

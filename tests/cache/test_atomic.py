@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from byov.cache.atomic import PartialFile, discard_own, exclusive, is_locked, remove_abandoned, replacing, write_text
+from byov.errors import CacheError
 
 HOLD_A_PARTIAL = """
 import sys
@@ -152,12 +153,12 @@ with exclusive(Path(sys.argv[1])):
     holder = start_python(script, lock)
     assert holder.stdout.readline() == "inside\n"
     assert is_locked(lock)
-    with pytest.raises(BlockingIOError), exclusive(lock, wait=False):
+    with pytest.raises(CacheError, match="taken"), exclusive(lock, busy=CacheError("taken")):
         pytest.fail("two inside")
     holder.kill()
     holder.wait()
     assert not is_locked(lock)
-    with exclusive(lock, wait=False):
+    with exclusive(lock, busy=CacheError("taken")):
         pass
 
 
