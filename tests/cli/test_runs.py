@@ -103,6 +103,8 @@ def test_compare_includes_data_and_selection_metric(byov_runs, write_run):
         "train and val features": ["abababababab", "cdcdcdcdcdcd"],
         "selected by": ["both", "tau"],
     }
+    config.write_text(config.read_text().replace('"select": "both"', '"select": "last"'))
+    assert byov_runs("compare", "a", "b", "--json").json["different"]["selected by"] == ["both", "last"]
 
 
 def test_settings_are_a_config_file_for_train(byov_runs, write_run):
