@@ -51,7 +51,7 @@ def _dataset_root(name: str, root: Path) -> Path:
     layout = "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv" if is_listed else "{train,val,test}/{ego,exo}/*.mp4"
     entries = sorted(path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith("."))
     found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
-    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Move the files into this folder.")
+    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Move {name}'s files here.")
 
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:
