@@ -7,6 +7,7 @@ Open now.jpg in a viewer that reloads it. The frame rate should match that of th
 """
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--preview", type=Path, help="image (.jpg) that always shows the newest frame")
     parser.add_argument("--fast", action="store_true", help="process a file as fast as possible, not in real time")
     arguments = parser.parse_args()
+    logging.basicConfig(format="%(message)s")  # shows a warning if the run is not suitable for live video
     try:
         stream = byov.load_run(arguments.run).stream()
         output = video_file(arguments.out) if arguments.out else nullcontext()
