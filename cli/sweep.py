@@ -80,10 +80,7 @@ def sweep_grid(
     elif grid == BENCHMARK:
         grids = [shipped_grid(BENCHMARK, folders.features, choice)]
     elif dataset or encoder or seeds:
-        raise UsageError(
-            f"--dataset, --encoder and --seeds are only for byov-sweep {PAPER} and byov-sweep {BENCHMARK}. "
-            "Set dataset, encoder and seed in the grid file instead."
-        )
+        raise UsageError("Set dataset, encoder and seed in the grid file instead of --dataset, --encoder or --seeds.")
     else:
         grids = [read_grid(Path(grid))]
     planned = plan_runs(grids, folders.features, allow_missing=grid in (PAPER, BENCHMARK))

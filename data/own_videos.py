@@ -134,9 +134,7 @@ def path_inside(root: Path, name: str, source: str) -> Path:
     if Path(name).is_absolute() and "\0" not in name:  # may reach root through a symbolic link, so resolve links
         folder, target = folder.resolve(), target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
-        raise DatasetError(
-            f"{source}: the path {name!r} is outside of {root}, the dataset folder. All videos must be below it."
-        )
+        raise DatasetError(f"{source}: the path {name!r} is outside of {root}. All videos must be below it.")
     return path
 
 

@@ -13,7 +13,7 @@ from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
 from byov.data.dataset import SPLITS, Dataset, View
 from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import CSV_NAME, list_folder, log_skipped, read_own_videos, to_csv, video_files
-from byov.data.video import MAX_PIXELS, DecodingPolicy, OnCorrupt, OnTruncated
+from byov.data.video import MAX_PIXELS, DecodingPolicy, OnDamage
 from byov.device import Device
 from byov.errors import CacheError, DatasetError
 from byov.extract.cached_files import update_manifest
@@ -58,8 +58,8 @@ def extract_features(
     batch_size: int | None = None,
     decoders: int | None = None,
     shard: tuple[int, int] = (1, 1),
-    on_truncated: OnTruncated = "error",
-    on_corrupt: OnCorrupt = "error",
+    on_truncated: OnDamage = "error",
+    on_corrupt: OnDamage = "error",
     max_pixels: int = MAX_PIXELS,
     on_mismatch: OnMismatch = "error",
     verify_sources: bool = False,
@@ -145,9 +145,7 @@ class VideoSource:
         if self.task is not None and self.lerobot is None:
             raise DatasetError("--task requires --lerobot")
         if own is None and (split, self.ego, self.exo) != (None, None, None):
-            raise DatasetError(
-                "--split, --ego and --exo require --folder or --lerobot. A CSV has split and view columns."
-            )
+            raise DatasetError("--split, --ego and --exo require --folder or --lerobot; a CSV lists splits and views")
         if split is not None and (
             len(split) != len(SPLITS) or min(split) < 0 or not split[0] or abs(sum(split) - 1) > 1e-6
         ):
@@ -185,9 +183,7 @@ class VideoSource:
         table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
         if table is not None:
             if self.split is not None or patterns is not None:
-                raise DatasetError(
-                    f"{table} already defines splits and views. Edit or delete it to use --split or --ego."
-                )
+                raise DatasetError(f"{table} already defines splits and views. Edit it or delete it.")
             LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
             dataset = read_own_videos(name, table, folder=folder)
             listed = {video.path.resolve() for video in dataset.videos}
