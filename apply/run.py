@@ -14,15 +14,7 @@ from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import RunRecord, check_model, choose_run, read_run
 from byov.data.dataset import Split, View
-from byov.data.video import (
-    BLOCK_FRAMES,
-    MAX_PIXELS,
-    DecodingPolicy,
-    FrameReader,
-    OnCorrupt,
-    OnTruncated,
-    estimated_frames,
-)
+from byov.data.video import BLOCK_FRAMES, MAX_PIXELS, DecodingPolicy, FrameReader, OnDamage, estimated_frames
 from byov.device import Device, pick_device, usable_cores
 from byov.errors import ApplyError, UnknownVideoError
 from byov.evaluate.embeddings import RunEmbeddings
@@ -191,8 +183,8 @@ class Run:
         self,
         video: str | os.PathLike[str],
         *,
-        on_truncated: OnTruncated = "error",
-        on_corrupt: OnCorrupt = "error",
+        on_truncated: OnDamage = "error",
+        on_corrupt: OnDamage = "error",
         max_pixels: int = MAX_PIXELS,
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from byov.data.video import OnCorrupt, OnTruncated
+from byov.data.video import OnDamage
 from byov.device import Device
 
 OnTruncatedOption = Annotated[
-    OnTruncated,
+    OnDamage,
     typer.Option("--on-truncated", help="Handling of videos that end early: report an error, or keep the frames."),
 ]
 OnCorruptOption = Annotated[
-    OnCorrupt,
+    OnDamage,
     typer.Option("--on-corrupt", help="Handling of corrupt frames: report an error, or keep and count them."),
 ]
 MaxPixelsOption = Annotated[

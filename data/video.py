@@ -25,8 +25,7 @@ from byov.errors import VideoError
 from byov.records import check_choice
 from byov.text import pluralize
 
-OnTruncated = Literal["error", "keep"]
-OnCorrupt = Literal["error", "keep"]
+OnDamage = Literal["error", "keep"]
 MAX_PIXELS = 70_000_000  # per frame: twice 8K, or 210 MB as RGB; FFmpeg buffers several frames
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
@@ -53,13 +52,13 @@ _MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; values far ou
 class DecodingPolicy:
     """Policy for truncated files, frames that FFmpeg marks as corrupt, and oversized frames."""
 
-    on_truncated: OnTruncated = "error"
-    on_corrupt: OnCorrupt = "error"
+    on_truncated: OnDamage = "error"
+    on_corrupt: OnDamage = "error"
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        check_choice("on_truncated", self.on_truncated, OnTruncated)
-        check_choice("on_corrupt", self.on_corrupt, OnCorrupt)
+        check_choice("on_truncated", self.on_truncated, OnDamage)
+        check_choice("on_corrupt", self.on_corrupt, OnDamage)
 
 
 STRICT = DecodingPolicy()
