@@ -1,6 +1,6 @@
 """Measure the speed of the evaluation on data as large as Break Eggs.
 
-python benchmarks/evaluate.py             everything, about five minutes on two cores
+python benchmarks/evaluate.py             everything, about seventeen minutes on two cores
 python benchmarks/evaluate.py retrieval   one of: retrieval classification
 """
 
@@ -41,7 +41,7 @@ def bench_retrieval() -> None:
 
 def bench_classification() -> None:
     """Compare the two SVC solvers. As with real embeddings of this width, most frames are support vectors."""
-    train, test = (make_frames(40, 140, seed, width=672, grain=3) for seed in (1, 2))
+    train, test = (make_frames(80, 140, seed, width=672, grain=3) for seed in (1, 2))
     theirs = seconds(partial(naive.phase_f1, train, test))
     for solver in sorted({svm_solver(), "scikit-learn"}):
         sys.modules.pop("sklearnex", None)
