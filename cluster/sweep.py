@@ -33,7 +33,7 @@ from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddi
 from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
 from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
-from byov.evaluate.tasks import task_of
+from byov.evaluate.tasks import find_tasks
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
@@ -297,10 +297,10 @@ def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | N
     is_current = file.inputs == _inputs(reader, scope)
     if not is_current or not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
         return None
-    rows = {}
+    rows, prefixes = {}, {task.prefix for task in find_tasks(scope.tasks)}
     for protocol in scope.protocols:
         row = file.rows[protocol]
-        scores = {name: score for name, score in row.scores.items() if task_of(name).name in scope.tasks}
+        scores = {name: score for name, score in row.scores.items() if name.partition("/")[0] in prefixes}
         rows[protocol] = replace(row, scores=scores)
     return rows
 

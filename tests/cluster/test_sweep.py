@@ -9,6 +9,7 @@ from tests.cluster.tiny_sweeps import NAMES, QUICK, TINY, InlineWorker, contents
 from tests.factories import write_features
 
 from byov.cache.atomic import exclusive
+from byov.cache.digests import read_sealed_json, seal_json
 from byov.cache.hdf5 import read_array
 from byov.cache.runs import read_progress, read_run
 from byov.cluster.grids import parse_grid, plan_runs
@@ -65,6 +66,18 @@ def test_finished_runs_are_complete_and_not_touched_again(run, folders):
         files = {path.name for path in (folders.runs / name).iterdir()}
         assert {"config.json", "model.safetensors", "embeddings", SCORES_NAME} <= files
         assert read_progress(read_run(folders.runs, name)).state == "finished"
+
+
+@pytest.mark.usefixtures("finished")
+def test_scores_of_an_uninstalled_task_are_ignored(run, folders):
+    path = folders.runs / NAMES[0] / SCORES_NAME
+    document = read_sealed_json(path.read_bytes())
+    scores = document["rows"]["standard"]["scores"]
+    scores["gone/step"] = next(iter(scores.values()))
+    path.write_bytes(seal_json(document))
+    before = path.stat().st_mtime_ns
+    _, result = run(**SEEDS)
+    assert (states(result), path.stat().st_mtime_ns) == (["finished"] * 2, before)
 
 
 def test_a_diverged_run_fails_alone_and_is_retried_on_request(run, folders):
