@@ -45,7 +45,7 @@ def run_name(text: str) -> str:
 
 def encoder_slug(encoder_id: str) -> str:
     """Return the folder name of an encoder, such as openai--clip for openai/clip; local folders keep their name."""
-    parts = encoder_id.split("/")
+    parts = encoder_id.rstrip("/").split("/")
     name = parts[-1] if len(parts) > 2 or encoder_id.startswith((".", "/", "~")) else "--".join(parts)
     return check_name(name, "encoder")
 
