@@ -45,9 +45,9 @@ def run_name(text: str) -> str:
 
 def encoder_slug(encoder_id: str) -> str:
     """Return the folder name of an encoder, such as openai--clip for openai/clip; local folders keep their name."""
-    parts = encoder_id.rstrip("/").split("/")
-    name = parts[-1] if len(parts) > 2 or encoder_id.startswith((".", "/", "~")) else "--".join(parts)
-    return check_name(name, "encoder")
+    parts = encoder_id.split("/")
+    is_folder = len(parts) > 2 or not parts[-1] or encoder_id.startswith((".", "/", "~"))
+    return check_name(Path(encoder_id).name if is_folder else "--".join(parts), "encoder")
 
 
 def manifest_path(features_dir: Path, dataset: str) -> Path:

@@ -45,13 +45,14 @@ def test_names_of_any_alphabet_are_accepted_and_can_be_written(tmp_path, name):
         ("/clip", "clip"),
         ("~/clip", "clip"),
         ("a/b/c", "c"),
+        ("clip/", "clip"),
     ],
 )
 def test_encoder_slug(encoder, slug):
     assert encoder_slug(encoder) == slug
 
 
-@pytest.mark.parametrize("encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "a/b/", "x\ny", "-/x", "./a\\b"])
+@pytest.mark.parametrize("encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "x\ny", "-/x", "./a\\b"])
 def test_encoder_without_a_safe_name_is_refused(encoder):
     with pytest.raises(CacheError, match=r"encoder .* cannot be a file name"):
         encoder_slug(encoder)
